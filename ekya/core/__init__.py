@@ -1,0 +1,1 @@
+"""The words everything else is written in: ids, configurations, shares, events and commands."""

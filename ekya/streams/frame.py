@@ -1,0 +1,61 @@
+"""What a camera gives: frames, and (only where somebody drew them) the truth about them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One picture, as inference sees it.
+
+    Attributes:
+        index: position in the stream, from 0, without gaps over all frames that arrived.
+        t_us: stream time since its first frame.
+        image: (H, W, 3) uint8, BGR.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, where the source itself proposes the objects;
+            None where a proposer has to find them.
+    """
+
+    index: int
+    t_us: int
+    image: NDArray[np.uint8]
+    boxes: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """What is really in one frame. Scoring reads it afterwards; inference never does.
+
+    Attributes:
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels. For a source that proposes boxes these are
+            the same rows in the same order.
+        classes: (N,) int64, index into the fleet's classes.
+        tracks: (N,) int64, one number an object for as long as it lives, never used again.
+    """
+
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int64]
+    tracks: NDArray[np.int64]
+
+
+class StreamSource(Protocol):
+    """A finite, ordered stream of frames that can be read again from the start.
+
+    ``frames()`` yields frames as fast as they can be made; pacing is somebody else's work. A frame
+    that cannot be decoded is not yielded but counted in ``damaged``.
+    """
+
+    @property
+    def fps(self) -> float:
+        """Frames a second of stream time."""
+
+    @property
+    def damaged(self) -> int:
+        """Frames of the current pass that could not be decoded."""
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """All frames from the first to the last; ``Truth`` only where the source knows it."""
