@@ -1,0 +1,49 @@
+"""What a scheduler answers: shares, γ and λ per stream, in phases, with reasons."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one stream gets in one phase.
+
+    Attributes:
+        stream: who gets it.
+        retrain: γ to run, or None for no retraining (∅ in the paper).
+        retrain_share_milli: share of the retraining; 0 without one, and 0 pauses a running one.
+        inference: λ.
+        inference_share_milli: share of the inference.
+        below_min: no λ reaches a_MIN at this share.
+        reason: one sentence that an operator can read.
+    """
+
+    stream: StreamId
+    retrain: RetrainConfig | None
+    retrain_share_milli: int
+    inference: InferenceConfig
+    inference_share_milli: int
+    below_min: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Assignments that hold until a retraining completes, or the window ends; sorted by stream id."""
+
+    assignments: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The first phase is executed; the others are forecast and are planned again in their time.
+
+    Attributes:
+        phases: at least one.
+        expected_accuracy: the objective's value for these phases, in [0, 1].
+    """
+
+    phases: tuple[Phase, ...]
+    expected_accuracy: float

@@ -1,0 +1,91 @@
+"""What a scheduler is shown: a frozen snapshot of one moment in a window (paper §4.1)."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.speed import SpeedCurve
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainOption:
+    """One γ and what it is expected to give (the paper's profile).
+
+    Attributes:
+        config: γ.
+        accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed.
+        gpu_s: GPU-seconds at 100% of one GPU that are still to do.
+    """
+
+    config: RetrainConfig
+    accuracy_after: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOption:
+    """One λ and what it costs.
+
+    Attributes:
+        config: λ.
+        relative_accuracy: accuracy as a part of that of the most demanding λ, in [0, 1].
+        share_needed_milli: the share that keeps up with the camera.
+    """
+
+    config: InferenceConfig
+    relative_accuracy: float
+    share_needed_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRetraining:
+    """A retraining in progress: its γ is locked (paper §5), its share is not."""
+
+    job: JobId
+    option: RetrainOption
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """One stream as the scheduler sees it.
+
+    Attributes:
+        stream: whose view this is.
+        accuracy: estimated accuracy in [0, 1] of the model that serves, every frame analysed.
+        retrain_options: Γ without ∅; empty where the stream cannot be retrained (again) now.
+        inference_options: Λ, never empty.
+        running: the retraining in progress, or None. While it is set, retrain_options is empty.
+    """
+
+    stream: StreamId
+    accuracy: float
+    retrain_options: tuple[RetrainOption, ...]
+    inference_options: tuple[InferenceOption, ...]
+    running: RunningRetraining | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """One moment of a window, as ``Scheduler.plan`` receives it.
+
+    Attributes:
+        now_us, window_end_us: run time.
+        capacity_milli: share that may be given out now, over all GPUs.
+        quantum_milli: δ, the smallest unit of a share; every granted share is a multiple of it.
+        steal_milli: Δ, what the thief steals per step (paper Algorithm 1), a multiple of δ.
+        min_accuracy: a_MIN (paper §4.2).
+        streams: sorted by stream id.
+        training_speed: speed of a retraining at a share.
+        seed: for schedulers that draw; the same view gives the same plan.
+    """
+
+    now_us: int
+    window_end_us: int
+    capacity_milli: int
+    quantum_milli: int
+    steal_milli: int
+    min_accuracy: float
+    streams: tuple[StreamView, ...]
+    training_speed: SpeedCurve
+    seed: int = 0

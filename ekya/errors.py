@@ -1,0 +1,8 @@
+"""The error a user can do something about."""
+
+
+class UserError(Exception):
+    """Bad input or a missing resource: one sentence that names file, key and remedy.
+
+    The command line prints it as one line and exits with 2; it never comes with a traceback.
+    """
