@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ekya.core.units import FULL_GPU_MILLI
 
@@ -22,9 +23,9 @@ class SpeedCurve:
         speeds = [speed for _, speed in self.points]
         if self.points[0] != (0, 0.0) or self.points[-1] != (FULL_GPU_MILLI, 1.0):
             raise ValueError("a speed curve runs from (0, 0.0) to (1000, 1.0)")
-        if any(b <= a for a, b in zip(shares, shares[1:], strict=False)):
+        if any(b <= a for a, b in pairwise(shares)):
             raise ValueError("the shares of a speed curve must rise")
-        if any(b < a for a, b in zip(speeds, speeds[1:], strict=False)):
+        if any(b < a for a, b in pairwise(speeds)):
             raise ValueError("the speeds of a speed curve must not fall")
 
     def speed(self, share_milli: int) -> float:
