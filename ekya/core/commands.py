@@ -1,0 +1,113 @@
+"""What the loop asks for. An executor carries it out, and what comes of it returns as events."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import Role
+from ekya.core.ids import JobId, StreamId
+from ekya.core.profile import FamilyKey
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStream:
+    """What to measure for one stream before the plan.
+
+    Attributes:
+        inference: λ to profile; empty for none.
+        families: families of γ to micro-profile, in the order in which they are worth it.
+    """
+
+    stream: StreamId
+    inference: tuple[InferenceConfig, ...]
+    families: tuple[FamilyKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPreparation:
+    """Label, profile λ and micro-profile γ, each kind for all streams before the next kind."""
+
+    window: int
+    share_milli: int
+    streams: tuple[PrepareStream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndPreparation:
+    """Stop what is left of the preparation; its time is up."""
+
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetInference:
+    """Analyse a stream with this λ at this share from now on."""
+
+    stream: StreamId
+    config: InferenceConfig
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRetraining:
+    """Retrain the serving model of a stream on the labels of a window's preparation."""
+
+    stream: StreamId
+    job: JobId
+    window: int
+    config: RetrainConfig
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRetraining:
+    """Give a running retraining another share; it goes on where it is."""
+
+    stream: StreamId
+    job: JobId
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServeModel:
+    """Serve the best weights that a retraining has reached so far (paper §5)."""
+
+    stream: StreamId
+    job: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopRetraining:
+    """End a retraining. Comes after the ServeModel that may go with it."""
+
+    stream: StreamId
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class RestartWorker:
+    """Start a dead worker again, with the last weights that served."""
+
+    stream: StreamId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Give up on a stream; the others go on."""
+
+    stream: StreamId
+    reason: str
+
+
+Command = (
+    BeginPreparation
+    | EndPreparation
+    | SetInference
+    | StartRetraining
+    | ResizeRetraining
+    | ServeModel
+    | StopRetraining
+    | RestartWorker
+    | SetAside
+)

@@ -1,0 +1,245 @@
+"""What has happened. The loop learns everything from these, in the order of `in_order`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.profile import FamilyCurve
+from ekya.core.view import InferenceOption
+
+
+class Role(StrEnum):
+    """The two workers of a stream."""
+
+    INFERENCE = "inference"
+    RETRAINING = "retraining"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAdded:
+    """A stream serves its base model. The options are priors until they are profiled."""
+
+    t_us: int
+    stream: StreamId
+    inference_options: tuple[InferenceOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowClosed:
+    """A window is over; what was unfinished in it stops."""
+
+    t_us: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOpened:
+    """A window begins; its labels come from the window before it."""
+
+    t_us: int
+    index: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsReady:
+    """The golden model has labelled a stream's sample of the window before (paper §4.3).
+
+    Attributes:
+        training_crops, validation_crops: labelled crops in each part.
+        serving_accuracy: accuracy of the serving model on the validation part.
+        new_classes: the sample holds a class that the serving model does not know.
+        gpu_s: what labelling cost.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    training_crops: int
+    validation_crops: int
+    serving_accuracy: float
+    new_classes: bool
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceProfiled:
+    """The inference profiler measured Λ on labelled bursts (paper §3.1)."""
+
+    t_us: int
+    stream: StreamId
+    window: int
+    options: tuple[InferenceOption, ...]
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReady:
+    """The micro-profiler measured one family of γ (paper §4.3)."""
+
+    t_us: int
+    stream: StreamId
+    window: int
+    curve: FamilyCurve
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationEnded:
+    """Labels and profiles are all there, or the time allowed for them is up."""
+
+    t_us: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainProgress:
+    """A retraining finished an epoch. ``gpu_s`` is what it has used so far."""
+
+    t_us: int
+    stream: StreamId
+    job: JobId
+    epoch: int
+    validation_accuracy: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainFinished:
+    """A retraining finished its last epoch; its progress events came before this one."""
+
+    t_us: int
+    stream: StreamId
+    job: JobId
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainFailed:
+    """A retraining broke; its γ is not tried again in this window."""
+
+    t_us: int
+    stream: StreamId
+    job: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSwapped:
+    """Inference serves new weights.
+
+    Attributes:
+        validation_accuracy: of these weights, as their job reported it.
+        stall_us: how long inference could not take a frame because of the swap.
+    """
+
+    t_us: int
+    stream: StreamId
+    version: ModelVersion
+    job: JobId
+    validation_accuracy: float
+    stall_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharesMeasured:
+    """What a stream's workers really used since the last such event."""
+
+    t_us: int
+    stream: StreamId
+    inference_milli: int
+    retraining_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """A worker of a stream is gone, with what was in it."""
+
+    t_us: int
+    stream: StreamId
+    role: Role
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBack:
+    """A worker that had died runs again, with the last weights that served."""
+
+    t_us: int
+    stream: StreamId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLost:
+    """A camera gives no frames for now."""
+
+    t_us: int
+    stream: StreamId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBack:
+    """A lost camera gives frames again."""
+
+    t_us: int
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """A stream has given its last frame."""
+
+    t_us: int
+    stream: StreamId
+
+
+Event = (
+    StreamAdded
+    | WindowClosed
+    | WindowOpened
+    | LabelsReady
+    | InferenceProfiled
+    | ProfileReady
+    | PreparationEnded
+    | RetrainProgress
+    | RetrainFinished
+    | RetrainFailed
+    | ModelSwapped
+    | SharesMeasured
+    | WorkerDied
+    | WorkerBack
+    | StreamLost
+    | StreamBack
+    | StreamEnded
+)
+
+# At one instant: what belongs to the window that ends comes first, then the border of the windows
+# itself, then what belongs to the window that begins.
+_ORDER: tuple[type[Event], ...] = (
+    StreamAdded,
+    WorkerBack,
+    StreamBack,
+    RetrainProgress,
+    RetrainFinished,
+    RetrainFailed,
+    ModelSwapped,
+    WorkerDied,
+    StreamLost,
+    StreamEnded,
+    SharesMeasured,
+    LabelsReady,
+    InferenceProfiled,
+    ProfileReady,
+    PreparationEnded,
+    WindowClosed,
+    WindowOpened,
+)
+_RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
+
+
+def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Events by time, then kind, then the order in which they were given (a stable sort)."""
+    return tuple(sorted(events, key=lambda event: (event.t_us, _RANK[type(event)])))
