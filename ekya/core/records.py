@@ -1,0 +1,201 @@
+"""What a run writes down about every frame and every profile: the rows of its Parquet files.
+
+One row exists as a dataclass while the run goes on. For scoring, whole streams are held as columns:
+the objects of all frames stand in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+
+NOT_ANSWERED = -1
+"""``answered_by`` of a frame that arrived before the first analysed one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FramePrediction:
+    """What inference said about one frame that arrived.
+
+    Attributes:
+        frame: index in the stream.
+        t_us: stream time.
+        window: the window in which it arrived.
+        analysed: whether the model looked at this frame; its boxes are empty otherwise.
+        answered_by: index of the frame whose boxes and classes stand for this one (itself where it
+            was analysed), never a later one; ``NOT_ANSWERED`` if there is none yet.
+        model_version: the model that serves now.
+        every, resolution: λ.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        classes: (N,) int16, index into the fleet's classes.
+        confidence: (N,) float32 in [0, 1].
+    """
+
+    frame: int
+    t_us: int
+    window: int
+    analysed: bool
+    answered_by: int
+    model_version: int
+    every: int
+    resolution: int
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int16]
+    confidence: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameReference:
+    """What is really in one frame, or what the golden detector finds in it.
+
+    Attributes:
+        frame: index in the stream.
+        t_us: stream time.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        classes: (N,) int16, index into the fleet's classes.
+        tracks: (N,) int64, one number an object for as long as it lives, never used again.
+    """
+
+    frame: int
+    t_us: int
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int16]
+    tracks: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictionColumns:
+    """All predictions of a stream, F rows with rising ``frame`` and M objects in all.
+
+    Attributes:
+        frame, t_us, answered_by: (F,) int64.
+        window, model_version: (F,) int32.
+        every, resolution: (F,) int16.
+        analysed: (F,) bool.
+        offsets: (F + 1,) int64.
+        boxes: (M, 4) float32.
+        classes: (M,) int16.
+        confidence: (M,) float32.
+    """
+
+    frame: NDArray[np.int64]
+    t_us: NDArray[np.int64]
+    window: NDArray[np.int32]
+    analysed: NDArray[np.bool_]
+    answered_by: NDArray[np.int64]
+    model_version: NDArray[np.int32]
+    every: NDArray[np.int16]
+    resolution: NDArray[np.int16]
+    offsets: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int16]
+    confidence: NDArray[np.float32]
+
+    @staticmethod
+    def of(rows: Sequence[FramePrediction]) -> "PredictionColumns":
+        """Columns of rows that stand in rising order of ``frame``."""
+        return PredictionColumns(
+            frame=np.array([row.frame for row in rows], np.int64),
+            t_us=np.array([row.t_us for row in rows], np.int64),
+            window=np.array([row.window for row in rows], np.int32),
+            analysed=np.array([row.analysed for row in rows], np.bool_),
+            answered_by=np.array([row.answered_by for row in rows], np.int64),
+            model_version=np.array([row.model_version for row in rows], np.int32),
+            every=np.array([row.every for row in rows], np.int16),
+            resolution=np.array([row.resolution for row in rows], np.int16),
+            offsets=_offsets([len(row.classes) for row in rows]),
+            boxes=_stack_boxes([row.boxes for row in rows]),
+            classes=np.concatenate([np.empty(0, np.int16), *(row.classes for row in rows)], dtype=np.int16),
+            confidence=np.concatenate(
+                [np.empty(0, np.float32), *(row.confidence for row in rows)], dtype=np.float32
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReferenceColumns:
+    """The whole reference of a stream, F rows with rising ``frame`` and M objects in all.
+
+    Attributes:
+        frame, t_us: (F,) int64.
+        offsets: (F + 1,) int64.
+        boxes: (M, 4) float32.
+        classes: (M,) int16.
+        tracks: (M,) int64.
+    """
+
+    frame: NDArray[np.int64]
+    t_us: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int16]
+    tracks: NDArray[np.int64]
+
+    @staticmethod
+    def of(rows: Sequence[FrameReference]) -> "ReferenceColumns":
+        """Columns of rows that stand in rising order of ``frame``."""
+        return ReferenceColumns(
+            frame=np.array([row.frame for row in rows], np.int64),
+            t_us=np.array([row.t_us for row in rows], np.int64),
+            offsets=_offsets([len(row.classes) for row in rows]),
+            boxes=_stack_boxes([row.boxes for row in rows]),
+            classes=np.concatenate([np.empty(0, np.int16), *(row.classes for row in rows)], dtype=np.int16),
+            tracks=np.concatenate([np.empty(0, np.int64), *(row.tracks for row in rows)], dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledBoxes:
+    """Where labels were taken: the objects that scoring must leave out.
+
+    Attributes:
+        frame: (L,) int64.
+        boxes: (L, 4) float32, x0 y0 x1 y1 in pixels.
+    """
+
+    frame: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+
+
+NO_LABELS = LabelledBoxes(np.empty(0, np.int64), np.empty((0, 4), np.float32))
+"""A stream from which nothing was labelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRecord:
+    """What one configuration was expected to give, and what it gave (paper §4.3, Table 1).
+
+    Attributes:
+        window, stream: where it was profiled.
+        kind: which of γ and λ is set.
+        gamma: γ, for ``retraining``.
+        inference: λ, for ``inference``.
+        predicted: accuracy in [0, 1] after the retraining; for λ the accuracy relative to that of
+            the most demanding λ.
+        achieved: the same as it turned out, None where the configuration was not chosen.
+        gpu_s: GPU-seconds of the whole retraining; for λ those of one second of the stream.
+    """
+
+    window: int
+    stream: StreamId
+    kind: Literal["retraining", "inference"]
+    gamma: RetrainConfig | None
+    inference: InferenceConfig | None
+    predicted: float
+    achieved: float | None
+    gpu_s: float
+
+
+def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.array(counts, np.int64))]).astype(np.int64)
+
+
+def _stack_boxes(boxes: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return np.concatenate(
+        [np.empty((0, 4), np.float32), *(b.reshape(-1, 4) for b in boxes)], dtype=np.float32
+    )
