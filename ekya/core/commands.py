@@ -49,13 +49,18 @@ class SetInference:
 
 @dataclass(frozen=True, slots=True)
 class StartRetraining:
-    """Retrain the serving model of a stream on the labels of a window's preparation."""
+    """Retrain the serving model of a stream on the labels of a window's preparation.
+
+    ``expected_accuracy`` and ``expected_gpu_s`` are what the plan counts on, for the record.
+    """
 
     stream: StreamId
     job: JobId
     window: int
     config: RetrainConfig
     share_milli: int
+    expected_accuracy: float
+    expected_gpu_s: float
 
 
 @dataclass(frozen=True, slots=True)

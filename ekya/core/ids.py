@@ -10,3 +10,9 @@ JobId = NewType("JobId", int)
 
 ModelVersion = NewType("ModelVersion", int)
 """A stream's models, numbered from 0, the base model it began with."""
+
+BASE_VERSION = ModelVersion(0)
+"""The version of the model that a stream begins with."""
+
+FIRST_JOB = JobId(1)
+"""The number of a run's first retraining."""

@@ -1,0 +1,38 @@
+"""When weights from the middle of a retraining are worth serving (paper §5)."""
+
+from ekya.control.options import LoopOptions
+from ekya.core.state import RetrainJob, StreamState
+from ekya.core.units import US_PER_S
+
+
+def worth_serving(
+    stream: StreamState, job: RetrainJob, now_us: int, end_us: int, options: LoopOptions
+) -> bool:
+    """Whether gain x remaining time exceeds what the delay costs.
+
+    A checkpoint brings (its accuracy - what serves now) until the retraining's own end, or the
+    window's. Taking it stands the retraining and its inference still for ``checkpoint_delay_us``,
+    which costs at most the accuracy that is expected at the end for as long. Both sides are
+    accuracy x microseconds.
+    """
+    if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
+        return False
+    gain = job.best_accuracy - (stream.accuracy or 0.0)
+    until_us = min(end_us, _expected_end_us(job, now_us, end_us, options))
+    cost = options.checkpoint_delay_us * max(job.expected_accuracy, job.best_accuracy)
+    return gain > 0 and gain * (until_us - now_us) > cost
+
+
+def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOptions) -> int:
+    speed = options.training_speed.speed(job.share_milli)
+    if speed == 0.0:
+        return end_us
+    return now_us + round(gpu_s_left(job) / speed * US_PER_S)
+
+
+def gpu_s_left(job: RetrainJob) -> float:
+    """GPU-seconds that a retraining still needs: by its own pace once it has one."""
+    done = len(job.accuracies)
+    if done == 0:
+        return max(job.expected_gpu_s - job.gpu_s, 0.0)
+    return job.gpu_s / done * (job.config.epochs - done)

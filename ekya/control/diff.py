@@ -1,0 +1,78 @@
+"""The fewest commands that turn what runs into what the plan says."""
+
+from dataclasses import dataclass
+
+from ekya.core import commands as cmd
+from ekya.core.ids import JobId
+from ekya.core.plan import Assignment
+from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.view import RetrainOption, WindowView
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    rank: int
+    command: cmd.Command
+
+
+_SHRINK, _GROW, _START = range(3)
+
+
+def diff(view: WindowView, assignments: tuple[Assignment, ...], state: FleetState) -> tuple[cmd.Command, ...]:
+    """Commands in an order in which shares never add up to more than there is.
+
+    Those that let go of a share come before those that take more. What is as planned already is
+    left alone, so planning the same thing twice asks for nothing.
+    """
+    ranked: list[_Ranked] = []
+    next_job = state.next_job
+    options = {stream.stream: stream.retrain_options for stream in view.streams}
+    for assignment in assignments:
+        stream = state.stream(assignment.stream)
+        if stream.status is not Status.SERVING:
+            continue
+        ranked.extend(_inference(assignment, stream))
+        if stream.job is not None:
+            ranked.extend(_resize(assignment, stream))
+        elif assignment.retrain is not None and assignment.retrain_share_milli > 0:
+            option = _option(options[assignment.stream], assignment)
+            ranked.append(_Ranked(_START, _start(assignment, option, next_job, state.window)))
+            next_job = JobId(next_job + 1)
+    ranked.sort(key=lambda item: item.rank)
+    return tuple(item.command for item in ranked)
+
+
+def _inference(assignment: Assignment, stream: StreamState) -> list[_Ranked]:
+    share = assignment.inference_share_milli
+    if (stream.inference, stream.inference_share_milli) == (assignment.inference, share):
+        return []
+    rank = _SHRINK if share <= stream.inference_share_milli else _GROW
+    return [_Ranked(rank, cmd.SetInference(assignment.stream, assignment.inference, share))]
+
+
+def _resize(assignment: Assignment, stream: StreamState) -> list[_Ranked]:
+    job = stream.job
+    share = assignment.retrain_share_milli
+    if job is None or job.share_milli == share:
+        return []
+    rank = _SHRINK if share < job.share_milli else _GROW
+    return [_Ranked(rank, cmd.ResizeRetraining(assignment.stream, job.job, share))]
+
+
+def _option(options: tuple[RetrainOption, ...], assignment: Assignment) -> RetrainOption:
+    for option in options:
+        if option.config == assignment.retrain:
+            return option
+    raise ValueError(f"the plan gives {assignment.stream} a retraining that it was not offered")
+
+
+def _start(assignment: Assignment, option: RetrainOption, job: JobId, window: int) -> cmd.StartRetraining:
+    return cmd.StartRetraining(
+        stream=assignment.stream,
+        job=job,
+        window=window,
+        config=option.config,
+        share_milli=assignment.retrain_share_milli,
+        expected_accuracy=option.accuracy_after,
+        expected_gpu_s=option.gpu_s,
+    )

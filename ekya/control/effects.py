@@ -1,0 +1,58 @@
+"""What a command changes in what the loop knows, at the moment it is given."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ekya.core import commands as cmd
+from ekya.core.ids import JobId
+from ekya.core.state import FleetState, RetrainJob, Status
+
+
+def after_command(state: FleetState, command: cmd.Command) -> FleetState:
+    """The state once a command has been asked for. Its effects in the world come as events."""
+    match command:
+        case cmd.BeginPreparation():
+            return replace(state, preparing=True)
+        case cmd.SetInference():
+            stream = state.stream(command.stream)
+            return state.with_stream(
+                replace(stream, inference=command.config, inference_share_milli=command.share_milli)
+            )
+        case cmd.StartRetraining():
+            stream = state.stream(command.stream)
+            job = RetrainJob(
+                job=command.job,
+                config=command.config,
+                window=command.window,
+                share_milli=command.share_milli,
+                expected_accuracy=command.expected_accuracy,
+                expected_gpu_s=command.expected_gpu_s,
+            )
+            return replace(
+                state.with_stream(replace(stream, job=job)),
+                next_job=max(state.next_job, JobId(command.job + 1)),
+            )
+        case cmd.ResizeRetraining():
+            return _with_job(state, command, lambda job: replace(job, share_milli=command.share_milli))
+        case cmd.ServeModel():
+            return _with_job(state, command, lambda job: replace(job, served_epoch=command.epoch))
+        case cmd.StopRetraining():
+            return state.with_stream(replace(state.stream(command.stream), job=None))
+        case cmd.SetAside():
+            stream = state.stream(command.stream)
+            return state.with_stream(
+                replace(stream, status=Status.SET_ASIDE, reason=command.reason, job=None)
+            )
+        case cmd.EndPreparation() | cmd.RestartWorker():
+            return state
+
+
+def _with_job(
+    state: FleetState,
+    command: cmd.ResizeRetraining | cmd.ServeModel,
+    change: Callable[[RetrainJob], RetrainJob],
+) -> FleetState:
+    stream = state.stream(command.stream)
+    if stream.job is None or stream.job.job != command.job:
+        return state
+    return state.with_stream(replace(stream, job=change(stream.job)))

@@ -1,0 +1,60 @@
+"""What the loop is told once, at the start of a run."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.profile import FamilyKey
+from ekya.core.speed import LINEAR, SpeedCurve
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCost:
+    """What training a family costs before anybody has measured it, from the cost card.
+
+    Attributes:
+        prepare_gpu_s: once per crop, for the frozen part of the model.
+        epoch_gpu_s: per crop and epoch.
+    """
+
+    family: FamilyKey
+    prepare_gpu_s: float
+    epoch_gpu_s: float
+
+    def gpu_s(self, config: RetrainConfig, training_crops: int) -> float:
+        """GPU-seconds of a whole retraining with a γ of this family."""
+        crops = config.data_fraction * training_crops
+        return crops * (self.prepare_gpu_s + config.epochs * self.epoch_gpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """The run's constants.
+
+    Attributes:
+        windows: how many; None goes on until every stream has ended.
+        capacity_milli: all GPUs together.
+        quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
+        preparation_share_milli: held by labelling and profiling while they last.
+        preparation_us: the longest that they may take.
+        checkpoint_delay_us: how long a retraining and its inference stand still for a checkpoint.
+        retrain_configs, inference_configs: Γ without ∅, and Λ.
+        family_costs: one per family of Γ.
+        training_speed: speed of a retraining at a share.
+        share_step_milli: what the share backend can enforce.
+    """
+
+    window_us: int
+    windows: int | None
+    capacity_milli: int
+    quantum_milli: int
+    steal_milli: int
+    min_accuracy: float
+    preparation_share_milli: int
+    preparation_us: int
+    checkpoint_delay_us: int
+    retrain_configs: tuple[RetrainConfig, ...]
+    inference_configs: tuple[InferenceConfig, ...]
+    family_costs: tuple[FamilyCost, ...]
+    share_step_milli: int = 1
+    training_speed: SpeedCurve = LINEAR
+    seed: int = 0

@@ -1,0 +1,34 @@
+"""Facts to plain JSON values and back, for the journal.
+
+Only the dataclasses listed here can be read; nothing in a journal names code to run.
+"""
+
+from dataclasses import is_dataclass
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+
+from ekya.core.commands import Command
+from ekya.core.events import Event
+from ekya.core.plan import Plan
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+
+
+def encode(fact: Event | Command | Plan) -> dict[str, Any]:
+    """A fact as JSON values, with its kind's name under ``kind``."""
+    name = type(fact).__name__
+    if name not in _KINDS or not is_dataclass(fact):
+        raise TypeError(f"{name} is not a kind of journal entry")
+    values = _ADAPTERS[name].dump_python(fact, mode="json")
+    return {"kind": name, **values}
+
+
+def decode(values: dict[str, Any]) -> Any:
+    """The fact that `encode` wrote. Raises ValueError for an unknown kind or a value that does not fit."""
+    rest = dict(values)
+    name = rest.pop("kind", None)
+    if name not in _ADAPTERS:
+        raise ValueError(f"unknown kind of journal entry: {name!r}")
+    return _ADAPTERS[name].validate_python(rest)

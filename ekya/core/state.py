@@ -1,0 +1,223 @@
+"""Everything the loop knows, and how each event changes it."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
+from ekya.core.profile import FamilyCurve
+from ekya.core.view import InferenceOption
+
+DEATHS_ALLOWED = 2
+"""A stream whose workers die more often than this is set aside."""
+
+
+class Status(StrEnum):
+    """What a stream can do now."""
+
+    SERVING = "serving"
+    LOST = "lost"
+    ENDED = "ended"
+    SET_ASIDE = "set aside"
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainJob:
+    """A retraining in progress.
+
+    Attributes:
+        job, config, window: what runs, with which γ, on which window's labels.
+        share_milli: the share it was last given.
+        expected_accuracy, expected_gpu_s: what the plan counts on, for the whole job.
+        accuracies: validation accuracy after each epoch so far.
+        gpu_s: GPU-seconds used so far.
+        served_epoch: the epoch of the checkpoint that serves; 0 for none.
+    """
+
+    job: JobId
+    config: RetrainConfig
+    window: int
+    share_milli: int
+    expected_accuracy: float
+    expected_gpu_s: float
+    accuracies: tuple[float, ...] = ()
+    gpu_s: float = 0.0
+    served_epoch: int = 0
+
+    @property
+    def best_epoch(self) -> int:
+        """The first epoch with the best validation accuracy; 0 before the first epoch."""
+        if not self.accuracies:
+            return 0
+        return self.accuracies.index(max(self.accuracies)) + 1
+
+    @property
+    def best_accuracy(self) -> float:
+        """Validation accuracy after the best epoch; 0 before the first."""
+        return max(self.accuracies, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What the loop knows of one stream.
+
+    Attributes:
+        accuracy: of the serving model on the newest validation part; None before the first labels.
+        training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
+        needs_new_head: the labels hold a class that the serving model does not know.
+        curves: what the micro-profiler measured in this window.
+        inference, inference_share_milli: what inference was last told.
+        job: the retraining in progress.
+        finished: the retraining that finished (or failed) in this window, if one did.
+    """
+
+    stream: StreamId
+    inference_options: tuple[InferenceOption, ...]
+    status: Status = Status.SERVING
+    reason: str = ""
+    deaths: int = 0
+    version: ModelVersion = BASE_VERSION
+    accuracy: float | None = None
+    training_crops: int = 0
+    validation_crops: int = 0
+    needs_new_head: bool = False
+    curves: tuple[FamilyCurve, ...] = ()
+    inference: InferenceConfig | None = None
+    inference_share_milli: int = 0
+    inference_measured_milli: int = 0
+    retraining_measured_milli: int = 0
+    job: RetrainJob | None = None
+    finished: RetrainJob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """What the loop knows of the run; streams are sorted by id.
+
+    Attributes:
+        window: index of the open window; -1 before the first.
+        preparing: labels and profiles of this window are still being made.
+    """
+
+    streams: tuple[StreamState, ...] = ()
+    window: int = -1
+    window_open_us: int = 0
+    window_end_us: int = 0
+    preparing: bool = False
+    next_job: JobId = FIRST_JOB
+
+    def stream(self, stream: StreamId) -> StreamState:
+        """The state of one stream; KeyError for one that was never added."""
+        for state in self.streams:
+            if state.stream == stream:
+                return state
+        raise KeyError(stream)
+
+    def with_stream(self, changed: StreamState) -> "FleetState":
+        """The same state with one stream replaced or added."""
+        others = tuple(state for state in self.streams if state.stream != changed.stream)
+        return replace(self, streams=tuple(sorted((*others, changed), key=lambda state: state.stream)))
+
+
+def apply(state: FleetState, event: ev.Event) -> FleetState:
+    """The state after an event. Events about a job or a window that is over change nothing."""
+    match event:
+        case ev.WindowOpened():
+            fresh = tuple(
+                replace(
+                    stream,
+                    curves=(),
+                    training_crops=0,
+                    validation_crops=0,
+                    needs_new_head=False,
+                    job=None,
+                    finished=None,
+                )
+                for stream in state.streams
+            )
+            return replace(
+                state,
+                streams=fresh,
+                window=event.index,
+                window_open_us=event.t_us,
+                window_end_us=event.end_us,
+            )
+        case ev.WindowClosed():
+            return state
+        case ev.PreparationEnded():
+            return replace(state, preparing=False) if event.window == state.window else state
+        case ev.StreamAdded():
+            return state.with_stream(StreamState(event.stream, event.inference_options))
+        case _:
+            return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) -> StreamState:
+    match event:
+        case ev.LabelsReady() if event.window == state.window:
+            return replace(
+                stream,
+                accuracy=event.serving_accuracy,
+                training_crops=event.training_crops,
+                validation_crops=event.validation_crops,
+                needs_new_head=event.new_classes,
+            )
+        case ev.InferenceProfiled():
+            return replace(stream, inference_options=event.options)
+        case ev.ProfileReady() if event.window == state.window:
+            return replace(stream, curves=(*stream.curves, event.curve))
+        case ev.ModelSwapped():
+            return replace(stream, version=event.version, accuracy=event.validation_accuracy)
+        case ev.SharesMeasured():
+            return replace(
+                stream,
+                inference_measured_milli=event.inference_milli,
+                retraining_measured_milli=event.retraining_milli,
+            )
+        case ev.WorkerDied():
+            return _after_death(stream, event)
+        case ev.WorkerBack() | ev.StreamBack():
+            back = stream.status is Status.LOST
+            return replace(stream, status=Status.SERVING, reason="") if back else stream
+        case ev.StreamLost():
+            return replace(_silent(stream), status=Status.LOST, reason=event.reason)
+        case ev.StreamEnded():
+            return replace(_silent(stream), status=Status.ENDED, reason="the stream has ended")
+        case ev.RetrainProgress() | ev.RetrainFinished() | ev.RetrainFailed():
+            return _apply_to_job(stream, event)
+        case _:
+            return stream
+
+
+def _apply_to_job(
+    stream: StreamState, event: ev.RetrainProgress | ev.RetrainFinished | ev.RetrainFailed
+) -> StreamState:
+    job = stream.job
+    if job is None or job.job != event.job:
+        return stream
+    match event:
+        case ev.RetrainProgress():
+            accuracies = (*job.accuracies, event.validation_accuracy)
+            return replace(stream, job=replace(job, accuracies=accuracies, gpu_s=event.gpu_s))
+        case ev.RetrainFinished():
+            # Weights that are not worse are about to serve, and the plan made now must know it.
+            accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
+            return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
+        case ev.RetrainFailed():
+            return replace(stream, job=None, finished=job)
+
+
+def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
+    deaths = stream.deaths + 1
+    if deaths > DEATHS_ALLOWED:
+        reason = f"its workers died {deaths} times, the last time: {event.reason}"
+        return replace(_silent(stream), deaths=deaths, status=Status.SET_ASIDE, reason=reason)
+    if event.role is ev.Role.RETRAINING:
+        return replace(stream, deaths=deaths, job=None, finished=stream.job or stream.finished)
+    return replace(_silent(stream), deaths=deaths, status=Status.LOST, reason=event.reason)
+
+
+def _silent(stream: StreamState) -> StreamState:
+    """The stream without inference: its share goes to the others until it is back."""
+    return replace(stream, inference=None, inference_share_milli=0)
