@@ -1,0 +1,148 @@
+"""Where a run keeps its files (DESIGN §7)."""
+
+import itertools
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.core.ids import ModelVersion, StreamId
+from ekya.errors import UserError
+from ekya.files import user_errors
+
+FREE_BYTES_NEEDED = 64 * 1024 * 1024
+"""A run is not begun on a disk with less room than this."""
+
+_FOLDERS = ("models", "predictions", "reference", "figures")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run's folder and the paths in it. Holds no open files."""
+
+    path: Path
+
+    @staticmethod
+    def create(root: Path, name: str) -> "RunFolder":
+        """Makes ``root/name``, or ``name-2``, ``name-3``, ... where there is such a run already.
+
+        Raises:
+            UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that is
+                not one folder's name. Nothing is left behind then.
+        """
+        _require_plain(name, "run name")
+        with user_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(root).free
+        if free < FREE_BYTES_NEEDED:
+            raise UserError(
+                f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
+                "free some space or choose another folder"
+            )
+        for number in itertools.count(1):
+            path = root / (name if number == 1 else f"{name}-{number}")
+            try:
+                with user_errors(path):
+                    path.mkdir()
+            except FileExistsError:
+                continue
+            return RunFolder(path)._with_folders()
+        raise AssertionError("unreachable: the numbers do not end")
+
+    @staticmethod
+    def open(path: Path) -> "RunFolder":
+        """The folder of a run that was begun before.
+
+        Raises:
+            UserError: there is no run.
+        """
+        folder = RunFolder(path)
+        if not folder.fleet.is_file():
+            raise UserError(f"{path}: no fleet.yaml, so this is not a run folder; name one under runs/")
+        return folder._with_folders()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.path.name
+
+    @property
+    def fleet(self) -> Path:
+        """The fleet file as resolved."""
+        return self.path / "fleet.yaml"
+
+    @property
+    def journal(self) -> Path:
+        """Every event and command, one JSON object a line."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def state(self) -> Path:
+        """Streams, windows, models and labels; see ``runstate``."""
+        return self.path / "state.sqlite"
+
+    @property
+    def profiles(self) -> Path:
+        """Predicted and achieved accuracy per configuration; see ``runtables``."""
+        return self.path / "profiles.parquet"
+
+    @property
+    def summary(self) -> Path:
+        """The numbers of the run, described in ``docs/summary.md``."""
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The report for people."""
+        return self.path / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """Folder of the figures."""
+        return self.path / "figures"
+
+    def predictions(self, stream: StreamId) -> Path:
+        """One row per frame that arrived; see ``runtables``."""
+        return self.path / "predictions" / f"{stream}.parquet"
+
+    def reference(self, stream: StreamId) -> Path:
+        """One row per frame; see ``runtables``."""
+        return self.path / "reference" / f"{stream}.parquet"
+
+    def model(self, stream: StreamId, version: ModelVersion) -> Path:
+        """Weights of one model; the stream's folder is there when this returns.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        folder = self.path / "models" / stream
+        with user_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{version}.safetensors"
+
+    def relative(self, path: Path) -> str:
+        """How ``state.sqlite`` names a file of this run, so that the folder can be moved."""
+        return path.relative_to(self.path).as_posix()
+
+    def _with_folders(self) -> "RunFolder":
+        for folder in _FOLDERS:
+            with user_errors(self.path):
+                (self.path / folder).mkdir(exist_ok=True)
+        return self
+
+
+def check_stream_name(stream: StreamId) -> None:
+    """Refuses a stream id that cannot be a file's name, such as ``../cam``.
+
+    Raises:
+        UserError: names the id and says what is allowed.
+    """
+    _require_plain(stream, "stream id")
+
+
+def _require_plain(name: str, what: str) -> None:
+    plain = name and name[0] not in ".-" and all(c.isalnum() or c in "._-" for c in name) and len(name) <= 100
+    if not plain:
+        raise UserError(
+            f"{what} {name!r}: use letters, digits, '-', '_' and '.' only, not '.' or '-' first, "
+            "and at most 100 of them"
+        )
