@@ -1,0 +1,152 @@
+"""Models on disk and between processes: safetensors with the model's identity in its metadata."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ekya.errors import UserError
+from ekya.learning.edge import EDGE_MODELS, EdgeModel
+
+FORMAT = "ekya-edge-model"
+VERSION = "1"
+
+
+def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: bool = False) -> bytes:
+    """The model as the bytes of a safetensors file.
+
+    Args:
+        model: any device; it is left as it is.
+        extra: more metadata, for example how the model was made.
+        half: store matrices and kernels in 16 bits, for files that are shipped. Statistics and
+            biases stay in 32 bits, where small values would be lost.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if half:
+        state = {name: tensor.half() if tensor.ndim > 1 else tensor for name, tensor in state.items()}
+    identity = {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": model.architecture,
+        "classes": json.dumps(model.classes),
+        "head_width": str(model.head_width),
+    }
+    return save(state, metadata={**(extra or {}), **identity})
+
+
+def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
+    """The model in these bytes, in 32 bits on the CPU, ready to predict.
+
+    Args:
+        data: what ``to_bytes`` made.
+        source: how error messages call it.
+
+    Raises:
+        UserError: the bytes are truncated, foreign, or do not fit the model that they name.
+    """
+    try:
+        state = load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{source}: not a whole safetensors file ({error}); copy or train the model again"
+        ) from error
+    model = _empty_model(_metadata(data), source)
+    _check_shapes(state, model, source)
+    model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()})
+    return model.eval()
+
+
+def save_model(
+    model: EdgeModel, path: Path, extra: Mapping[str, str] | None = None, *, half: bool = False
+) -> None:
+    """Write the model so that the file is either whole or absent.
+
+    Raises:
+        UserError: no permission, no such folder or no space left.
+    """
+    data = to_bytes(model, extra, half=half)
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"{path}: cannot write the model ({error.strerror}); "
+            f"free {len(data) >> 20} MB, fix the folder's permissions or choose another folder"
+        ) from error
+
+
+def load_model(path: Path) -> EdgeModel:
+    """Read a model that ``save_model`` wrote.
+
+    Raises:
+        UserError: the file is missing, unreadable, truncated, foreign or of the wrong shape.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the model ({error.strerror}); give the path of a readable model file"
+        ) from error
+    return from_bytes(data, str(path))
+
+
+def read_metadata(path: Path) -> Mapping[str, str]:
+    """What is written beside the weights: identity and the ``extra`` of ``save_model``."""
+    try:
+        return _metadata(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot read the model's metadata; give a model file of Ekya") from error
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    # A safetensors file begins with the length of its JSON header, 8 bytes, little endian.
+    length = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+    return metadata
+
+
+def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise UserError(
+            f"{source}: not an edge model of Ekya, version {VERSION}; give a file that Ekya wrote"
+        )
+    architecture = metadata.get("architecture", "")
+    if architecture not in EDGE_MODELS:
+        raise UserError(
+            f"{source}: architecture '{architecture}' is unknown; use one of {', '.join(EDGE_MODELS)}"
+        )
+    try:
+        classes = tuple(str(name) for name in json.loads(metadata["classes"]))
+        head_width = int(metadata["head_width"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{source}: 'classes' or 'head_width' is damaged; train the model again") from error
+    with torch.random.fork_rng(devices=[]):
+        return EdgeModel(architecture, classes, head_width)
+
+
+def _check_shapes(state: Mapping[str, Tensor], model: EdgeModel, source: str) -> None:
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"{source}: weight '{name}' has shape {found.get(name, 'none')} where a {model.architecture} "
+                f"needs {expected.get(name, 'none')}; train the model again"
+            )
+
+
+def _as_in_model(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,153 @@
+"""The compressed classifier of one camera: a trunk of blocks and a head (paper §2.2, §3.1)."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torchvision
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+DEFAULT_ARCHITECTURE = "resnet18"
+"""What a stream's model is made of unless it is told otherwise."""
+
+INPUT_MEAN = 0.45
+INPUT_SCALE = 0.25
+"""Pixels in [0, 1] are shifted and scaled by these before they enter a model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trunk:
+    """The blocks of an architecture from input to features, and how many features come out."""
+
+    blocks: tuple[nn.Module, ...]
+    features: int
+
+
+def _resnet18_trunk() -> Trunk:
+    net = torchvision.models.resnet18(weights=None)
+    stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
+    return Trunk((stem, net.layer1, net.layer2, net.layer3, net.layer4), int(net.fc.in_features))
+
+
+EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {"resnet18": _resnet18_trunk}
+"""Architectures by name; one function each that builds the trunk with fresh weights."""
+
+
+class EdgeModel(nn.Module):
+    """A classifier for one camera.
+
+    Attributes:
+        architecture: key of ``EDGE_MODELS``.
+        classes: names, in the order of the outputs.
+        head_width: neurons of the hidden layer before the classes; 0 is a linear head.
+        blocks: from the input on. ``RetrainConfig.trainable_blocks`` counts them from the end.
+        head: features to logits.
+    """
+
+    def __init__(self, architecture: str, classes: tuple[str, ...], head_width: int) -> None:
+        super().__init__()
+        trunk = EDGE_MODELS[architecture]()
+        self.architecture = architecture
+        self.classes = classes
+        self.head_width = head_width
+        self.features = trunk.features
+        self.blocks = nn.ModuleList(trunk.blocks)
+        self.head = _head(trunk.features, head_width, len(classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) float, as ``to_input`` makes them, to (N, C) logits."""
+        logits: Tensor = self.head(self.embed(images))
+        return logits
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) float to (N, F) float, what the head sees."""
+        for block in self.blocks:
+            images = block(images)
+        return pool(images)
+
+
+def pool(maps: Tensor) -> Tensor:
+    """(N, F, h, w) feature maps to (N, F) features."""
+    return maps.mean(dim=(2, 3))
+
+
+def to_input(crops: NDArray[np.uint8], device: str) -> Tensor:
+    """(N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
+    images = torch.from_numpy(np.ascontiguousarray(crops)).to(device).permute(0, 3, 1, 2)
+    return images.float().div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE).contiguous()
+
+
+def build_edge_model(
+    classes: tuple[str, ...], head_width: int, seed: int, architecture: str = DEFAULT_ARCHITECTURE
+) -> EdgeModel:
+    """A model with fresh weights; the same seed gives the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = EdgeModel(architecture, classes, head_width)
+    _initialise_head(model, seed)
+    return model.eval()
+
+
+def clone(model: EdgeModel) -> EdgeModel:
+    """An independent copy with the same weights on the same device."""
+    return copy.deepcopy(model)
+
+
+def adapt(model: EdgeModel, classes: tuple[str, ...], head_width: int, seed: int) -> EdgeModel:
+    """A copy of the model with this head; the trunk's weights stay as they are (DESIGN §4).
+
+    A changed head width re-initialises the head. With the width unchanged, the outputs of classes
+    that the model knows are kept, by name, and only new classes start fresh.
+    """
+    adapted = clone(model)
+    if classes == model.classes and head_width == model.head_width:
+        return adapted
+    device = next(model.parameters()).device
+    adapted.classes, adapted.head_width = classes, head_width
+    adapted.head = _head(model.features, head_width, len(classes)).to(device)
+    _initialise_head(adapted, seed)
+    if head_width == model.head_width:
+        _keep_known_outputs(model, adapted)
+    return adapted.train(model.training)
+
+
+def known_outputs(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Positions in ``old`` and in ``new`` of the classes that both have, pair by pair."""
+    shared = [(old.index(name), place) for place, name in enumerate(new) if name in old]
+    return [place for place, _ in shared], [place for _, place in shared]
+
+
+def _keep_known_outputs(model: EdgeModel, adapted: EdgeModel) -> None:
+    old, new = linear_layers(model.head), linear_layers(adapted.head)
+    from_rows, to_rows = known_outputs(model.classes, adapted.classes)
+    with torch.no_grad():
+        for before, after in zip(old[:-1], new[:-1], strict=True):
+            after.weight.copy_(before.weight)
+            after.bias.copy_(before.bias)
+        new[-1].weight[to_rows] = old[-1].weight[from_rows]
+        new[-1].bias[to_rows] = old[-1].bias[from_rows]
+
+
+def linear_layers(head: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a head, from the features to the classes."""
+    return [module for module in head.modules() if isinstance(module, nn.Linear)]
+
+
+def _head(features: int, width: int, classes: int) -> nn.Module:
+    if width == 0:
+        return nn.Linear(features, classes)
+    return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def _initialise_head(model: EdgeModel, seed: int) -> None:
+    # Drawn on the CPU, so that a seed means the same weights on every device.
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in linear_layers(model.head):
+            bound = 1.0 / math.sqrt(layer.in_features)
+            layer.weight.copy_((2 * torch.rand(layer.weight.shape, generator=generator) - 1) * bound)
+            layer.bias.zero_()

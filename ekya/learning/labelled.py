@@ -1,0 +1,93 @@
+"""Labelled crops, and how they are parted into training and validation (DESIGN §4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+VALIDATION_FRACTION = 0.2
+"""Part of a window's labels that only measures; the rest trains (DESIGN §4)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledCrops:
+    """Pictures of objects with the class that a golden model gave them.
+
+    Attributes:
+        crops: (N, S, S, 3) uint8, RGB.
+        classes: (N,) int64, index into the list of classes that the model is trained for.
+        tracks: (N,) int64, one number an object for as long as it lives.
+        t_us: (N,) int64, stream time of the frame that the crop was cut from.
+    """
+
+    crops: NDArray[np.uint8]
+    classes: NDArray[np.int64]
+    tracks: NDArray[np.int64]
+    t_us: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        shape = self.crops.shape
+        if len(shape) != 4 or shape[1] != shape[2] or shape[3] != 3 or self.crops.dtype != np.uint8:
+            raise ValueError(f"crops must be (N, S, S, 3) uint8, not {shape} {self.crops.dtype}")
+        for name in ("classes", "tracks", "t_us"):
+            column: NDArray[np.int64] = getattr(self, name)
+            if column.shape != shape[:1] or column.dtype != np.int64:
+                raise ValueError(f"{name} must be {shape[:1]} int64, not {column.shape} {column.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.crops)
+
+    @property
+    def side(self) -> int:
+        """S, the side of a crop in pixels."""
+        return int(self.crops.shape[1])
+
+    def take(self, indices: NDArray[np.int64]) -> "LabelledCrops":
+        """The crops at these positions, in this order."""
+        return LabelledCrops(
+            self.crops[indices], self.classes[indices], self.tracks[indices], self.t_us[indices]
+        )
+
+
+def no_crops(side: int) -> LabelledCrops:
+    """Zero crops of this side."""
+    none = np.zeros(0, np.int64)
+    return LabelledCrops(np.zeros((0, side, side, 3), np.uint8), none, none, none)
+
+
+def concatenate(parts: Sequence[LabelledCrops]) -> LabelledCrops:
+    """All crops of all parts, in order; at least one part, all of one side."""
+    return LabelledCrops(
+        np.concatenate([part.crops for part in parts]),
+        np.concatenate([part.classes for part in parts]),
+        np.concatenate([part.tracks for part in parts]),
+        np.concatenate([part.t_us for part in parts]),
+    )
+
+
+def split_by_track_and_time(
+    labelled: LabelledCrops, validation_fraction: float = VALIDATION_FRACTION
+) -> tuple[LabelledCrops, LabelledCrops]:
+    """Part labels into training and validation by track and time, never by crop (DESIGN §4).
+
+    A track is wholly on one side, so no object is validated with a picture of itself in training.
+    Validation gets the tracks that were born last, until it holds ``validation_fraction`` of the
+    crops as nearly as whole tracks allow; with two tracks or more each side gets at least one, with
+    one track everything trains.
+
+    Returns:
+        Training and validation, each in the order of ``labelled``.
+    """
+    tracks, track_of = np.unique(labelled.tracks, return_inverse=True)
+    if len(tracks) < 2:
+        nothing = np.zeros(0, np.int64)
+        return labelled, labelled.take(nothing)
+    born_us = np.full(len(tracks), np.iinfo(np.int64).max)
+    np.minimum.at(born_us, track_of, labelled.t_us)
+    youngest_first = np.lexsort((tracks, born_us))[::-1]
+    held = np.cumsum(np.bincount(track_of)[youngest_first])
+    # The number of whole tracks whose crops come nearest to the fraction.
+    count = 1 + int(np.argmin(np.abs(held[:-1] - validation_fraction * len(labelled))))
+    validates = np.isin(track_of, youngest_first[:count])
+    return labelled.take(np.flatnonzero(~validates)), labelled.take(np.flatnonzero(validates))

@@ -1,0 +1,91 @@
+"""Counted operations of forward passes and epochs: what the emulated world charges (DESIGN §4).
+
+An operation is a multiplication or an addition, so a multiply-add counts twice. They are counted
+once on the very modules that the trainer runs, and scale with the crops.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.edge import DEFAULT_ARCHITECTURE, build_edge_model
+from ekya.learning.trainer import split_at
+
+_COUNTED_CROPS = 2
+_COUNTED_CLASSES = 6
+
+
+def forward_operations(resolution: int, head_width: int = 0, architecture: str = DEFAULT_ARCHITECTURE) -> int:
+    """Operations to classify one crop of this side in pixels."""
+    counts = _counts(architecture, head_width, 0, resolution)
+    return counts.prefix + counts.suffix
+
+
+def preparation_operations(
+    config: RetrainConfig, crops: int, resolution: int, architecture: str = DEFAULT_ARCHITECTURE
+) -> int:
+    """Operations of ``Retraining.prepare`` for its ``prepared_crops``.
+
+    Each crop passes the frozen beginning once, and then the end of the start model (which is
+    distilled from) or of the new model (which is validated).
+    """
+    return crops * forward_operations(resolution, config.head_width, architecture)
+
+
+def epoch_operations(
+    config: RetrainConfig,
+    training_crops: int,
+    validation_crops: int,
+    resolution: int,
+    architecture: str = DEFAULT_ARCHITECTURE,
+) -> int:
+    """Operations of ``Retraining.run_epoch`` for its ``epoch_crops`` and ``validation_crops``."""
+    counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
+    return training_crops * counts.suffix_training + validation_crops * counts.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Operations per crop of the parts of a model."""
+
+    prefix: int
+    suffix: int
+    suffix_training: int
+
+
+@lru_cache
+def _counts(architecture: str, head_width: int, trainable_blocks: int, resolution: int) -> _Counts:
+    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
+    prefix, suffix = split_at(build_edge_model(names, head_width, 0, architecture), trainable_blocks)
+    prefix.requires_grad_(False)
+    images = torch.zeros(_COUNTED_CROPS, 3, resolution, resolution)
+
+    def frozen() -> Tensor:
+        with torch.no_grad():
+            activations: Tensor = prefix(images)
+            return activations
+
+    activations = frozen()
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = suffix(activations)
+            return logits
+
+    def training() -> None:
+        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
+        torch.autograd.backward(cross_entropy(suffix(activations), labels))
+
+    return _Counts(*(_count(run) for run in (frozen, forward, training)))
+
+
+def _count(run: Callable[[], object]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops()) // _COUNTED_CROPS

@@ -1,0 +1,307 @@
+"""One retraining as a sequence of epochs (paper §2.2, §3.1; after iCaRL, [82])."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, pool, to_input
+from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.predictor import FORWARD_BATCH
+
+REPLAY_RATIO = 0.5
+"""Exemplars mixed into an epoch, as a part of its new crops: each epoch draws others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SgdRecipe:
+    """How the weights are moved. The defaults were found on drifting windows of about 80 crops.
+
+    The learning rate does not depend on how many epochs are planned, so the first epochs of a long
+    retraining are those of a short one: this is what lets a micro-profile of a few epochs be
+    extrapolated to every length (paper §4.3).
+
+    Attributes:
+        learning_rate: of the trunk's blocks at a batch of 16; scaled by the root of the batch size.
+        head_learning_rate: of the head, likewise.
+        momentum, weight_decay: of SGD.
+        decay_epochs: the rate halves when so many epochs are done, is a third after twice as many.
+    """
+
+    learning_rate: float = 0.01
+    head_learning_rate: float = 0.03
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay_epochs: float = 8.0
+
+
+DISTILLATION_WEIGHT = 0.5
+"""Of the distillation beside the cross-entropy."""
+
+DISTILLATION_TEMPERATURE = 2.0
+"""Softens the start model's answers, so that its second choices teach too."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """What one epoch gave.
+
+    Attributes:
+        epoch: 1 for the first.
+        validation_accuracy: in [0, 1], after the epoch.
+        training_loss: mean over the epoch's batches.
+    """
+
+    epoch: int
+    validation_accuracy: float
+    training_loss: float
+
+
+class Retraining:
+    """Retrains a model with γ, epoch by epoch; between two epochs it holds no hidden state.
+
+    Args:
+        start: the model to begin with and to be distilled from; it is left as it is.
+        config: γ.
+        training: what to learn from; labels index ``classes``.
+        validation: what accuracy is measured on; no track of ``training``.
+        memory: exemplars to mix in, or None.
+        classes: outputs of the retrained model.
+        seed: of the head, the choice of tracks and the order of crops.
+        device: where to compute, for example ``cuda``.
+        scope: entered around every batch; a share backend waits here for its turn.
+        distillation_weight: 0 switches distillation off.
+        recipe: learning rates and the like.
+    """
+
+    def __init__(
+        self,
+        start: EdgeModel,
+        config: RetrainConfig,
+        training: LabelledCrops,
+        validation: LabelledCrops,
+        *,
+        memory: ExemplarMemory | None,
+        classes: tuple[str, ...],
+        seed: int,
+        device: str = "cpu",
+        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+        distillation_weight: float = DISTILLATION_WEIGHT,
+        recipe: SgdRecipe | None = None,
+    ) -> None:
+        if len(training) == 0:
+            raise ValueError("a retraining needs at least one training crop")
+        self.config = config
+        self.epochs_done = 0
+        self._device, self._scope, self._seed = device, scope, seed
+        self._recipe = recipe or SgdRecipe()
+        self._distillation_weight = distillation_weight
+        self._start, self._classes = start, classes
+        self._fresh = fraction_of_tracks(training, config.data_fraction, seed)
+        self._replay = _usable_exemplars(memory, validation)
+        self._validation = validation
+
+    @property
+    def prepared_crops(self) -> int:
+        """Crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
+        return len(self._fresh) + len(self._replay) + len(self._validation)
+
+    @property
+    def epoch_crops(self) -> int:
+        """Crops that an epoch trains on, exemplars included."""
+        return crops_in_epoch(len(self._fresh), len(self._replay))
+
+    @property
+    def validation_crops(self) -> int:
+        """Crops that measure the accuracy after each epoch."""
+        return len(self._validation)
+
+    @property
+    def done(self) -> bool:
+        """Whether every epoch of γ has run."""
+        return self.epochs_done >= self.config.epochs
+
+    def prepare(self) -> float:
+        """Build the model, compute what stays the same over all epochs, and measure the start.
+
+        Returns:
+            Validation accuracy before the first epoch; 0.0 without validation crops.
+        """
+        trained = adapt(self._start, self._classes, self.config.head_width, self._seed).to(self._device)
+        self._model = trained
+        self._prefix, self._suffix = split_at(trained, self.config.trainable_blocks)
+        self._prefix.requires_grad_(False).eval()
+        self._suffix.requires_grad_(True)
+        self._optimiser = self._build_optimiser()
+        everything = concatenate([self._fresh, self._replay])
+        self._inputs = self._through_prefix(everything)
+        self._labels = torch.from_numpy(everything.classes).to(self._device)
+        self._validation_inputs = self._through_prefix(self._validation)
+        if self._distillation_weight > 0:
+            self._consult_teacher()
+        return self._evaluate()
+
+    def run_epoch(self) -> EpochResult:
+        """Train on every fresh crop and some exemplars once, then validate."""
+        rng = np.random.default_rng((self._seed, self.epochs_done))
+        self._set_learning_rates()
+        self._suffix.train()
+        losses = [self._step(batch) for batch in self._batches(rng)]
+        self.epochs_done += 1
+        return EpochResult(self.epochs_done, self._evaluate(), float(np.mean(losses)))
+
+    def model(self) -> EdgeModel:
+        """An independent copy of the model as it is now, on the CPU, ready to predict."""
+        return clone(self._model).requires_grad_(False).to("cpu").eval()
+
+    def _build_optimiser(self) -> torch.optim.SGD:
+        rates = self._recipe
+        scale = (self.config.batch_size / 16) ** 0.5
+        trunk = [weight for block in self._suffix.blocks for weight in block.parameters()]
+        groups = [{"params": list(self._suffix.head.parameters()), "base": rates.head_learning_rate * scale}]
+        if trunk:
+            groups.append({"params": trunk, "base": rates.learning_rate * scale})
+        return torch.optim.SGD(
+            groups, lr=rates.learning_rate, momentum=rates.momentum, weight_decay=rates.weight_decay
+        )
+
+    def _set_learning_rates(self) -> None:
+        decay = 1.0 / (1.0 + self.epochs_done / self._recipe.decay_epochs)
+        for group in self._optimiser.param_groups:
+            group["lr"] = group["base"] * decay
+
+    def _batches(self, rng: np.random.Generator) -> Iterator[Tensor]:
+        fresh = np.arange(len(self._fresh))
+        replayed = rng.choice(len(self._replay), self.epoch_crops - len(fresh), replace=False)
+        order = rng.permutation(np.concatenate([fresh, len(fresh) + replayed.astype(np.int64)]))
+        for batch in batches_of(order, self.config.batch_size):
+            yield torch.from_numpy(batch).to(self._device)
+
+    def _step(self, batch: Tensor) -> float:
+        with self._scope():
+            logits = self._suffix(self._inputs[batch])
+            loss = cross_entropy(logits, self._labels[batch])
+            if self._distillation_weight > 0:
+                loss = loss + self._distillation_weight * self._distillation(logits, batch)
+            self._optimiser.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            self._optimiser.step()
+            return float(loss.detach())
+
+    def _distillation(self, logits: Tensor, batch: Tensor) -> Tensor:
+        """How far the answers over the known classes are from those of the start model."""
+        heat = DISTILLATION_TEMPERATURE
+        answers = (logits[:, self._known] / heat).log_softmax(dim=1)
+        divergence = kl_div(answers, self._teaching[batch], reduction="none").sum(dim=1)
+        return heat * heat * (divergence * self._trusted[batch]).mean()
+
+    def _consult_teacher(self) -> None:
+        """Note the start model's soft answers, and where they may be trusted.
+
+        It is no teacher on crops that drifted away from it: where the label is a class that it knows
+        and it answers otherwise, only the label counts.
+        """
+        old, self._known = known_outputs(self._start.classes, self._classes)
+        teacher = clone(self._start).to(self._device).eval()
+        _, suffix = split_at(teacher, self.config.trainable_blocks)
+        logits = self._in_batches(suffix, self._inputs)[:, old]
+        self._teaching = (logits / DISTILLATION_TEMPERATURE).softmax(dim=1)
+        known = torch.tensor(self._known, device=self._device)
+        right = known[logits.argmax(dim=1)] == self._labels
+        self._trusted = (right | ~torch.isin(self._labels, known)).float()
+
+    @torch.no_grad()
+    def _evaluate(self) -> float:
+        if len(self._validation) == 0:
+            return 0.0
+        self._suffix.eval()
+        answers = self._in_batches(self._suffix, self._validation_inputs).argmax(dim=1).cpu().numpy()
+        return float(np.mean(answers == self._validation.classes))
+
+    def _through_prefix(self, labelled: LabelledCrops) -> Tensor:
+        return self._in_batches(self._prefix, to_input(labelled.crops, self._device))
+
+    @torch.no_grad()
+    def _in_batches(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        parts = []
+        for part in torch.split(inputs, FORWARD_BATCH):
+            with self._scope():
+                parts.append(module(part))
+        return torch.cat(parts)
+
+
+class Suffix(nn.Module):
+    """The trainable end of a model: its last blocks and the head, sharing the model's weights."""
+
+    def __init__(self, blocks: nn.Sequential, head: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.head = blocks, head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Activations at the boundary, or (N, F) features where no block trains, to (N, C) logits."""
+        features = pool(self.blocks(inputs)) if len(self.blocks) else inputs
+        logits: Tensor = self.head(features)
+        return logits
+
+
+class Prefix(nn.Module):
+    """The frozen beginning of a model, sharing the model's weights."""
+
+    def __init__(self, blocks: nn.Sequential, pools: bool) -> None:
+        super().__init__()
+        self.blocks, self._pools = blocks, pools
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) to activations at the boundary, or (N, F) features where no block trains."""
+        activations: Tensor = self.blocks(images)
+        return pool(activations) if self._pools else activations
+
+
+def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
+    """The frozen beginning and the trainable end; ``trainable_blocks`` counts from the end."""
+    boundary = len(model.blocks) - trainable_blocks
+    if not 0 <= boundary <= len(model.blocks):
+        raise ValueError(f"{model.architecture} has {len(model.blocks)} blocks, not {trainable_blocks}")
+    blocks = list(model.blocks)
+    prefix = Prefix(nn.Sequential(*blocks[:boundary]), pools=trainable_blocks == 0)
+    return prefix, Suffix(nn.Sequential(*blocks[boundary:]), model.head)
+
+
+def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:
+    """Crops that one epoch trains on: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
+    return fresh_crops + min(exemplars, round(REPLAY_RATIO * fresh_crops))
+
+
+def batches_of(order: NDArray[np.int64], batch_size: int) -> list[NDArray[np.int64]]:
+    """Cut an order into batches. Batch normalisation needs two crops, so none is left alone."""
+    if len(order) == 1:
+        return [order.repeat(2)]
+    cuts = list(range(batch_size, len(order), batch_size))
+    if cuts and len(order) - cuts[-1] == 1:
+        cuts.pop()
+    return list(np.split(order, cuts))
+
+
+def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:
+    """The crops of a uniformly random part of the tracks, at least one track, in their order."""
+    tracks = np.unique(labelled.tracks)
+    count = max(1, round(fraction * len(tracks)))
+    if count >= len(tracks):
+        return labelled
+    taken = np.random.default_rng((seed, len(tracks))).permutation(tracks)[:count]
+    return labelled.take(np.flatnonzero(np.isin(labelled.tracks, taken)))
+
+
+def _usable_exemplars(memory: ExemplarMemory | None, validation: LabelledCrops) -> LabelledCrops:
+    """Exemplars of objects that do not validate: a long-lived object may be in both."""
+    exemplars = memory.exemplars() if memory is not None else None
+    if exemplars is None:
+        return no_crops(validation.side)
+    return exemplars.take(np.flatnonzero(~np.isin(exemplars.tracks, validation.tracks)))
