@@ -1,0 +1,53 @@
+"""The loop of every world: wait, write down, decide, write down, act."""
+
+from collections.abc import Callable
+
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch, Executor, Journal, Planner
+from ekya.control.step import LoopState, Turn, due, next_due_us, take_turn
+from ekya.core.events import WindowClosed, WindowOpened
+from ekya.core.state import FleetState
+from ekya.profiling.pruning import ProfileHistory
+from ekya.scheduling.protocol import Needs
+
+Observer = Callable[[Batch, Turn], None]
+"""Is told about every turn once its commands have been given; the screen and the metrics are two."""
+
+
+def first_state() -> LoopState:
+    """What is known before anything has happened."""
+    return LoopState(FleetState(), ProfileHistory())
+
+
+def run_loop(
+    executor: Executor,
+    journal: Journal,
+    planner: Planner,
+    needs: Needs,
+    options: LoopOptions,
+    observe: Observer,
+) -> LoopState:
+    """Runs windows until the last has closed, and returns what is known then.
+
+    The executor's first events add the streams.
+    """
+    state = first_state()
+    while True:
+        fleet = state.fleet
+        until_us = 0 if fleet.window < 0 else next_due_us(fleet, options)
+        came = executor.wait(until_us)
+        batch = Batch(came.now_us, (*came.events, *due(fleet, came.now_us, options)))
+        journal.batch(batch)
+        turn = take_turn(state, batch, options, needs, planner)
+        journal.decision(batch.now_us, turn.plan, turn.commands)
+        executor.execute(turn.commands)
+        observe(batch, turn)
+        state = turn.state
+        if closes_run(batch):
+            return state
+
+
+def closes_run(batch: Batch) -> bool:
+    """Whether a batch closes a window and opens none after it."""
+    kinds = {type(event) for event in batch.events}
+    return WindowClosed in kinds and WindowOpened not in kinds

@@ -1,0 +1,44 @@
+"""A run's batches through the loop again: the same commands must come out (the parity test)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ekya.control.loop import first_state
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch, Planner
+from ekya.control.step import LoopState, take_turn
+from ekya.core.commands import Command
+from ekya.scheduling.protocol import Needs
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One turn as a journal holds it."""
+
+    batch: Batch
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One turn of the past and what the loop says to it now."""
+
+    recorded: Recorded
+    commands: tuple[Command, ...]
+    state: LoopState
+
+    @property
+    def same(self) -> bool:
+        """Whether the loop asks for what it asked for then."""
+        return self.recorded.commands == self.commands
+
+
+def replay(
+    turns: Iterable[Recorded], options: LoopOptions, needs: Needs, planner: Planner
+) -> Iterator[Replayed]:
+    """Every recorded turn, decided again from the recorded events alone."""
+    state = first_state()
+    for recorded in turns:
+        turn = take_turn(state, recorded.batch, options, needs, planner)
+        state = turn.state
+        yield Replayed(recorded, turn.commands, state)

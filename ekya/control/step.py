@@ -1,0 +1,210 @@
+"""One turn of the loop, as a pure function: replaying its inputs gives its outputs again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ekya.control.checkpointing import worth_serving
+from ekya.control.diff import diff
+from ekya.control.effects import after_command
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch, Planner
+from ekya.control.views import window_view
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.plan import Plan
+from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
+from ekya.profiling.progress import expected_accuracy
+from ekya.profiling.pruning import ProfileHistory, select
+from ekya.scheduling.protocol import Needs
+from ekya.scheduling.regrant import regrant
+
+ESTIMATE_CHANGE = 0.02
+"""An estimate that moves by less than this is not worth planning again."""
+
+ESTIMATE_EVERY_EPOCHS = 2
+"""How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """What the loop carries from turn to turn."""
+
+    fleet: FleetState
+    history: ProfileHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What came of one turn. ``plan`` is None where nothing that matters had happened."""
+
+    state: LoopState
+    plan: Plan | None
+    commands: tuple[cmd.Command, ...]
+
+
+def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, planner: Planner) -> Turn:
+    """Applies a batch of events, asks the scheduler at most once, and says what is to be done."""
+    commands: list[cmd.Command] = []
+    plan_again = False
+    for event in ev.in_order(batch.events):
+        before = state
+        state = _learn(before, event)
+        matters = _matters(event)
+        for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
+            commands.append(command)
+            state = replace(state, fleet=after_command(state.fleet, command))
+        if isinstance(event, ev.RetrainProgress):
+            state, changed = _estimate_again(state, event)
+            matters = changed
+        plan_again = plan_again or matters
+    if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
+        return Turn(state, None, tuple(commands))
+
+    view = window_view(state.fleet, batch.now_us, options, needs, state.history)
+    if not view.streams:
+        return Turn(state, None, tuple(commands))
+    plan = regrant(view, planner(view), options.share_step_milli)
+    for command in diff(view, plan.phases[0].assignments, state.fleet):
+        commands.append(command)
+        state = replace(state, fleet=after_command(state.fleet, command))
+    return Turn(state, plan, tuple(commands))
+
+
+def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
+    """The loop's own events: borders of windows, and the end of the time for preparation."""
+    if state.window < 0:
+        return (ev.WindowOpened(now_us, 0, now_us + options.window_us),)
+    if now_us >= state.window_end_us:
+        closed = ev.WindowClosed(state.window_end_us, state.window)
+        following = state.window + 1
+        over = options.windows is not None and following >= options.windows
+        if over or all(stream.status in (Status.ENDED, Status.SET_ASIDE) for stream in state.streams):
+            return (closed,)
+        end_us = state.window_end_us + options.window_us
+        return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
+    if state.preparing and now_us >= next_due_us(state, options):
+        return (ev.PreparationEnded(now_us, state.window),)
+    return ()
+
+
+def next_due_us(state: FleetState, options: LoopOptions) -> int:
+    """When the loop itself has something to do next."""
+    if state.preparing:
+        return min(state.window_open_us + options.preparation_us, state.window_end_us)
+    return state.window_end_us
+
+
+def _matters(event: ev.Event) -> bool:
+    match event:
+        case (
+            ev.WindowOpened()
+            | ev.PreparationEnded()
+            | ev.RetrainFinished()
+            | ev.RetrainFailed()
+            | ev.WorkerDied()
+            | ev.WorkerBack()
+            | ev.StreamLost()
+            | ev.StreamBack()
+            | ev.StreamEnded()
+        ):
+            return True
+        case _:
+            return False
+
+
+def _learn(state: LoopState, event: ev.Event) -> LoopState:
+    fleet = apply(state.fleet, event)
+    if not isinstance(event, ev.RetrainFinished):
+        return replace(state, fleet=fleet)
+    stream = fleet.stream(event.stream)
+    before = state.fleet.stream(event.stream)
+    if stream.finished is None or stream.finished.job != event.job:
+        return replace(state, fleet=fleet)
+    history = state.history.with_observation(
+        stream=event.stream,
+        window=fleet.window,
+        config=stream.finished.config,
+        predicted=stream.finished.expected_accuracy,
+        achieved=stream.finished.best_accuracy,
+        gain=stream.finished.best_accuracy - (before.accuracy or 0.0),
+        gpu_s=stream.finished.gpu_s,
+    )
+    return LoopState(fleet, history)
+
+
+def _answers(
+    before: FleetState,
+    after: LoopState,
+    event: ev.Event,
+    now_us: int,
+    options: LoopOptions,
+    needs: Needs,
+) -> Iterator[cmd.Command]:
+    """What an event asks for by itself, before anything is planned."""
+    match event:
+        case ev.WindowOpened() if event.index > 0 and needs.labels:
+            yield _preparation(after, options, needs)
+        case ev.PreparationEnded() if before.preparing and event.window == before.window:
+            yield cmd.EndPreparation(event.window)
+        case ev.RetrainProgress():
+            stream = after.fleet.stream(event.stream)
+            job = stream.job
+            if job is not None and worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
+                yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
+        case ev.RetrainFinished() | ev.RetrainFailed():
+            job = before.stream(event.stream).job
+            if job is not None and job.job == event.job:
+                yield from _serve_if_better(before.stream(event.stream), job)
+        case ev.WindowClosed():
+            for stream in before.streams:
+                if stream.job is not None:
+                    yield from _serve_if_better(stream, stream.job)
+                    yield cmd.StopRetraining(stream.stream, stream.job.job)
+        case ev.WorkerDied():
+            stream = after.fleet.stream(event.stream)
+            if stream.status is Status.SET_ASIDE:
+                yield cmd.SetAside(event.stream, stream.reason)
+            else:
+                yield cmd.RestartWorker(event.stream, event.role)
+        case _:
+            return
+
+
+def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Command]:
+    """The best weights of a job that is over, unless they serve already or are worse than what serves."""
+    if job.best_epoch > job.served_epoch and job.best_accuracy >= (stream.accuracy or 0.0):
+        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
+
+
+def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
+    serving = [stream for stream in state.fleet.streams if stream.status is Status.SERVING]
+    return cmd.BeginPreparation(
+        window=state.fleet.window,
+        share_milli=options.preparation_share_milli,
+        streams=tuple(
+            cmd.PrepareStream(
+                stream=stream.stream,
+                inference=options.inference_configs if needs.inference_profile else (),
+                families=(
+                    select(options.retrain_configs, state.history, stream.stream, state.fleet.window)
+                    if needs.micro_profile
+                    else ()
+                ),
+            )
+            for stream in serving
+        ),
+    )
+
+
+def _estimate_again(state: LoopState, event: ev.RetrainProgress) -> tuple[LoopState, bool]:
+    """Updates what a running retraining is expected to reach; whether that changes the plan (paper §5)."""
+    stream = state.fleet.stream(event.stream)
+    job = stream.job
+    if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
+        return state, False
+    estimate = expected_accuracy(job.accuracies, job.config.epochs, job.expected_accuracy)
+    changed = abs(estimate - job.expected_accuracy) > ESTIMATE_CHANGE
+    if not changed:
+        return state, False
+    renewed = replace(stream, job=replace(job, expected_accuracy=estimate))
+    return replace(state, fleet=state.fleet.with_stream(renewed)), True

@@ -1,0 +1,85 @@
+"""From what the loop knows to what a scheduler is shown."""
+
+from ekya.control.checkpointing import gpu_s_left
+from ekya.control.options import LoopOptions
+from ekya.core.profile import family_of
+from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.profiling.estimate import options as estimated_options
+from ekya.profiling.pruning import ProfileHistory
+from ekya.scheduling.protocol import Needs
+
+UNKNOWN_ACCURACY = 0.5
+"""Accuracy of a model that nobody has measured yet; the same for every stream."""
+
+
+def window_view(
+    state: FleetState, now_us: int, options: LoopOptions, needs: Needs, history: ProfileHistory
+) -> WindowView:
+    """The snapshot at ``now_us``. Streams that do not serve are left out, and their jobs' shares with them."""
+    held = sum(
+        stream.job.share_milli
+        for stream in state.streams
+        if stream.job is not None and stream.status is not Status.SERVING
+    )
+    if state.preparing:
+        held += options.preparation_share_milli
+    return WindowView(
+        now_us=now_us,
+        window_end_us=state.window_end_us,
+        capacity_milli=max(options.capacity_milli - held, 0),
+        quantum_milli=options.quantum_milli,
+        steal_milli=options.steal_milli,
+        min_accuracy=options.min_accuracy,
+        streams=tuple(
+            _stream_view(stream, state.preparing, options, needs, history)
+            for stream in state.streams
+            if stream.status is Status.SERVING
+        ),
+        training_speed=options.training_speed,
+        seed=options.seed,
+    )
+
+
+def _stream_view(
+    stream: StreamState, preparing: bool, options: LoopOptions, needs: Needs, history: ProfileHistory
+) -> StreamView:
+    accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
+    return StreamView(
+        stream=stream.stream,
+        accuracy=accuracy,
+        retrain_options=_retrain_options(stream, preparing, accuracy, options, needs, history),
+        inference_options=stream.inference_options,
+        running=_running(stream),
+    )
+
+
+def _running(stream: StreamState) -> RunningRetraining | None:
+    job = stream.job
+    if job is None:
+        return None
+    left = RetrainOption(job.config, job.expected_accuracy, gpu_s_left(job))
+    return RunningRetraining(job.job, left, job.share_milli)
+
+
+def _retrain_options(
+    stream: StreamState,
+    preparing: bool,
+    accuracy: float,
+    options: LoopOptions,
+    needs: Needs,
+    history: ProfileHistory,
+) -> tuple[RetrainOption, ...]:
+    """Γ for a stream: nothing while labels are being made, while it retrains, or after it has."""
+    if preparing or stream.job is not None or stream.finished is not None or stream.training_crops == 0:
+        return ()
+    if needs.micro_profile:
+        return estimated_options(
+            stream.curves, options.retrain_configs, stream.training_crops, history.corrections(stream.stream)
+        )
+    # A scheduler that pays for no profile knows what a γ costs, and not what it brings.
+    costs = {cost.family: cost for cost in options.family_costs}
+    return tuple(
+        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.training_crops))
+        for config in options.retrain_configs
+    )

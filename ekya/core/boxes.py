@@ -1,0 +1,18 @@
+"""Boxes: x0 y0 x1 y1 in pixels, x1 and y1 outside."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def iou_matrix(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Intersection over union of every box of ``a`` (N, 4) with every box of ``b`` (M, 4): (N, M).
+
+    Empty boxes overlap nothing.
+    """
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    overlap = np.prod(np.clip(high - low, 0.0, None), axis=2)
+    area_a = np.prod(np.clip(a[:, 2:] - a[:, :2], 0.0, None), axis=1)
+    area_b = np.prod(np.clip(b[:, 2:] - b[:, :2], 0.0, None), axis=1)
+    union = area_a[:, None] + area_b[None, :] - overlap
+    return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0).astype(np.float32)

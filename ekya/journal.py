@@ -1,0 +1,95 @@
+"""The journal of a run: one JSON object a line, on disk before anything is done about it."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.replay import Recorded
+from ekya.core.codec import decode, encode
+from ekya.core.commands import Command
+from ekya.core.plan import Plan
+from ekya.errors import UserError
+
+_OPTIONS = TypeAdapter(LoopOptions)
+
+
+class FileJournal:
+    """Appends to ``journal.jsonl``. Every line is flushed to disk before the call returns."""
+
+    def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
+        self._write({"scheduler": scheduler, "options": _OPTIONS.dump_python(options, mode="json")})
+
+    def batch(self, batch: Batch) -> None:
+        """The events of a turn, before they are applied."""
+        self._write({"now_us": batch.now_us, "events": [encode(event) for event in batch.events]})
+
+    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+        """The commands of a turn, before they are carried out."""
+        self._write(
+            {
+                "decided_us": now_us,
+                "plan": None if plan is None else encode(plan),
+                "commands": [encode(command) for command in commands],
+            }
+        )
+
+    def close(self) -> None:
+        """Closes the file; nothing can be written after it."""
+        self._file.close()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"{self._file.name}: the journal cannot be written ({error.strerror}); "
+                "free some space or choose another folder with --runs."
+            ) from error
+
+
+def read_journal(path: Path) -> tuple[str, LoopOptions, list[Recorded]]:
+    """A journal's scheduler, options and turns.
+
+    A last line or turn that was cut off by a crash is left out: what it asked for was never done.
+    """
+    records = list(_records(path))
+    if not records or "options" not in records[0]:
+        raise UserError(f"{path}: is not a journal of a run (its first line holds no options).")
+    try:
+        options = _OPTIONS.validate_python(records[0]["options"])
+        turns = [
+            Recorded(
+                Batch(batch["now_us"], tuple(decode(event) for event in batch["events"])),
+                tuple(decode(command) for command in decision["commands"]),
+            )
+            for batch, decision in zip(records[1::2], records[2::2], strict=False)
+        ]
+    except (ValidationError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
+    return str(records[0]["scheduler"]), options, turns
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
+    for number, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines) - 1:
+                return
+            raise UserError(f"{path}: line {number + 1} is damaged ({error.msg}).") from error
