@@ -1,4 +1,4 @@
-"""What the micro-profiler measures, before anything is fitted to it (paper §4.3)."""
+"""What the micro-profiler measured about retraining (paper §4.3)."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,10 @@ from ekya.core.configs import RetrainConfig
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class FamilyKey:
-    """Configurations that share one micro-profiling run: all γ that differ only in how long they train.
+class Family:
+    """The γ that share one learning curve: they differ only in epochs and in the part of the data.
 
-    ``epochs`` and ``data_fraction`` only say where on the family's learning curve training stops.
+    One short training serves all of them, since epochs and data are both counted in crops seen.
     """
 
     trainable_blocks: int
@@ -17,21 +17,22 @@ class FamilyKey:
     batch_size: int
 
 
-def family_of(config: RetrainConfig) -> FamilyKey:
-    """The family that a γ belongs to."""
-    return FamilyKey(config.trainable_blocks, config.head_width, config.batch_size)
+def family_of(config: RetrainConfig) -> Family:
+    """The family whose curve tells what ``config`` would give."""
+    return Family(config.trainable_blocks, config.head_width, config.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyCurve:
-    """A few epochs of one family on a small subset of a window's labels.
+    """One short training on a subset of the window's training labels.
 
     Attributes:
-        batch_size, head_width, trainable_blocks: the family.
-        subset_crops: training crops in the subset.
-        accuracies: validation accuracy after each epoch; index 0 is before training.
-        epoch_gpu_s: GPU-seconds of one epoch over the subset at a full GPU, validation left out.
-        prepare_gpu_s: GPU-seconds spent once before the first epoch, for the subset.
+        batch_size, head_width, trainable_blocks: which family, as in ``RetrainConfig``.
+        subset_crops: training crops in the subset, at least 1; one epoch sees each once.
+        accuracies: validation accuracy in [0, 1]; index 0 is before training, then one an epoch.
+        epoch_gpu_s: GPU-seconds at 100% of one GPU that one epoch on the subset takes.
+        prepare_gpu_s: GPU-seconds spent once before the first epoch on the subset, such as the
+            features of blocks that are not trained; it grows with the crops as an epoch does.
     """
 
     batch_size: int
@@ -43,6 +44,6 @@ class FamilyCurve:
     prepare_gpu_s: float
 
     @property
-    def family(self) -> FamilyKey:
-        """The family as a key."""
-        return FamilyKey(self.trainable_blocks, self.head_width, self.batch_size)
+    def family(self) -> Family:
+        """The family that this training stands for."""
+        return Family(self.trainable_blocks, self.head_width, self.batch_size)
