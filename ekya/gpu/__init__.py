@@ -1,0 +1,1 @@
+"""What enforces a share of a GPU, and says what was really used (DESIGN §6)."""

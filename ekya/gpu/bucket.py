@@ -1,0 +1,146 @@
+"""A token bucket: a job that has used its share waits until time has earned it more."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.protocol import Measured, Resized
+
+BURST_US = 100_000
+"""A job that could not use its share for a while may make good what it missed in this time, no more."""
+
+_GRACE = 1_000_000 * FULL_GPU_MILLI
+"""A debt under a millisecond is kept but not waited for: sleeping is not that exact."""
+
+
+def _wait(changed: threading.Condition, seconds: float | None) -> None:
+    changed.wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where a bucket reads time; tests pass their own.
+
+    Attributes:
+        wall_ns: never goes back.
+        spent_ns: what the calling thread has used so far of what is shared.
+        wait: lets go of the condition until it is notified or the seconds are over (None: only until
+            it is notified).
+    """
+
+    wall_ns: Callable[[], int] = time.monotonic_ns
+    spent_ns: Callable[[], int] = time.thread_time_ns
+    wait: Callable[[threading.Condition, float | None], None] = _wait
+
+
+class TokenBucket:
+    """Holds what one job uses to its share. A ``ShareHandle``.
+
+    The balance grows by share x time and falls by what batches use. A batch begins only while
+    nothing is owed, and ends by waiting until that is so again. So over any stretch a job
+    uses at most share x time, plus the burst, plus one batch; a debt is never larger than the last
+    batch, and what a batch overdrew is earned back at the share that holds *now*.
+
+    Several threads of a job share one bucket: each is charged what it used itself, their sum is
+    held to the share, and each may overdraw by its own batch. Which of them goes first is not said.
+    Threads that a library starts by itself are not seen: torch and OpenCV must run on one thread.
+    """
+
+    def __init__(self, share_milli: int, clocks: Clocks | None = None, burst_us: int = BURST_US) -> None:
+        self._clocks = clocks or Clocks()
+        self._burst_us = burst_us
+        self._changed = threading.Condition()
+        self._share_milli = _valid(share_milli)
+        self._released = False
+        # The balance is in thousandths of a nanosecond, so that it stays an exact integer.
+        self._balance = 0
+        self._earned_at_ns = self._clocks.wall_ns()
+        self._used_ns = 0
+        self._asked_at_ns = self._earned_at_ns
+
+    def resize(self, share_milli: int) -> Resized:
+        """The new share holds at once, for threads that wait too.
+
+        Raises:
+            ValueError: a negative share.
+        """
+        began_ns = self._clocks.wall_ns()
+        with self._changed:
+            self._earn()
+            self._share_milli = _valid(share_milli)
+            self._balance = min(self._balance, self._most())
+            self._changed.notify_all()
+        return Resized(share_milli, (self._clocks.wall_ns() - began_ns) // 1000)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Around one batch. Does not nest.
+
+        At share 0 it waits until it is resized or released. A batch that raises is charged, and its
+        debt is left to the next one.
+        """
+        with self._changed:
+            self._wait_for_turn()
+        before_ns = self._clocks.spent_ns()
+        try:
+            yield
+        except BaseException:
+            self._charge(self._clocks.spent_ns() - before_ns)
+            raise
+        self._charge(self._clocks.spent_ns() - before_ns)
+        with self._changed:
+            self._wait_out_debt()
+
+    def measured(self) -> Measured:
+        """A batch counts when it ends."""
+        with self._changed:
+            now_ns = self._clocks.wall_ns()
+            measured = Measured(self._used_ns // 1000, (now_ns - self._asked_at_ns) // 1000)
+            self._used_ns = 0
+            self._asked_at_ns = now_ns
+            return measured
+
+    def release(self) -> None:
+        """Every wait ends; later batches are counted but never held back."""
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+
+    def _wait_for_turn(self) -> None:
+        while self._share_milli == 0 and not self._released:
+            self._clocks.wait(self._changed, None)
+            self._earn()
+        self._wait_out_debt()
+
+    def _wait_out_debt(self) -> None:
+        self._earn()
+        if self._balance >= -_GRACE:
+            return
+        while self._balance < 0 and not self._released:
+            missing_s = -self._balance / self._share_milli / 1e9 if self._share_milli else None
+            self._clocks.wait(self._changed, missing_s)
+            self._earn()
+
+    def _charge(self, used_ns: int) -> None:
+        with self._changed:
+            self._used_ns += used_ns
+            self._earn()
+            self._balance -= used_ns * FULL_GPU_MILLI
+
+    def _earn(self) -> None:
+        now_ns = self._clocks.wall_ns()
+        self._balance += self._share_milli * (now_ns - self._earned_at_ns)
+        self._balance = min(self._balance, self._most())
+        self._earned_at_ns = now_ns
+
+    def _most(self) -> int:
+        return self._share_milli * self._burst_us * 1000
+
+
+def _valid(share_milli: int) -> int:
+    if share_milli < 0:
+        raise ValueError(f"a share cannot be negative: {share_milli}")
+    return share_milli

@@ -1,0 +1,53 @@
+"""The backend of a machine without a GPU: a "GPU" is one core-second of thread time a second."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.bucket import Clocks, TokenBucket
+from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob, round_down
+
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShares:
+    """Shares of CPU cores, held by a token bucket on each job's thread time (DESIGN §4, §6).
+
+    Attributes:
+        cores: how many there are; each is one "GPU".
+        clocks: what the buckets read; tests pass their own.
+    """
+
+    cores: int
+    clocks: Clocks | None = None
+
+    def probe(self) -> Capability:
+        """Always usable."""
+        return Capability(
+            usable=True,
+            enforcement="cooperative",
+            device="cpu",
+            capacity_milli=self.cores * FULL_GPU_MILLI,
+            step_milli=1,
+            live_resize=True,
+            why=f"{self.cores} CPU core{'' if self.cores == 1 else 's'}, each standing for one GPU; "
+            "every job counts its thread time and waits when it has used its share",
+        )
+
+    def quantise(self, shares: Mapping[str, int]) -> Grants:
+        """To the thousandth of a core."""
+        return round_down(shares, 1, self.cores * FULL_GPU_MILLI)
+
+    def actor_env(self, job: ShareJob) -> Mapping[str, str]:
+        """One thread an actor, since only the threads that call ``scope`` are counted; no GPU."""
+        return dict(_ONE_THREAD)
+
+    def attach(self, job: ShareJob) -> ShareHandle:
+        """A bucket on the thread time of the threads that use it."""
+        return TokenBucket(job.share_milli, self.clocks)

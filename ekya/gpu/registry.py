@@ -1,0 +1,88 @@
+"""Share backends by name, and which of them to use."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ekya.errors import UserError
+from ekya.gpu.cores import usable_cores
+from ekya.gpu.cpu import CpuShares
+from ekya.gpu.mps import MpsAnswer, MpsShares, ask_daemon
+from ekya.gpu.nvml import GpuInventory, list_gpus
+from ekya.gpu.protocol import Capability, ShareBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What backends need to know of the machine.
+
+    Attributes:
+        cores: CPU cores that this process may use.
+        inventory: the GPUs.
+        ask_mps: asks the MPS daemon.
+    """
+
+    cores: int
+    inventory: GpuInventory
+    ask_mps: Callable[[], MpsAnswer] = ask_daemon
+
+
+def this_machine() -> Machine:
+    """The machine that this runs on."""
+    return Machine(usable_cores(), list_gpus())
+
+
+SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
+    "mps": lambda machine: MpsShares(machine.inventory, machine.ask_mps),
+    "cpu": lambda machine: CpuShares(machine.cores),
+}
+"""By name, in the order in which ``auto`` tries them."""
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBackend:
+    """The backend of a run.
+
+    Attributes:
+        name: key of ``SHARE_BACKENDS``.
+        backend: it.
+        capability: what it can do here.
+        why: one sentence that says why this one, and why none that comes before it.
+    """
+
+    name: str
+    backend: ShareBackend
+    capability: Capability
+    why: str
+
+
+def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBackend:
+    """The backend with this name, or with ``auto`` the first that works.
+
+    Raises:
+        UserError: no backend has this name, or the named one cannot work here.
+    """
+    machine = machine or this_machine()
+    if name == AUTO:
+        return _first_usable(machine)
+    if name not in SHARE_BACKENDS:
+        known = ", ".join((AUTO, *SHARE_BACKENDS))
+        raise UserError(f"--shares {name}: there is no such share backend; use one of {known}")
+    backend = SHARE_BACKENDS[name](machine)
+    capability = backend.probe()
+    if not capability.usable:
+        raise UserError(f"--shares {name}: {capability.why}; use --shares {AUTO} to take what works here")
+    return ChosenBackend(name, backend, capability, f"{name} was asked for; {capability.why}")
+
+
+def _first_usable(machine: Machine) -> ChosenBackend:
+    refused: list[str] = []
+    for name, make in SHARE_BACKENDS.items():
+        backend = make(machine)
+        capability = backend.probe()
+        if capability.usable:
+            why = "; ".join([f"{name}: {capability.why}", *refused])
+            return ChosenBackend(name, backend, capability, why)
+        refused.append(f"not {name}: {capability.why}")
+    raise UserError("--shares auto: no share backend works on this machine; " + "; ".join(refused))

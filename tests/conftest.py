@@ -1,0 +1,64 @@
+"""What holds for every test: no Ray and two seconds, unless it is marked ``live``."""
+
+import os
+import time
+from pathlib import Path
+
+# Before torch is imported anywhere: its threads only get in each other's way on small crops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import ray
+from hypothesis import settings
+
+UNIT_LIMIT_S = 2.0
+BLOCKED_LIMIT_S = 10.0
+
+# The same examples every time, and no limit on one example: the limit below is on the whole test.
+settings.register_profile("ekya", derandomize=True, deadline=None)
+settings.load_profile("ekya")
+
+
+def _is_live(item):
+    return item.get_closest_marker("live") is not None
+
+
+@pytest.fixture(autouse=True)
+def no_ray_in_unit_tests(request, monkeypatch):
+    """A unit test that reaches for Ray fails where it does so."""
+    if _is_live(request.node):
+        return
+
+    def forbidden(*_args, **_kwargs):
+        raise AssertionError("a unit test must not start Ray; mark it live, or test the part below")
+
+    monkeypatch.setattr(ray, "init", forbidden)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """A unit test has two seconds of processor time, and may not sit waiting either.
+
+    Processor time, since a busy machine must not fail a quick test.
+    """
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+    result = yield
+    if not _is_live(item):
+        cpu_s, wall_s = time.process_time() - began_cpu_s, time.monotonic() - began_s
+        if cpu_s > UNIT_LIMIT_S or wall_s > BLOCKED_LIMIT_S:
+            pytest.fail(
+                f"a unit test has {UNIT_LIMIT_S:g} s of processor time and {BLOCKED_LIMIT_S:g} s in all; "
+                f"this one took {cpu_s:.1f} s and {wall_s:.1f} s",
+                pytrace=False,
+            )
+    return result
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """The folder of shared videos and weights; tests that need it are skipped where it is missing."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("EKYA_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no shared data at {folder}; set EKYA_DATA to the folder that has it")
+    return folder

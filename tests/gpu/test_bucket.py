@@ -1,0 +1,184 @@
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.gpu.bucket import BURST_US, Clocks, TokenBucket
+from ekya.gpu.cpu import CpuShares
+from ekya.gpu.protocol import ShareJob
+
+MS = 1_000_000
+
+
+class VirtualTime:
+    """One job's own core: working passes wall and thread time, waiting passes wall time alone."""
+
+    def __init__(self):
+        self.wall_ns = 0
+        self.thread_ns = 0
+        self.waits_s = []
+        self.at_wait = []
+        self.clocks = Clocks(lambda: self.wall_ns, lambda: self.thread_ns, self._wait)
+
+    def work(self, ms):
+        self.wall_ns += round(ms * MS)
+        self.thread_ns += round(ms * MS)
+
+    def _wait(self, _condition, seconds):
+        self.waits_s.append(seconds)
+        if self.at_wait:
+            self.at_wait.pop(0)()
+        else:
+            self.wall_ns += round(seconds * 1e9) + 1
+
+
+def run_for(bucket, clock, seconds, batch_ms):
+    """Batches back to back; returns the share that they used."""
+    began_wall, began_thread = clock.wall_ns, clock.thread_ns
+    while clock.wall_ns - began_wall < seconds * 1e9:
+        with bucket.scope():
+            clock.work(batch_ms)
+    return 1000 * (clock.thread_ns - began_thread) / (clock.wall_ns - began_wall)
+
+
+def test_two_jobs_hold_their_shares_within_five_percent():
+    for share_milli, batch_ms in ((700, 12), (250, 30)):
+        clock = VirtualTime()
+        handle = CpuShares(1, clock.clocks).attach(ShareJob("train/cam-1", "retraining", share_milli))
+        assert run_for(handle, clock, 5, batch_ms) == pytest.approx(share_milli, rel=0.05)
+        measured = handle.measured()
+        assert measured.share_milli == pytest.approx(share_milli, rel=0.05)
+        assert (measured.used_us, measured.wall_us) == (clock.thread_ns // 1000, clock.wall_ns // 1000)
+        assert handle.measured().used_us == 0
+
+
+def test_a_full_share_never_waits():
+    clock = VirtualTime()
+    bucket = TokenBucket(1000, clock.clocks)
+    assert run_for(bucket, clock, 5, 40) == 1000
+    assert clock.waits_s == []
+
+
+def test_a_resize_holds_from_the_next_batch_on():
+    clock = VirtualTime()
+    bucket = TokenBucket(200, clock.clocks)
+    run_for(bucket, clock, 2, 10)
+    assert bucket.resize(800).share_milli == 800
+    assert run_for(bucket, clock, 2, 10) == pytest.approx(800, rel=0.05)
+    bucket.resize(100)
+    assert run_for(bucket, clock, 3, 10) == pytest.approx(100, rel=0.05)
+
+
+def test_a_resize_shortens_the_wait_that_is_under_way():
+    clock = VirtualTime()
+    bucket = TokenBucket(10, clock.clocks)
+    clock.at_wait.append(lambda: bucket.resize(1000))
+    with bucket.scope():
+        clock.work(50)
+    assert clock.waits_s[0] == pytest.approx(4.95)
+    assert clock.wall_ns < 150 * MS
+
+
+def test_share_zero_waits_without_an_end_until_it_is_resized():
+    clock = VirtualTime()
+    bucket = TokenBucket(0, clock.clocks)
+    clock.at_wait.append(lambda: bucket.resize(500))
+    with bucket.scope():
+        clock.work(10)
+    assert clock.waits_s[0] is None
+
+
+def test_release_ends_a_wait_and_every_later_one():
+    clock = VirtualTime()
+    bucket = TokenBucket(0, clock.clocks)
+    clock.at_wait.append(bucket.release)
+    for _ in range(3):
+        with bucket.scope():
+            clock.work(100)
+    assert len(clock.waits_s) == 1
+    assert bucket.measured().used_us == 300_000
+
+
+def test_an_idle_job_makes_good_at_most_the_burst():
+    clock = VirtualTime()
+    bucket = TokenBucket(500, clock.clocks)
+    clock.wall_ns += 60_000 * MS
+    began = clock.wall_ns
+    run_for(bucket, clock, 1, 10)
+    extra_us = clock.thread_ns / 1000 - 0.5 * (clock.wall_ns - began) / 1000
+    assert 0 < extra_us <= 0.5 * BURST_US + 10_000
+
+
+def test_a_batch_that_raises_is_charged_and_its_debt_is_paid_by_the_next():
+    clock = VirtualTime()
+    bucket = TokenBucket(100, clock.clocks)
+    with pytest.raises(ZeroDivisionError), bucket.scope():
+        clock.work(50)
+        raise ZeroDivisionError
+    assert clock.waits_s == []
+    with bucket.scope():
+        clock.work(1)
+    assert clock.waits_s[0] == pytest.approx(0.45)
+
+
+def test_a_negative_share_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        TokenBucket(-1)
+    with pytest.raises(ValueError, match="negative"):
+        TokenBucket(10).resize(-1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(20, 1000), st.floats(0.1, 80), st.floats(0, 300)), min_size=1, max_size=30)
+)
+def test_use_never_exceeds_what_was_granted_by_more_than_burst_and_a_batch(steps):
+    clock = VirtualTime()
+    bucket = TokenBucket(1000, clock.clocks)
+    granted_ns = 0.0
+    for share_milli, batch_ms, idle_ms in steps:
+        bucket.resize(share_milli)
+        began = clock.wall_ns
+        clock.wall_ns += round(idle_ms * MS)
+        with bucket.scope():
+            clock.work(batch_ms)
+        granted_ns += share_milli * (clock.wall_ns - began) / 1000
+    longest_ns = max(batch_ms for _, batch_ms, _ in steps) * MS
+    assert clock.thread_ns <= granted_ns + BURST_US * 1000 + longest_ns + MS
+
+
+def test_threads_of_one_job_are_held_together_on_the_real_clock():
+    bucket = TokenBucket(300)
+    stop = time.monotonic() + 0.8
+
+    def work():
+        while time.monotonic() < stop:
+            with bucket.scope():
+                until = time.thread_time_ns() + 4 * MS
+                while time.thread_time_ns() < until:
+                    pass
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The lower bound leaves room for a machine that is busy with other things.
+    assert 100 <= bucket.measured().share_milli <= 330
+
+
+def test_a_waiting_thread_wakes_when_another_resizes():
+    bucket = TokenBucket(0)
+    ran = threading.Event()
+
+    def work():
+        with bucket.scope():
+            ran.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert not ran.wait(0.05)
+    bucket.resize(1000)
+    assert ran.wait(1.0)
+    thread.join()
