@@ -1,0 +1,153 @@
+"""The process in which a source runs: reads frames and hands them over, paced or on demand.
+
+Started by ``ekya.streams.process`` as ``python -m ekya.streams.process_child``, which imports
+neither ray nor torch. Standard input brings one JSON object a line: first what to open and where to
+write, then how to begin, then, for frames on demand, one line for each frame taken. Its end means
+that the parent is gone.
+"""
+
+import importlib
+import json
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import cv2
+
+from ekya.errors import UserError
+from ekya.streams.frame import Frame, StreamSource, Truth
+from ekya.streams.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_frame, pack_text
+
+_Orders = queue.SimpleQueue[dict[str, Any]]
+
+
+class _Outbox:
+    """Messages on their way into the pipe; what does not fit yet waits here, so that nobody blocks."""
+
+    def __init__(self, pipe_fd: int) -> None:
+        self._fd = pipe_fd
+        self._waiting: deque[bytes] = deque()
+        os.set_blocking(pipe_fd, False)
+
+    def put(self, message: bytes) -> None:
+        self._waiting.append(message)
+        self._flush()
+
+    def wait_until(self, due_ns: int) -> None:
+        """Sleep until a monotonic time, and send what waits meanwhile."""
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
+            if self._waiting:
+                select.select([], [self._fd], [], left_ns / 1e9)
+                self._flush()
+            else:
+                time.sleep(left_ns / 1e9)
+
+    def empty(self) -> None:
+        """Return when everything is in the pipe."""
+        while self._waiting:
+            select.select([], [self._fd], [])
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            try:
+                sent = os.write(self._fd, self._waiting[0])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                os._exit(0)
+            if sent < len(self._waiting[0]):
+                self._waiting[0] = self._waiting[0][sent:]
+            else:
+                self._waiting.popleft()
+
+
+def _listen(orders: _Orders) -> None:
+    """Pass the parent's lines on. When the parent is gone, so is this process, whatever it is doing."""
+    for line in sys.stdin.buffer:
+        orders.put(json.loads(line))
+    os._exit(0)
+
+
+def _open(order: dict[str, Any]) -> StreamSource:
+    spec_type = getattr(importlib.import_module(order["module"]), order["type"])
+    source: StreamSource = spec_type.model_validate_json(order["spec"]).open(tuple(order["classes"]))
+    return source
+
+
+class _Sender:
+    """Sends the frames of a source, at their time or as they are taken."""
+
+    def __init__(self, outbox: _Outbox, slots: SlotWriter, orders: _Orders) -> None:
+        self._outbox = outbox
+        self._slots = slots
+        self._orders = orders
+
+    def paced(self, source: StreamSource, started_ns: int, speed: float, from_index: int) -> None:
+        for frame, truth in source.frames():
+            if frame.index < from_index:
+                continue
+            self._outbox.wait_until(started_ns + round(frame.t_us * 1000 / speed))
+            self._send(frame, truth, source.damaged)
+
+    def on_demand(self, source: StreamSource, from_index: int) -> None:
+        on_the_way = 0
+        for frame, truth in source.frames():
+            if frame.index < from_index:
+                continue
+            if on_the_way == SLOTS:
+                self._outbox.empty()
+                self._orders.get()
+                on_the_way -= 1
+            self._send(frame, truth, source.damaged)
+            on_the_way += 1
+
+    def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
+        height, width = frame.image.shape[:2]
+        offset = self._slots.write(frame)
+        now_ns = time.monotonic_ns()
+        header = FrameHeader(
+            frame.index, frame.t_us, now_ns, damaged, offset, height, width, frame.boxes, truth
+        )
+        self._outbox.put(pack_frame(header))
+
+
+def _run(sender: _Sender, source: StreamSource, order: dict[str, Any]) -> None:
+    if order["started_monotonic_ns"] is None:
+        sender.on_demand(source, order["from_index"])
+    else:
+        sender.paced(source, order["started_monotonic_ns"], order["speed"], order["from_index"])
+
+
+def main() -> int:
+    """Open, begin, send all frames; returns the exit code."""
+    cv2.setNumThreads(1)
+    orders: _Orders = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    opening = orders.get()
+    outbox = _Outbox(opening["pipe_fd"])
+    code = 0
+    try:
+        source = _open(opening)
+        outbox.put(pack_text(MessageKind.OPENED, str(source.fps)))
+        outbox.empty()
+        _run(_Sender(outbox, SlotWriter(opening["memory_fd"]), orders), source, orders.get())
+        outbox.put(pack_text(MessageKind.ENDED, str(source.damaged)))
+    except UserError as error:
+        outbox.put(pack_text(MessageKind.REFUSED, str(error)))
+        code = 2
+    except Exception as error:
+        outbox.put(pack_text(MessageKind.FAILED, f"{type(error).__name__}: {error}"))
+        code = 1
+    outbox.empty()
+    return code
+
+
+if __name__ == "__main__":
+    # Not sys.exit: the listening thread holds standard input, and a normal exit would wait for it.
+    os._exit(main())

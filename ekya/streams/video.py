@@ -1,0 +1,159 @@
+"""Recorded video: one or more files that play one after the other as one camera."""
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from ekya.core.units import US_PER_S
+from ekya.errors import UserError
+from ekya.streams.frame import Frame, StreamSource, Truth
+
+_log = logging.getLogger(__name__)
+
+_FALLBACK_FPS = 25.0
+# Containers without a rate report 0, 1000 or 90000, their clock's ticks.
+_SANE_FPS = (0.1, 480.0)
+# A failed read means damage or the end, and the decoder does not say which. Past the end every
+# further try fails at once, so the tries only bound how long a damaged stretch may be.
+_TRIES_AFTER_A_FAILED_READ = 50
+
+
+class VideoSpec(BaseModel):
+    """A camera that is a list of video files, as a fleet file describes it.
+
+    Attributes:
+        files: play in this order; where one ends, the camera's scene changes.
+        max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["video"] = "video"
+    files: tuple[Path, ...] = Field(min_length=1)
+    max_side: int = Field(default=640, ge=32)
+
+    def open(self, classes: tuple[str, ...]) -> StreamSource:
+        """The source; ``classes`` is not needed, since nobody has drawn the truth about a video.
+
+        Decodes the first frame of every file, so that a file that cannot be read shows at once.
+        A broken file can abort the process: call it in one that may die (``SourceProcess``).
+
+        Raises:
+            UserError: a file is missing or not a video.
+        """
+        rates = tuple(_check(file) for file in self.files)
+        return VideoSource(self.files, rates, self.max_side)
+
+
+@dataclass(eq=False)
+class VideoSource:
+    """Frames of some video files. A ``StreamSource`` without truth and without given boxes.
+
+    Attributes:
+        files: in the order in which they play.
+        rates: frames a second of each file.
+        max_side: no side of a frame is longer, pixels.
+    """
+
+    files: tuple[Path, ...]
+    rates: tuple[float, ...]
+    max_side: int
+    _damaged: int = field(default=0, init=False)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second of the first file: a hint, as other files may have another rate."""
+        return self.rates[0]
+
+    @property
+    def damaged(self) -> int:
+        """Frames of the current pass that could not be decoded."""
+        return self._damaged
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """All frames that decode. Stream time goes on over the files, and over damaged frames."""
+        self._damaged = 0
+        index = 0
+        file_start_us = 0
+        for file, rate in zip(self.files, self.rates, strict=True):
+            position = 0
+            for image in _images(file):
+                if image is None:
+                    self._damaged += 1
+                else:
+                    t_us = file_start_us + round(position * US_PER_S / rate)
+                    yield Frame(index, t_us, _shrink(image, self.max_side), None), None
+                    index += 1
+                position += 1
+            file_start_us += round(position * US_PER_S / rate)
+
+
+def _check(file: Path) -> float:
+    """The file's frame rate, after its first frame was decoded."""
+    if not file.is_file():
+        raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
+    capture = _capture(file)
+    try:
+        first = _read(capture) if capture.isOpened() else None
+        fps = float(capture.get(cv2.CAP_PROP_FPS)) if first is not None else math.nan
+    finally:
+        capture.release()
+    if first is None:
+        raise UserError(
+            f"{file}: cannot be decoded as video, named by the key 'files'; convert it to H.264 in MP4, "
+            "for example with ffmpeg, or remove it."
+        )
+    if math.isfinite(fps) and _SANE_FPS[0] <= fps <= _SANE_FPS[1]:
+        return fps
+    _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, fps, _FALLBACK_FPS)
+    return _FALLBACK_FPS
+
+
+def _images(file: Path) -> Iterator[NDArray[np.uint8] | None]:
+    """Every frame of a file, None for one that does not decode while later ones do."""
+    capture = _capture(file)
+    try:
+        failed = 0
+        while failed < _TRIES_AFTER_A_FAILED_READ:
+            image = _read(capture)
+            if image is None:
+                failed += 1
+                continue
+            yield from [None] * failed
+            failed = 0
+            yield image
+    finally:
+        capture.release()
+
+
+def _capture(file: Path) -> cv2.VideoCapture:
+    """The file, opened to decode on one thread: a camera has one core's attention, not the machine's."""
+    capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+    return capture if capture.isOpened() else cv2.VideoCapture(str(file))
+
+
+def _read(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
+    try:
+        decoded, image = capture.read()
+    except cv2.error:
+        return None
+    if not decoded or image is None or image.ndim != 3:
+        return None
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    scale = max_side / max(height, width)
+    if scale >= 1.0:
+        return image
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)

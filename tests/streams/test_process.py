@@ -1,0 +1,216 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from ekya.errors import UserError
+from ekya.streams.process import Arrived, Pace, SourceProcess, probe_source
+from ekya.streams.video import VideoSpec
+
+ODD_SOURCE = '''
+import os, time
+from dataclasses import dataclass
+import numpy as np
+from pydantic import BaseModel
+from ekya.streams.frame import Frame, Truth
+
+
+class OddSpec(BaseModel):
+    """Frames that carry their index in their pixels, truth, and a bad end if one is asked for."""
+
+    frames: int = 10
+    fps: float = 100.0
+    end: str = ""
+    grow: bool = False
+
+    def open(self, classes):
+        if self.end == "abort in open":
+            os.abort()
+        return OddSource(self)
+
+
+@dataclass
+class OddSource:
+    spec: OddSpec
+    damaged: int = 2
+
+    @property
+    def fps(self):
+        return self.spec.fps
+
+    def frames(self):
+        for i in range(self.spec.frames):
+            height = 40 + 40 * i if self.spec.grow else 40
+            boxes = np.array([[i, 0, i + 4, 4], [1, 2, 3, 4]], dtype=np.float32)[: i % 3]
+            truth = Truth(boxes, np.arange(len(boxes)), np.arange(len(boxes)) + 100 * i)
+            image = np.full((height, 30, 3), i % 251, dtype=np.uint8)
+            yield Frame(i, round(i * 1e6 / self.spec.fps), image, boxes), truth
+        if self.spec.end == "abort":
+            os.abort()
+        if self.spec.end == "raise":
+            raise RuntimeError("the cable is out")
+'''
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "odd_source_for_tests.py").write_text(ODD_SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("odd_source_for_tests", None)
+    return __import__("odd_source_for_tests").OddSpec
+
+
+def drain(process: SourceProcess, pause_s: float = 0.0) -> list[Arrived]:
+    arrived = []
+    while not process.ended:
+        arrived += process.poll(1.0)
+        time.sleep(pause_s)
+    return arrived
+
+
+def whole(arrived: Arrived) -> bool:
+    return arrived.frame is not None and bool((arrived.frame.image == arrived.index % 251).all())
+
+
+def test_on_demand_every_frame_comes_with_its_pixels_however_slow_the_reader(odd: Any) -> None:
+    with SourceProcess(odd(frames=20, grow=True), ("car",)) as process:
+        assert process.wait_open() == 100.0
+        process.begin(None)
+        arrived = drain(process, pause_s=0.01)
+        assert process.died is None
+        assert process.damaged == 2
+    assert [a.index for a in arrived] == list(range(20))
+    assert all(whole(a) for a in arrived)
+    assert [a.frame.image.shape[0] for a in arrived if a.frame] == [40 + 40 * i for i in range(20)]
+    for a in arrived:
+        assert a.truth is not None
+        assert a.frame is not None
+        np.testing.assert_array_equal(a.truth.boxes, a.frame.boxes)
+        assert a.truth.tracks.tolist() == [100 * a.index + k for k in range(a.index % 3)]
+
+
+def test_paced_the_newest_frame_wins_and_the_others_are_still_reported(odd: Any) -> None:
+    with SourceProcess(odd(frames=100, fps=200.0), ("car",)) as process:
+        process.wait_open()
+        started = time.monotonic_ns()
+        process.begin(Pace(started, speed=1.0))
+        arrived = drain(process, pause_s=0.04)
+        took_s = (time.monotonic_ns() - started) / 1e9
+    assert [a.index for a in arrived] == list(range(100)), "every frame is counted once"
+    with_pixels = [a for a in arrived if a.frame is not None]
+    assert 3 <= len(with_pixels) <= 25, "a slow reader sees few frames"
+    assert all(whole(a) for a in with_pixels)
+    assert all(a.truth is not None and len(a.truth.boxes) == a.index % 3 for a in arrived)
+    late_ms = [(a.released_ns - started) / 1e6 - a.t_us / 1e3 for a in arrived]
+    assert min(late_ms) >= 0, "no frame comes before its time"
+    assert np.median(late_ms) < 20, "the slow reader does not hold up the source"
+    assert took_s < 1.5
+
+
+def test_a_source_that_takes_over_goes_on_where_the_other_stopped(odd: Any) -> None:
+    with SourceProcess(odd(frames=50), ("car",)) as process:
+        process.wait_open()
+        process.begin(Pace(time.monotonic_ns() - 10_000_000_000), from_index=30)
+        arrived = drain(process)
+    assert [a.index for a in arrived] == list(range(30, 50))
+
+
+def test_the_clock_runs_at_its_speed(odd: Any) -> None:
+    with SourceProcess(odd(frames=21, fps=10.0), ("car",)) as process:
+        process.wait_open()
+        started = time.monotonic_ns()
+        process.begin(Pace(started, speed=10.0))
+        arrived = drain(process)
+    took_ms = (arrived[-1].released_ns - started) / 1e6
+    assert 200 <= took_ms < 400, "two seconds of stream time at ten times the speed"
+
+
+def test_a_decoder_that_aborts_is_reported_in_words_and_takes_nobody_with_it(odd: Any) -> None:
+    with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
+        process.wait_open()
+        process.begin(Pace(time.monotonic_ns()))
+        arrived = drain(process)
+        assert [a.index for a in arrived] == [0, 1, 2], "what arrived before the end counts"
+        assert process.died is not None
+        assert "SIGABRT" in process.died
+        assert process.poll(0.0) == []
+
+
+def test_an_exception_in_the_source_is_reported_in_words(odd: Any) -> None:
+    with SourceProcess(odd(frames=2, end="raise"), ("car",)) as process:
+        assert len(list(process.frames())) == 2
+        assert process.died == "RuntimeError: the cable is out"
+
+
+def test_a_source_that_dies_while_it_opens_is_a_user_error(odd: Any) -> None:
+    with pytest.raises(UserError, match=r"abort in open.*SIGABRT.*replace"):
+        probe_source(odd(end="abort in open"), ("car",))
+
+
+def test_the_sources_own_user_error_comes_through(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.mp4: no such file"):
+        probe_source(VideoSpec(files=(tmp_path / "nowhere.mp4",)), ())
+
+
+def test_a_real_video_comes_through_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "a.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, (64, 48))
+    noise = np.random.default_rng(1).integers(0, 255, (12, 48, 64, 3), dtype=np.uint8)
+    for image in noise:
+        writer.write(image)
+    writer.release()
+    spec = VideoSpec(files=(path,))
+    here = [frame.image for frame, _ in spec.open(()).frames()]
+    with SourceProcess(spec, ()) as process:
+        there = [frame.image for frame, _ in process.frames()]
+    assert len(here) == 12
+    np.testing.assert_array_equal(here, there)
+
+
+def test_the_child_needs_neither_ray_nor_torch() -> None:
+    code = (
+        "import sys, ekya.streams.process_child, ekya.streams.video; "
+        "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_child_ends_with_its_parent_however_that_ends(odd: Any, tmp_path: Path) -> None:
+    parent = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from odd_source_for_tests import OddSpec\n"
+        "from ekya.streams.process import Pace, SourceProcess\n"
+        "process = SourceProcess(OddSpec(frames=100, fps=0.1), ())\n"
+        "process.wait_open(); process.begin(Pace(time.monotonic_ns()))\n"
+        "print(process._process.pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        child = int(running.stdout.readline())
+        assert alive(child)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    deadline = time.monotonic() + 3.0
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,69 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.streams.tracking import IouTracker
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    velocity=st.tuples(st.floats(-18, 18), st.floats(-18, 18)),
+    size=st.tuples(st.floats(40, 120), st.floats(40, 120)),
+    hidden=st.sets(st.integers(5, 28), max_size=8),
+    seed=st.integers(0, 1000),
+)
+def test_a_moving_box_keeps_its_number(
+    velocity: tuple[float, float], size: tuple[float, float], hidden: set[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    tracker = IouTracker()
+    numbers = set()
+    for i in range(30):
+        x, y = 500 + velocity[0] * i, 500 + velocity[1] * i
+        mine = [x, y, x + size[0], y + size[1]]
+        others = [[2000 + 400 * k, 0, 2060 + 400 * k, 60] for k in range(3) if rng.random() < 0.7]
+        boxes = np.array(others if i in hidden else [mine, *others], dtype=np.float32).reshape(-1, 4)
+        tracks = tracker.update(boxes)
+        if i not in hidden:
+            numbers.add(int(tracks[0]))
+    assert len(numbers) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=5), max_size=25))
+def test_numbers_are_unique_in_a_frame_and_never_used_again(frames: list[list[tuple[int, int]]]) -> None:
+    tracker = IouTracker(max_unseen=2)
+    last_seen: dict[int, int] = {}
+    newest = -1
+    for i, corners in enumerate(frames):
+        boxes = np.array([[x, y, x + 12, y + 12] for x, y in corners], dtype=np.float32).reshape(-1, 4)
+        tracks = tracker.update(boxes).tolist()
+        assert len(set(tracks)) == len(tracks) == len(boxes)
+        for number in tracks:
+            if number in last_seen:
+                assert i - last_seen[number] <= 3, "a number comes back only while its track lives"
+            else:
+                assert number > newest, "a new object has a new number"
+            last_seen[number] = i
+        newest = max([newest, *tracks])
+
+
+def test_two_boxes_that_pass_each_other_keep_their_numbers() -> None:
+    tracker = IouTracker()
+    first = None
+    for i in range(40):
+        a = [10.0 * i, 0, 10.0 * i + 50, 50]
+        b = [400 - 10.0 * i, 10, 450 - 10.0 * i, 60]
+        tracks = tracker.update(np.array([a, b], dtype=np.float32)).tolist()
+        first = first or tracks
+    assert tracks == first
+
+
+def test_a_box_that_was_away_too_long_is_somebody_else() -> None:
+    tracker = IouTracker(max_unseen=3)
+    box = np.array([[0, 0, 10, 10]], dtype=np.float32)
+    none = np.zeros((0, 4), dtype=np.float32)
+    assert tracker.update(box).tolist() == [0]
+    for _ in range(4):
+        assert tracker.update(none).tolist() == []
+    assert tracker.update(box).tolist() == [1]

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ekya.errors import UserError
+from ekya.streams import video
+from ekya.streams.video import VideoSpec
+
+
+def write_video(path: Path, frames: int, fps: float, size: tuple[int, int] = (64, 48)) -> Path:
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, size)
+    assert writer.isOpened()
+    for i in range(frames):
+        writer.write(np.full((size[1], size[0], 3), i * 8 % 256, dtype=np.uint8))
+    writer.release()
+    return path
+
+
+def test_files_in_a_row_are_one_camera_whose_time_goes_on(tmp_path: Path) -> None:
+    first = write_video(tmp_path / "a.avi", frames=10, fps=10)
+    second = write_video(tmp_path / "b.avi", frames=6, fps=20, size=(160, 80))
+    source = VideoSpec(files=(first, second), max_side=80).open(())
+    frames = [frame for frame, truth in source.frames() if truth is None]
+    assert source.fps == pytest.approx(10)
+    assert [f.index for f in frames] == list(range(16))
+    assert [f.t_us for f in frames] == [i * 100_000 for i in range(10)] + [
+        1_000_000 + i * 50_000 for i in range(6)
+    ]
+    assert frames[0].image.shape == (48, 64, 3)
+    assert frames[-1].image.shape == (40, 80, 3)
+    assert all(f.boxes is None for f in frames)
+    assert abs(int(frames[5].image.mean()) - 40) <= 3
+    assert len(list(source.frames())) == 16, "a second pass reads the same frames again"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"this is no video at all" * 100])
+def test_a_file_that_is_missing_or_no_video_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "broken.mp4"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"broken\.mp4.*'files'.*[.;]"):
+        VideoSpec(files=(path,)).open(())
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        VideoSpec.model_validate({"kind": "video", "files": ["a.mp4"], "filez": 1})
+
+
+class Flaky:
+    """A decoder that fails at some positions, as real ones do, and never says that it is at the end."""
+
+    script = ""
+
+    def __init__(self, *_: object) -> None:
+        self.position = 0
+        self.isOpened = lambda: True
+
+    def get(self, _: int) -> float:
+        return 90_000.0
+
+    def release(self) -> None:
+        pass
+
+    def read(self) -> tuple[bool, np.ndarray | None]:
+        at, self.position = self.position, self.position + 1
+        step = self.script[at] if at < len(self.script) else "x"
+        if step == "!":
+            raise cv2.error("damaged")
+        return step == ".", np.zeros((8, 8, 3), np.uint8) if step == "." else None
+
+
+@pytest.mark.parametrize(
+    ("script", "good", "damaged"),
+    [("....", [0, 1, 2, 3], 0), ("..xx.!..", [0, 1, 4, 6, 7], 3), ("." + "x" * 49 + ".", [0, 50], 49)],
+)
+def test_damage_in_the_middle_is_counted_and_its_time_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, good: list[int], damaged: int
+) -> None:
+    path = tmp_path / "flaky.mp4"
+    path.write_bytes(b"x")
+    monkeypatch.setattr(Flaky, "script", script)
+    monkeypatch.setattr(video.cv2, "VideoCapture", Flaky)
+    source = VideoSpec(files=(path,)).open(())
+    frames = [frame for frame, _ in source.frames()]
+    assert source.fps == 25.0, "90000 frames a second are the container's clock, not a rate"
+    assert [f.index for f in frames] == list(range(len(good)))
+    assert [f.t_us for f in frames] == [i * 40_000 for i in good]
+    assert source.damaged == damaged
+
+
+def test_a_really_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "hurt.avi", frames=40, fps=10)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 600] = b"\x00" * 600
+    path.write_bytes(data)
+    source = VideoSpec(files=(path,)).open(())
+    values = [float(frame.image.mean()) for frame, _ in source.frames()]
+    assert 30 <= len(values) <= 40
+    assert values[-1] == pytest.approx(39 * 8 % 256, abs=4), "the last frame is reached"

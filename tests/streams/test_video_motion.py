@@ -1,0 +1,48 @@
+import numpy as np
+
+from ekya.streams.motion import MotionRegions
+
+
+def scene(x: int | None, height: int = 240, width: int = 320) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    image = rng.integers(90, 130, (height, width, 3), dtype=np.uint8)
+    if x is not None:
+        image[100:140, x : x + 60] = (20, 20, 230)
+    return image
+
+
+def iou(a: np.ndarray, b: list[int]) -> float:
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
+    shared = float(np.prod(np.clip(high - low, 0, None)))
+    return shared / (float(np.prod(a[2:] - a[:2])) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+def test_what_moves_is_boxed_and_what_stands_is_not() -> None:
+    motion = MotionRegions()
+    for _ in range(30):
+        assert len(motion.update(scene(None))) == 0
+    overlaps = []
+    for x in range(20, 200, 12):
+        boxes = motion.update(scene(x))
+        assert boxes.dtype == np.float32
+        assert len(boxes) <= 2
+        overlaps += [max(iou(box, [x, 100, x + 60, 140]) for box in boxes)] if len(boxes) else [0.0]
+    assert np.mean(overlaps) > 0.6
+
+
+def test_boxes_are_in_pixels_of_a_large_picture() -> None:
+    motion = MotionRegions(work_side=160)
+    big = [scene(x).repeat(3, 0).repeat(3, 1) for x in (None, 100)]
+    for _ in range(30):
+        motion.update(big[0])
+    boxes = motion.update(big[1])
+    assert len(boxes) == 1
+    assert iou(boxes[0], [300, 300, 480, 420]) > 0.6
+
+
+def test_a_change_of_the_whole_picture_is_no_object_and_another_size_begins_anew() -> None:
+    motion = MotionRegions()
+    for _ in range(30):
+        motion.update(scene(None))
+    assert len(motion.update(255 - scene(None))) == 0
+    assert len(motion.update(scene(50, 200, 300))) == 0, "a new background is being learnt"
