@@ -1,0 +1,1 @@
+"""What a run was worth: accuracy, shares and counts, from the records of the run."""

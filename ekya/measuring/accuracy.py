@@ -1,0 +1,278 @@
+"""Accuracy, exactly as DESIGN §4 fixes it: every object of every frame that arrived counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.core.units import US_PER_S
+from ekya.measuring.overlap import SAME_OBJECT_IOU, iou, pairs, rows_of, spans_of
+
+
+@dataclass(frozen=True, slots=True)
+class WindowScore:
+    """One stream in one window.
+
+    Attributes:
+        index: the window.
+        counted_by_class, correct_by_class: objects that count, and those of them that were answered
+            correctly, for each of the fleet's classes by true class.
+    """
+
+    index: int
+    counted_by_class: tuple[int, ...]
+    correct_by_class: tuple[int, ...]
+
+    @property
+    def counted(self) -> int:
+        """Objects that count."""
+        return sum(self.counted_by_class)
+
+    @property
+    def correct(self) -> int:
+        """Those that were answered correctly."""
+        return sum(self.correct_by_class)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Part of the objects that was answered correctly; None where none counts."""
+        return self.correct / self.counted if self.counted else None
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """Mean over the classes that occur of their accuracies; None where no object counts."""
+        return mean_or_none(
+            [
+                correct / counted if counted else None
+                for counted, correct in zip(self.counted_by_class, self.correct_by_class, strict=True)
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCounts:
+    """What became of the frames of a stream, or of all streams.
+
+    Attributes:
+        arrived: frames that were decoded.
+        analysed: frames that the model looked at.
+        skipped: frames that λ or the share left out; an earlier frame's boxes answer for them.
+        lost: frames that appear in no prediction. A run that works loses none.
+    """
+
+    arrived: int
+    analysed: int
+    skipped: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreSeries:
+    """Objects that count and are correct, second by second.
+
+    Attributes:
+        start_us: (S,) int64, where each second begins; rising, seconds without a frame are left out.
+        counted, correct: (S,) int64.
+    """
+
+    start_us: NDArray[np.int64]
+    counted: NDArray[np.int64]
+    correct: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamScore:
+    """One stream over the whole run.
+
+    Attributes:
+        windows: in order, those in which a frame arrived.
+        series: for figures.
+        frames: what became of them.
+        excluded_objects: objects left out because labels were taken from them.
+        called_objects: boxes of analysed frames.
+        false_alarms: those that no reference object of their frame overlaps and that were called a
+            class other than the background; 0 where the source itself gives the true boxes.
+    """
+
+    windows: tuple[WindowScore, ...]
+    series: ScoreSeries
+    frames: FrameCounts
+    excluded_objects: int
+    called_objects: int
+    false_alarms: int
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over the windows in which objects count; None where there is none."""
+        return mean_or_none([window.accuracy for window in self.windows])
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """As ``accuracy``, with each window balanced over its classes."""
+        return mean_or_none([window.balanced_accuracy for window in self.windows])
+
+    @property
+    def false_alarm_share(self) -> float | None:
+        """False alarms as a part of the boxes of analysed frames; None where there is no box."""
+        return self.false_alarms / self.called_objects if self.called_objects else None
+
+
+def score_stream(
+    predictions: PredictionColumns,
+    reference: ReferenceColumns,
+    labelled: LabelledBoxes,
+    *,
+    decoded: int,
+    class_count: int,
+    background: int | None = None,
+) -> StreamScore:
+    """Scores one stream against its reference.
+
+    A true object is correct only if one of the boxes that answer for its frame overlaps it at
+    ``SAME_OBJECT_IOU`` or more and has its class. A lost frame is answered by nothing, and counts in
+    the window of the frame before it. An object of which any box was labelled for training or
+    validation counts in no window.
+
+    Args:
+        predictions: strictly rising by frame.
+        reference: strictly rising by frame; frames that never arrived may be among them.
+        labelled: where training and validation labels were taken, in any order.
+        decoded: frames that arrived: those from 0 to ``decoded - 1``.
+        class_count: classes of the fleet; classes outside this range are never correct.
+        background: index of the class that says "no object", if the fleet has one.
+
+    Raises:
+        ValueError: rows are not in rising order, or a frame is answered by a later one.
+    """
+    _check(predictions, reference)
+    arrived = max(decoded, int(predictions.frame[-1]) + 1 if len(predictions.frame) else 0)
+    row_of_object = np.repeat(np.arange(len(reference.frame)), np.diff(reference.offsets))
+    known_class = (reference.classes >= 0) & (reference.classes < class_count)
+    excluded = np.isin(reference.tracks, _labelled_tracks(labelled, reference))
+    arrived_object = (reference.frame < arrived)[row_of_object]
+    counts = arrived_object & known_class & ~excluded
+    correct = _answered_correctly(predictions, reference, row_of_object) & counts
+    window_of_object = _windows(predictions, reference.frame)[row_of_object[counts]]
+    called, false_alarms = _false_alarms(predictions, reference, background)
+    analysed = int(np.count_nonzero(predictions.analysed))
+    return StreamScore(
+        windows=_by_window(
+            np.unique(np.concatenate([predictions.window.astype(np.int64), window_of_object])),
+            window_of_object,
+            reference.classes[counts],
+            correct[counts],
+            class_count,
+        ),
+        series=_by_second(reference, row_of_object, counts, correct, reference.frame < arrived),
+        frames=FrameCounts(
+            arrived=arrived,
+            analysed=analysed,
+            skipped=len(predictions.frame) - analysed,
+            lost=arrived - len(predictions.frame),
+        ),
+        excluded_objects=int(np.count_nonzero(arrived_object & known_class & excluded)),
+        called_objects=called,
+        false_alarms=false_alarms,
+    )
+
+
+def mean_or_none(values: list[float | None]) -> float | None:
+    """Mean of those that are not None; None where there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _check(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
+    for what, frames in (("predictions", predictions.frame), ("reference", reference.frame)):
+        if len(frames) and (frames[0] < 0 or np.any(np.diff(frames) <= 0)):
+            raise ValueError(f"the frames of the {what} must rise from 0 or later")
+    if np.any(predictions.answered_by > predictions.frame):
+        raise ValueError("a frame is answered by a later one")
+
+
+def _labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDArray[np.int64]:
+    """Tracks of the reference objects that the labelled boxes overlap best."""
+    rows = rows_of(labelled.frame, reference.frame)
+    tracks = [np.empty(0, np.int64)]
+    for left, right in pairs(*spans_of(rows, reference.offsets)):
+        overlap = iou(labelled.boxes[left], reference.boxes[right])
+        # By label, best overlap first; of equal ones the first object.
+        order = np.lexsort((right, -overlap, left))
+        best = order[np.append(True, left[order][1:] != left[order][:-1])[: len(order)]]
+        tracks.append(reference.tracks[right[best[overlap[best] >= SAME_OBJECT_IOU]]])
+    return np.unique(np.concatenate(tracks))
+
+
+def _answered_correctly(
+    predictions: PredictionColumns, reference: ReferenceColumns, row_of_object: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(objects,) whether a box of the frame that answers overlaps the object with its class."""
+    own = rows_of(reference.frame, predictions.frame)
+    answering = np.full(len(own), -1, np.int64)
+    answering[own >= 0] = predictions.answered_by[own[own >= 0]]
+    rows = rows_of(answering, predictions.frame)
+    correct = np.zeros(len(row_of_object), np.bool_)
+    for left, right in pairs(*spans_of(rows[row_of_object], predictions.offsets)):
+        same_class = reference.classes[left] == predictions.classes[right]
+        objects, answers = left[same_class], right[same_class]
+        hit = iou(reference.boxes[objects], predictions.boxes[answers]) >= SAME_OBJECT_IOU
+        correct[objects[hit]] = True
+    return correct
+
+
+def _windows(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(frames,) window of each frame; a lost one is in that of the frame before it."""
+    if len(predictions.frame) == 0:
+        return np.zeros(len(frames), np.int64)
+    at = np.searchsorted(predictions.frame, frames, side="right") - 1
+    return predictions.window[np.maximum(at, 0)].astype(np.int64)
+
+
+def _by_window(
+    windows: NDArray[np.int64],
+    window_of_object: NDArray[np.int64],
+    classes: NDArray[np.int16],
+    correct: NDArray[np.bool_],
+    class_count: int,
+) -> tuple[WindowScore, ...]:
+    """Scores of ``windows``, which rise, from the objects that count."""
+    place = np.searchsorted(windows, window_of_object) * class_count + classes
+    cells = len(windows) * class_count
+    counted = np.bincount(place, minlength=cells).reshape(len(windows), class_count)
+    right = np.bincount(place[correct], minlength=cells).reshape(len(windows), class_count)
+    return tuple(
+        WindowScore(int(index), tuple(map(int, counted[i])), tuple(map(int, right[i])))
+        for i, index in enumerate(windows)
+    )
+
+
+def _by_second(
+    reference: ReferenceColumns,
+    row_of_object: NDArray[np.int64],
+    counts: NDArray[np.bool_],
+    correct: NDArray[np.bool_],
+    arrived: NDArray[np.bool_],
+) -> ScoreSeries:
+    second = reference.t_us // US_PER_S
+    present = np.unique(second[arrived])
+    place = np.searchsorted(present, second)[row_of_object]
+    return ScoreSeries(
+        start_us=present * US_PER_S,
+        counted=np.bincount(place[counts], minlength=len(present)).astype(np.int64),
+        correct=np.bincount(place[correct], minlength=len(present)).astype(np.int64),
+    )
+
+
+def _false_alarms(
+    predictions: PredictionColumns, reference: ReferenceColumns, background: int | None
+) -> tuple[int, int]:
+    """Boxes of analysed frames that have a reference, and the false alarms among them."""
+    rows = np.repeat(rows_of(predictions.frame, reference.frame), np.diff(predictions.offsets))
+    analysed = np.repeat(predictions.analysed, np.diff(predictions.offsets)) & (rows >= 0)
+    matched = np.zeros(len(rows), np.bool_)
+    for left, right in pairs(*spans_of(np.where(analysed, rows, -1), reference.offsets)):
+        hit = iou(predictions.boxes[left], reference.boxes[right]) >= SAME_OBJECT_IOU
+        matched[left[hit]] = True
+    named = np.ones(len(rows), np.bool_) if background is None else predictions.classes != background
+    return int(np.count_nonzero(analysed)), int(np.count_nonzero(analysed & named & ~matched))

@@ -1,0 +1,177 @@
+"""``summary.json``: the numbers of a run, field by field as ``docs/summary.md`` describes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.measuring.accuracy import StreamScore, WindowScore, mean_or_none
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOutcome:
+    """What a stream did in one window.
+
+    Attributes:
+        stream, index: whose, and which window.
+        retrained: a model that was retrained in this window came into service.
+        gamma: γ of the retraining that ran, None where none ran.
+        inference: λ that held longest, None where the stream did not serve.
+        retrain_share_milli, inference_share_milli: averaged over the window.
+        reason: why the scheduler decided so, in one sentence.
+    """
+
+    stream: StreamId
+    index: int
+    retrained: bool
+    gamma: RetrainConfig | None
+    inference: InferenceConfig | None
+    retrain_share_milli: int
+    inference_share_milli: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What is known of a stream beside its score.
+
+    Attributes:
+        stream: which.
+        damaged: frames that could not be decoded; they did not arrive.
+        set_aside: why the stream was given up, None where it was not.
+    """
+
+    stream: StreamId
+    damaged: int = 0
+    set_aside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the host's clock measured.
+
+    Attributes:
+        planning_ms: how long each call of the scheduler took.
+        swap_ms: how long inference could not take a frame, for each swap of models.
+        others: further JSON values by name, for example ``wall_s`` or ``cpu``.
+    """
+
+    planning_ms: tuple[float, ...] = ()
+    swap_ms: tuple[float, ...] = ()
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What holds for the whole run.
+
+    Attributes:
+        world: ``live``, ``emulated`` or ``trace``.
+        scheduler: its name.
+        seed: of the run.
+        gpus: GPUs that were there.
+        window_s: length of a window.
+        streams: one each, in any order.
+        retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
+            the others; the rest was stopped by the end of its window.
+        profiling_gpu_s, labelling_gpu_s: what these cost over the whole run.
+        host: from the host's clock.
+    """
+
+    world: str
+    scheduler: str
+    seed: int
+    gpus: float
+    window_s: float
+    streams: tuple[StreamFacts, ...]
+    retrainings_started: int
+    retrainings_finished: int
+    retrainings_failed: int
+    profiling_gpu_s: float
+    labelling_gpu_s: float
+    host: HostFacts = field(default_factory=HostFacts)
+
+
+def build_summary(
+    facts: RunFacts, outcomes: Sequence[WindowOutcome], scores: Mapping[StreamId, StreamScore]
+) -> dict[str, Any]:
+    """The summary as JSON values. The same input gives the same bytes when it is dumped.
+
+    Args:
+        facts: of the run.
+        outcomes: in any order; a window without one is not listed.
+        scores: of every stream in ``facts``.
+
+    Raises:
+        KeyError: a stream has no score.
+    """
+    ordered = sorted(facts.streams, key=lambda stream: stream.stream)
+    scored = {stream.stream: scores[stream.stream] for stream in ordered}
+    return {
+        "world": facts.world,
+        "scheduler": facts.scheduler,
+        "seed": facts.seed,
+        "gpus": facts.gpus,
+        "window_s": facts.window_s,
+        "mean_accuracy": _rounded(mean_or_none([score.accuracy for score in scored.values()])),
+        "balanced_accuracy": _rounded(mean_or_none([score.balanced_accuracy for score in scored.values()])),
+        "streams": {stream.stream: _stream(stream, outcomes, scored[stream.stream]) for stream in ordered},
+        "frames": {
+            name: sum(getattr(score.frames, name) for score in scored.values())
+            for name in ("arrived", "analysed", "skipped", "lost")
+        },
+        "retrainings": {
+            "started": facts.retrainings_started,
+            "finished": facts.retrainings_finished,
+            "failed": facts.retrainings_failed,
+        },
+        "profiling_gpu_s": _rounded(facts.profiling_gpu_s),
+        "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
+        "host": {
+            **facts.host.others,
+            "planning_ms": _spread(facts.host.planning_ms),
+            "swap_ms": _spread(facts.host.swap_ms),
+        },
+    }
+
+
+def _stream(facts: StreamFacts, outcomes: Sequence[WindowOutcome], score: StreamScore) -> dict[str, Any]:
+    windows = {window.index: window for window in score.windows}
+    own = sorted((o for o in outcomes if o.stream == facts.stream), key=lambda outcome: outcome.index)
+    return {
+        "mean_accuracy": _rounded(score.accuracy),
+        "balanced_accuracy": _rounded(score.balanced_accuracy),
+        "false_alarm_share": _rounded(score.false_alarm_share),
+        "counted_objects": sum(window.counted for window in score.windows),
+        "excluded_objects": score.excluded_objects,
+        "damaged_frames": facts.damaged,
+        "set_aside": facts.set_aside,
+        "windows": [_window(outcome, windows.get(outcome.index)) for outcome in own],
+    }
+
+
+def _window(outcome: WindowOutcome, score: WindowScore | None) -> dict[str, Any]:
+    return {
+        "index": outcome.index,
+        "accuracy": _rounded(score.accuracy) if score else None,
+        "retrained": outcome.retrained,
+        "gamma": asdict(outcome.gamma) if outcome.gamma else None,
+        "lambda": asdict(outcome.inference) if outcome.inference else None,
+        "retrain_share_milli": outcome.retrain_share_milli,
+        "inference_share_milli": outcome.inference_share_milli,
+        "reason": outcome.reason,
+    }
+
+
+def _spread(values_ms: Sequence[float]) -> dict[str, float | None]:
+    if not values_ms:
+        return {"p50": None, "max": None}
+    return {"p50": round(median(values_ms), 3), "max": round(max(values_ms), 3)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
