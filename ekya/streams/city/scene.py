@@ -1,0 +1,106 @@
+"""What a street looks like, and the script by which it changes (paper §2.3, Figure 2)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Kind = Literal["person", "car", "truck", "bus", "bicycle", "motorcycle"]
+View = Literal["side", "front", "high"]
+Lighting = Literal["day", "dusk", "rain", "night"]
+Livery = Literal["north", "south", "harbour", "plain"]
+Clothing = Literal["summer", "winter", "rainwear", "workwear"]
+Fleet = Literal["city", "utility", "mixed"]
+
+KINDS: tuple[Kind, ...] = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+"""All that can be met in the street, in the order of class indices."""
+
+
+class Scene(BaseModel):
+    """One condition of one street; the street changes when the next scene of the script begins.
+
+    Attributes:
+        at_s: stream time in seconds at which it begins.
+        ramp_s: how long the change from the scene before takes. 0 is a cut: the camera is turned or
+            drives on, and other objects are in view at once. Otherwise light changes steadily and
+            new arrivals belong more and more to this scene.
+        mix: relative frequency of each kind; kinds that are not named do not come.
+        view: from the side, along the street (fronts and rears), or from high above.
+        lighting: day, dusk (low sun, glare), rain (streaks, haze) or night (lamps, noise).
+        livery: which colours vehicles of each kind have.
+        clothing: what people wear.
+        fleet: types of vehicles: ``city`` (sedans, box trucks, city buses, scooters), ``utility``
+            (vans, flatbeds and tankers, double-deckers and coaches, heavy motorcycles) or ``mixed``.
+        scale: size of everything, 1.0 being ordinary.
+        density: how many objects are in view, on average.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at_s: Annotated[float, Field(ge=0)] = 0.0
+    ramp_s: Annotated[float, Field(ge=0)] = 0.0
+    mix: dict[Kind, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: dict.fromkeys(KINDS, 1.0))
+    view: View = "side"
+    lighting: Lighting = "day"
+    livery: Livery = "north"
+    clothing: Clothing = "summer"
+    fleet: Fleet = "mixed"
+    scale: Annotated[float, Field(ge=0.7, le=1.3)] = 1.0
+    density: Annotated[float, Field(ge=1, le=12)] = 6.0
+
+    @field_validator("mix")
+    @classmethod
+    def _someone_comes(cls, mix: Mapping[Kind, float]) -> Mapping[Kind, float]:
+        if sum(mix.values()) <= 0:
+            raise ValueError("at least one kind needs a weight above 0")
+        return mix
+
+    def draw_kind(self, rng: np.random.Generator) -> Kind:
+        """A kind, as often as ``mix`` says."""
+        weights = np.array([self.mix.get(kind, 0.0) for kind in KINDS])
+        return KINDS[int(rng.choice(len(KINDS), p=weights / weights.sum()))]
+
+
+class Moment:
+    """Where in its script a stream is: the scene that was, the one that comes, and how far.
+
+    Attributes:
+        before, after: the scenes; the same one when nothing changes.
+        part: how much of the change is done, in [0, 1].
+        index: number of the scene ``after`` in the script.
+    """
+
+    __slots__ = ("after", "before", "index", "part")
+
+    def __init__(self, before: Scene, after: Scene, part: float, index: int) -> None:
+        self.before = before
+        self.after = after
+        self.part = part
+        self.index = index
+
+    @property
+    def main(self) -> Scene:
+        """The scene that has the upper hand: what cannot be blended (the view) follows it."""
+        return self.after if self.part >= 0.5 else self.before
+
+    @property
+    def density(self) -> float:
+        """Objects in view, blended."""
+        return (1.0 - self.part) * self.before.density + self.part * self.after.density
+
+    def draw_scene(self, rng: np.random.Generator) -> Scene:
+        """The scene to which somebody who arrives now belongs, in the view that is shown."""
+        drawn = self.after if rng.random() < self.part else self.before
+        if drawn.view == self.main.view:
+            return drawn
+        return drawn.model_copy(update={"view": self.main.view})
+
+
+def moment_at(scenes: tuple[Scene, ...], t_s: float) -> Moment:
+    """The moment of a script (scenes with rising ``at_s``, the first at 0) at stream time ``t_s``."""
+    index = max(number for number, scene in enumerate(scenes) if scene.at_s <= t_s)
+    after = scenes[index]
+    if index == 0 or after.ramp_s == 0.0:
+        return Moment(after, after, 1.0, index)
+    return Moment(scenes[index - 1], after, min(1.0, (t_s - after.at_s) / after.ramp_s), index)

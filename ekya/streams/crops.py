@@ -1,0 +1,48 @@
+"""From a frame and its boxes to the squares that a classifier looks at."""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+CONTEXT = 0.1
+"""How much wider than its object a crop is: a little street helps to tell a car from a van's side."""
+
+
+def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
+    """Cut a square around each box, with a tenth of context, and resize it.
+
+    The square has the box's centre and its longer side, so shapes keep their proportions. Where it
+    leaves the image the border pixels are repeated. Boxes outside the image are moved to its edge,
+    and a box without area gives a square of one pixel.
+
+    Args:
+        image: (H, W, 3) uint8, BGR.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        side: width and height of a crop in pixels, at least 1.
+
+    Returns:
+        (N, side, side, 3) uint8, RGB; (0, side, side, 3) without boxes.
+    """
+    height, width = image.shape[:2]
+    crops = np.empty((len(boxes), side, side, 3), np.uint8)
+    for row, box in enumerate(boxes.astype(np.float64)):
+        x0, x1 = np.clip(box[[0, 2]], 0.0, width)
+        y0, y1 = np.clip(box[[1, 3]], 0.0, height)
+        length = max(1, round(max(x1 - x0, y1 - y0) * (1.0 + CONTEXT)))
+        left = round((x0 + x1 - length) / 2.0)
+        top = round((y0 + y1 - length) / 2.0)
+        square = _square(image, left, top, length)
+        # Averaging over the area keeps thin things (spokes, legs) when a crop shrinks.
+        how = cv2.INTER_AREA if length > side else cv2.INTER_LINEAR
+        resized = cv2.resize(square, (side, side), interpolation=how)
+        cv2.cvtColor(resized, cv2.COLOR_BGR2RGB, dst=crops[row])
+    return crops
+
+
+def _square(image: NDArray[np.uint8], left: int, top: int, length: int) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    if left >= 0 and top >= 0 and left + length <= width and top + length <= height:
+        return image[top : top + length, left : left + length]
+    columns = np.clip(np.arange(left, left + length), 0, width - 1)
+    rows = np.clip(np.arange(top, top + length), 0, height - 1)
+    return image[rows[:, None], columns[None, :]]
