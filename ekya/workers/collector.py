@@ -1,0 +1,113 @@
+"""What a stream keeps of a window for the golden model: a few frames, and one burst of them."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import us_to_seconds
+from ekya.streams.frame import Frame
+from ekya.streams.tracking import IouTracker
+
+SAMPLED_FRAMES = 48
+"""Frames kept of a window, one from each equal part of it."""
+
+BURST_FRAMES = 11
+"""Consecutive frames kept of a window: one more than the coarsest λ skips."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectedFrame:
+    """A kept frame and the objects that were proposed in it.
+
+    Attributes:
+        frame: index in the stream.
+        t_us: stream time.
+        image: (H, W, 3) uint8 BGR.
+        boxes: (N, 4) float32.
+        tracks: (N,) int64, an object's number for as long as boxes could be linked.
+    """
+
+    frame: int
+    t_us: int
+    image: NDArray[np.uint8]
+    boxes: NDArray[np.float32]
+    tracks: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowMaterial:
+    """Everything kept of one window, in the order of the frames."""
+
+    window: int
+    sample: tuple[CollectedFrame, ...]
+    burst: tuple[CollectedFrame, ...]
+
+    @property
+    def mean_objects(self) -> float:
+        """Objects a frame, at least 1 so that an empty street still has a cost."""
+        counts = [len(frame.boxes) for frame in (*self.sample, *self.burst)]
+        return max(float(np.mean(counts)), 1.0) if counts else 1.0
+
+
+class WindowCollector:
+    """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan."""
+
+    def __init__(self, seed: int, fps: float, window_us: int) -> None:
+        self._seed = seed
+        self._window_us = window_us
+        self._frames_per_window = max(int(fps * us_to_seconds(window_us)), 1)
+        self._period_us = 1_000_000 / fps
+        self._tracker = IouTracker()
+        self._window = -1
+        self._due: list[int] = []
+        self._burst_from = 0
+        self._sample: list[CollectedFrame] = []
+        self._burst: list[CollectedFrame] = []
+        self._finished = WindowMaterial(-1, (), ())
+
+    def wants(self, t_us: int) -> bool:
+        """Whether the frame at this stream time is to be kept, and so must have its boxes."""
+        self._enter(t_us // self._window_us)
+        at = self._position(t_us)
+        return self._in_burst(at) or bool(self._due and at >= self._due[0])
+
+    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> None:
+        """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted."""
+        wanted = self.wants(frame.t_us)
+        tracks = self._tracker.update(boxes)
+        if not wanted:
+            return
+        kept = CollectedFrame(frame.index, frame.t_us, frame.image, boxes, tracks)
+        at = self._position(frame.t_us)
+        if self._due and at >= self._due[0]:
+            self._sample.append(kept)
+            while self._due and at >= self._due[0]:
+                self._due.pop(0)
+        if self._in_burst(at):
+            self._burst.append(kept)
+
+    def close(self, window: int) -> WindowMaterial:
+        """What was kept of a window that is over; nothing of one that is not the last."""
+        if window == self._window:
+            self._enter(window + 1)
+        finished = self._finished
+        return finished if finished.window == window else WindowMaterial(window, (), ())
+
+    def _enter(self, window: int) -> None:
+        if window == self._window:
+            return
+        self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
+        self._window = window
+        rng = np.random.default_rng((self._seed, window))
+        edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
+        self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
+        self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
+        self._sample, self._burst = [], []
+
+    def _position(self, t_us: int) -> int:
+        return round(t_us % self._window_us / self._period_us)
+
+    def _in_burst(self, at: int) -> bool:
+        return self._burst_from <= at < self._burst_from + BURST_FRAMES

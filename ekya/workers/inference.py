@@ -1,0 +1,148 @@
+"""A stream's inference: objects of a frame, and the class that the serving model gives each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import BASE_VERSION, ModelVersion
+from ekya.core.records import NOT_ANSWERED, FramePrediction
+from ekya.learning.edge import EdgeModel
+from ekya.learning.predictor import Predictor
+from ekya.streams.crops import crop_objects
+from ekya.streams.frame import Frame
+
+
+class Proposer(Protocol):
+    """Finds the objects of a frame without naming them."""
+
+    def propose(self, frame: Frame) -> NDArray[np.float32]:
+        """(N, 4) float32 boxes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposed:
+    """A frame and its objects, not yet classified. ``crops`` is (N, S, S, 3) uint8 RGB."""
+
+    frame: int
+    t_us: int
+    boxes: NDArray[np.float32]
+    crops: NDArray[np.uint8]
+
+
+class InferenceWorker:
+    """Classifies the objects of the frames it is given. When, and on which share, is its owner's work.
+
+    Args:
+        classes: the fleet's; answers index them.
+        model: what serves first.
+        proposer: finds objects.
+        side: of the crops, in pixels: the finest resolution of Λ.
+        window_us: to say in which window a frame arrived.
+    """
+
+    def __init__(
+        self, classes: tuple[str, ...], model: EdgeModel, proposer: Proposer, side: int, window_us: int
+    ) -> None:
+        self._classes = classes
+        self._proposer = proposer
+        self._side = side
+        self._window_us = window_us
+        self._answered_by = NOT_ANSWERED
+        self.swap(model, BASE_VERSION)
+
+    def swap(self, model: EdgeModel, version: ModelVersion) -> None:
+        """Serve these weights from the next frame on."""
+        self.use(self.ready(model), version)
+
+    def ready(self, model: EdgeModel) -> "Classifier":
+        """What takes time in a swap, done beforehand."""
+        return Classifier(model, self._classes)
+
+    def use(self, classifier: "Classifier", version: ModelVersion) -> None:
+        """Serve prepared weights from the next frame on."""
+        self.classifier = classifier
+        self.version = version
+
+    def propose(self, frame: Frame) -> NDArray[np.float32]:
+        """(N, 4) boxes of a frame's objects."""
+        return self._proposer.propose(frame)
+
+    def cut(self, frame: Frame, boxes: NDArray[np.float32]) -> Proposed:
+        """The pictures of a frame's objects."""
+        return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self._side))
+
+    def classify(self, frames: Sequence[Proposed], config: InferenceConfig) -> list[FramePrediction]:
+        """Answers for frames, in one batch."""
+        crops = np.concatenate([frame.crops for frame in frames])
+        classes, confidence = self.classifier.predict(crops, config.resolution)
+        ends = np.cumsum([len(frame.boxes) for frame in frames])
+        answers = []
+        for frame, end in zip(frames, ends, strict=True):
+            part = slice(int(end) - len(frame.boxes), int(end))
+            answers.append(
+                self._row(frame.frame, frame.t_us, config, frame.boxes, classes[part], confidence[part])
+            )
+        return answers
+
+    def answered(self, frame: int) -> None:
+        """From now on a skipped frame is answered by this analysed one."""
+        self._answered_by = max(frame, self._answered_by)
+
+    def skip(self, frame: int, t_us: int, config: InferenceConfig) -> FramePrediction:
+        """The answer for a frame that is not analysed: the last analysed one's stands."""
+        return FramePrediction(
+            frame=frame,
+            t_us=t_us,
+            window=t_us // self._window_us,
+            analysed=False,
+            answered_by=self._answered_by,
+            model_version=self.version,
+            every=config.every,
+            resolution=config.resolution,
+            boxes=np.zeros((0, 4), np.float32),
+            classes=np.zeros(0, np.int16),
+            confidence=np.zeros(0, np.float32),
+        )
+
+    def _row(
+        self,
+        frame: int,
+        t_us: int,
+        config: InferenceConfig,
+        boxes: NDArray[np.float32],
+        classes: NDArray[np.int64],
+        confidence: NDArray[np.float32],
+    ) -> FramePrediction:
+        return FramePrediction(
+            frame=frame,
+            t_us=t_us,
+            window=t_us // self._window_us,
+            analysed=True,
+            answered_by=frame,
+            model_version=self.version,
+            every=config.every,
+            resolution=config.resolution,
+            boxes=boxes,
+            classes=classes.astype(np.int16),
+            confidence=confidence,
+        )
+
+
+class Classifier:
+    """A model ready to serve; its answers index the fleet's classes, whatever order it knows them in."""
+
+    def __init__(self, model: EdgeModel, classes: tuple[str, ...]) -> None:
+        self.model = model
+        self._predictor = Predictor(model)
+        self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
+
+    def predict(
+        self, crops: NDArray[np.uint8], resolution: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(N, S, S, 3) uint8 RGB to classes (N,) of the fleet and confidences (N,)."""
+        classes, confidence = self._predictor.predict(crops, resolution)
+        return self._to_fleet[classes], confidence

@@ -1,0 +1,151 @@
+"""One stream's preparation of a window: labels, the profile of λ, the micro-profile of γ (paper §4.3)."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.profile import FamilyCurve, FamilyKey
+from ekya.core.view import InferenceOption
+from ekya.learning.edge import EdgeModel
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.microprofile import MicroProfile
+from ekya.learning.predictor import accuracy
+from ekya.profiling.inference import BurstFrame, inference_options
+from ekya.streams.crops import crop_objects
+from ekya.workers.collector import CollectedFrame, WindowMaterial
+from ekya.workers.inference import Classifier
+from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, label_window
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSettings:
+    """What stays the same over all preparations of a stream.
+
+    Attributes:
+        classes: the fleet's.
+        side: of the crops, in pixels.
+        fps: of the camera.
+        labels_per_window: crops that may be labelled.
+        seed: of the stream.
+    """
+
+    classes: tuple[str, ...]
+    side: int
+    fps: float
+    labels_per_window: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamPreparation:
+    """What is prepared from: the window's material, and the model that serves."""
+
+    settings: PreparationSettings
+    material: WindowMaterial
+    model: EdgeModel
+    memory: ExemplarMemory | None
+    golden: Labels
+
+    def chosen_items(self) -> list[Item]:
+        """What `label` hands to the golden model."""
+        return items_of(self._chosen())
+
+    def burst_items(self) -> list[Item]:
+        """What `profile_inference` hands to the golden model."""
+        return [(frame.image, frame.boxes) for frame in longest_run(self.material.burst)]
+
+    def label(self) -> StreamLabels:
+        """Labels a sample of the window."""
+        return label_window(self.material, self._chosen(), self.golden, self.settings.side)
+
+    def serving_accuracy(self, labels: StreamLabels) -> float:
+        """Accuracy of the serving model on the validation part; 0.0 without one."""
+        return accuracy(Classifier(self.model, self.settings.classes), labels.validation.crops)
+
+    def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
+        """Classes of a retrained model: those it knows, then those that are new in the labels."""
+        return outputs_of(self.model, labels, self.settings.classes)
+
+    def profile_inference(
+        self,
+        configs: Sequence[InferenceConfig],
+        frame_gpu_s: dict[int, float],
+        scope: Scope = nullcontext,
+    ) -> tuple[InferenceOption, ...]:
+        """Relative accuracy of each λ on the burst, and the share it needs (paper §3.1)."""
+        frames = longest_run(self.material.burst)
+        burst: list[BurstFrame] = []
+        if frames:
+            with scope():
+                labels = self.golden.label(self.burst_items())
+            classifier = Classifier(self.model, self.settings.classes)
+            crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame in frames]
+            ends = np.cumsum([len(cut) for cut in crops])[:-1]
+            answers = {}
+            for resolution in sorted({config.resolution for config in configs}):
+                with scope():
+                    classes, _ = classifier.predict(np.concatenate(crops), resolution)
+                answers[resolution] = np.split(classes, ends)
+            burst = [
+                BurstFrame(frame.boxes, truth, {side: of[at] for side, of in answers.items()})
+                for at, (frame, truth) in enumerate(zip(frames, labels, strict=True))
+            ]
+        return inference_options(configs, burst, frame_gpu_s, self.settings.fps)
+
+    def micro_profile(
+        self,
+        family: FamilyKey,
+        labels: StreamLabels,
+        clock: Callable[[], float],
+        scope: Scope = nullcontext,
+        keep_going: Callable[[int], bool] = lambda _: True,
+    ) -> FamilyCurve:
+        """A few epochs of one family on a small subset of the training part (paper §4.3)."""
+        classes = self.outputs(labels)
+        return MicroProfile(
+            start=self.model,
+            family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
+            training=in_classes(labels.training.crops, classes, self.settings.classes),
+            validation=in_classes(labels.validation.crops, classes, self.settings.classes),
+            memory=self.memory,
+            classes=classes,
+            seed=self.settings.seed,
+            clock=clock,
+            scope=scope,
+        ).run(keep_going)
+
+    def _chosen(self) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
+        return choose(self.material, self.settings.labels_per_window, self.settings.seed)
+
+
+def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:
+    """Classes of a model retrained on these labels: known ones first, new ones in the fleet's order."""
+    seen = np.unique(np.concatenate([labels.training.crops.classes, labels.validation.crops.classes]))
+    new = tuple(fleet[index] for index in seen if fleet[index] not in model.classes)
+    return model.classes + new
+
+
+def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str, ...]) -> LabelledCrops:
+    """The same crops with labels that index ``classes`` instead of the fleet's classes."""
+    index = np.array([classes.index(name) if name in classes else -1 for name in fleet], np.int64)
+    return LabelledCrops(crops.crops, index[crops.classes], crops.tracks, crops.t_us)
+
+
+def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
+    """The longest stretch without a gap; a camera's frames may have been passed over in between."""
+    best: list[CollectedFrame] = []
+    run: list[CollectedFrame] = []
+    for frame in frames:
+        if run and frame.frame != run[-1].frame + 1:
+            run = []
+        run.append(frame)
+        if len(run) > len(best):
+            best = list(run)
+    return best
