@@ -1,0 +1,44 @@
+"""What γ gave in past windows: what pruning and the correction of estimates learn from."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import RetrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One γ in one past window.
+
+    Attributes:
+        window: index of the window.
+        config: γ.
+        gain: accuracy after minus before: measured where it was retrained, else as profiled.
+        gpu_s: GPU-seconds at 100% of one GPU that it took, or was profiled to take.
+        predicted_gain: what the micro-profile promised, where the gain was really measured; else None.
+    """
+
+    window: int
+    config: RetrainConfig
+    gain: float
+    gpu_s: float
+    predicted_gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileHistory:
+    """Past observations of one stream, or of several that share them.
+
+    Attributes:
+        observations: in the order in which they came.
+        memory_windows: how many of the latest windows are remembered; scenes change.
+    """
+
+    observations: tuple[Observation, ...] = ()
+    memory_windows: int = 6
+
+    def with_observation(self, observation: Observation) -> "ProfileHistory":
+        """This history and one more, with what is too old forgotten."""
+        kept = (*self.observations, observation)
+        newest = max(o.window for o in kept)
+        recent = tuple(o for o in kept if o.window > newest - self.memory_windows)
+        return ProfileHistory(recent, self.memory_windows)

@@ -1,0 +1,48 @@
+"""A running retraining re-estimated from its epochs so far (paper §5, adapting estimates)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ekya.core.view import RetrainOption
+from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, fit
+
+
+def reestimate(
+    option: RetrainOption,
+    points: Sequence[tuple[int, float]],
+    spent_gpu_s: float,
+    *,
+    validation_crops: int | None = None,
+    limits: FitLimits = DEFAULT_LIMITS,
+) -> RetrainOption:
+    """The running γ with its expected accuracy and its remaining GPU-seconds as they now look.
+
+    With d of E epochs done, the accuracy is d/E of what the curve through the epochs so far says about
+    epoch E and 1 − d/E of what the profile promised: at first the profile knows more, at the end the
+    retraining itself does. GPU-seconds per epoch are those measured.
+
+    Args:
+        option: γ as it was profiled, with all its GPU-seconds.
+        points: (epochs done, validation accuracy) so far, rising; normally from (0, before training).
+        spent_gpu_s: GPU-seconds spent up to the last point.
+        validation_crops: crops behind each accuracy; None trusts them.
+        limits: how far the points may be trusted.
+
+    Raises:
+        ValueError: more epochs done than γ has, or points that ``fit`` does not take.
+    """
+    done = points[-1][0] if points else 0
+    total = option.config.epochs
+    if done > total:
+        raise ValueError(f"{done} epochs are done, but γ has {total}")
+    if done == 0:
+        return replace(option, gpu_s=max(0.0, option.gpu_s - spent_gpu_s))
+    curve = fit(
+        [epoch for epoch, _ in points],
+        [accuracy for _, accuracy in points],
+        validation_crops=validation_crops,
+        limits=limits,
+    )
+    known = done / total
+    accuracy = known * curve.accuracy_at(total) + (1.0 - known) * option.accuracy_after
+    return replace(option, accuracy_after=accuracy, gpu_s=spent_gpu_s / done * (total - done))

@@ -1,0 +1,94 @@
+"""Shares per job: fair starts, and the least that a_MIN needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ekya.core.ids import StreamId
+from ekya.core.plan import Phase
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import WindowView
+from ekya.scheduling.pick import StreamChoices, inference_floor_milli
+
+
+class JobKind(StrEnum):
+    """The two jobs of a stream."""
+
+    INFERENCE = "inference"
+    RETRAINING = "retraining"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Job:
+    """One job that holds a share; jobs are ordered by stream id, inference first."""
+
+    stream: StreamId
+    kind: JobKind
+
+
+def choices_by_stream(view: WindowView) -> dict[StreamId, StreamChoices]:
+    """PickConfigs for every stream, in the order of their ids."""
+    ordered = sorted(view.streams, key=lambda stream: stream.stream)
+    return {stream.stream: StreamChoices(view, stream) for stream in ordered}
+
+
+def jobs_of(choices: Mapping[StreamId, StreamChoices]) -> list[Job]:
+    """Every job, sorted; a stream that has nothing to retrain has only its inference."""
+    jobs = [Job(stream, JobKind.INFERENCE) for stream in choices]
+    jobs += [Job(stream, JobKind.RETRAINING) for stream, choice in choices.items() if choice.has_retraining]
+    return sorted(jobs)
+
+
+def shares_of(phase: Phase) -> dict[Job, int]:
+    """The shares of a phase by job, zeros included, in the order of the jobs."""
+    shares = {Job(a.stream, JobKind.INFERENCE): a.inference_share_milli for a in phase.assignments}
+    shares |= {Job(a.stream, JobKind.RETRAINING): a.retrain_share_milli for a in phase.assignments}
+    return dict(sorted(shares.items()))
+
+
+def largest_share_milli(quantum_milli: int) -> int:
+    """The most one job can use: one GPU, rounded down to δ."""
+    return FULL_GPU_MILLI // quantum_milli * quantum_milli
+
+
+def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> list[int]:
+    """``count`` equal shares in multiples of δ; the first ones get the quanta left over."""
+    if count == 0:
+        return []
+    each, rest = divmod(capacity_milli // quantum_milli, count)
+    return [(each + (index < rest)) * quantum_milli for index in range(count)]
+
+
+def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
+    """The inference shares that keep a_MIN, for as many streams as the capacity allows.
+
+    Streams that need least come first, so that the largest number is kept; a stream that no share
+    lifts to a_MIN is not among them.
+    """
+    floors = [
+        (floor, Job(stream.stream, JobKind.INFERENCE))
+        for stream in view.streams
+        if (floor := inference_floor_milli(view, stream)) is not None
+    ]
+    kept: dict[Job, int] = {}
+    left = capacity_milli
+    for floor, job in sorted(floors):
+        if floor <= left:
+            kept[job] = floor
+            left -= floor
+    return kept
+
+
+def lift_to_floors(
+    shares: Mapping[Job, int], floors: Mapping[Job, int], quantum_milli: int
+) -> dict[Job, int]:
+    """Moves quanta from the jobs with most to spare to those below their floor; the sum stays."""
+    lifted = dict(sorted(shares.items()))
+    for job in sorted(floors):
+        while lifted[job] < floors[job]:
+            donor = max(lifted, key=lambda other: lifted[other] - floors.get(other, 0))
+            if donor == job or lifted[donor] - floors.get(donor, 0) < quantum_milli:
+                break
+            lifted[donor] -= quantum_milli
+            lifted[job] += quantum_milli
+    return lifted

@@ -1,0 +1,52 @@
+"""What a scheduler is."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.plan import Plan
+from ekya.core.view import WindowView
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which preparation of a window a scheduler wants to have paid for (paper Figure 5).
+
+    Attributes:
+        labels: golden labels on a sample of the last window.
+        inference_profile: relative accuracy and needed share of each λ.
+        micro_profile: expected accuracy and GPU-seconds of each γ. A scheduler that does without
+            has fixed its γ and its shares, and nobody else chooses them again.
+    """
+
+    labels: bool
+    inference_profile: bool
+    micro_profile: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """What a fleet file can tell a scheduler.
+
+    Attributes:
+        inference_part_milli: ``uniform``: thousandths of a stream's share that inference gets.
+        fixed_gamma: ``uniform``: the γ it always uses; None is the most expensive one offered.
+    """
+
+    inference_part_milli: int = 500
+    fixed_gamma: RetrainConfig | None = None
+
+
+class Scheduler(Protocol):
+    """Decides from a snapshot alone: the same view gives the same plan."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+
+    @property
+    def needs(self) -> Needs:
+        """The preparation it wants."""
+
+    def plan(self, view: WindowView) -> Plan:
+        """What each stream does from now on; shares are multiples of δ within the capacity."""

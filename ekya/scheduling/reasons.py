@@ -1,0 +1,119 @@
+"""From shares to assignments, each with its reason in one sentence that an operator can read."""
+
+from collections.abc import Mapping
+
+from ekya.core.ids import StreamId
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.units import us_to_seconds
+from ekya.core.view import RetrainOption, WindowView
+from ekya.scheduling.allocation import Job, JobKind
+from ekya.scheduling.objective import evaluate
+from ekya.scheduling.pick import InferenceChoice, RetrainChoice, StreamChoices
+
+
+def one_phase_plan(
+    view: WindowView,
+    choices: Mapping[StreamId, StreamChoices],
+    shares: Mapping[Job, int],
+    why_not: str | None = None,
+) -> Plan:
+    """The plan in which every job holds its share until the window's end; ``why_not`` as below."""
+    assignments = []
+    for stream, choice in choices.items():
+        retrain_share = shares.get(Job(stream, JobKind.RETRAINING), 0)
+        inference_share = shares[Job(stream, JobKind.INFERENCE)]
+        assignments.append(
+            assignment(
+                choice,
+                choice.retraining(retrain_share),
+                retrain_share,
+                choice.inference(inference_share),
+                inference_share,
+                why_not=why_not,
+            )
+        )
+    return plan_of(view, assignments)
+
+
+def plan_of(view: WindowView, assignments: list[Assignment]) -> Plan:
+    """A plan of one phase, with what it is worth."""
+    phase = Phase(tuple(sorted(assignments, key=lambda a: a.stream)))
+    return Plan((phase,), evaluate(view, (phase,)).mean)
+
+
+def assignment(
+    stream: StreamChoices,
+    retrain: RetrainChoice,
+    retrain_share_milli: int,
+    inference: InferenceChoice,
+    inference_share_milli: int,
+    *,
+    forecast: bool = True,
+    why_not: str | None = None,
+) -> Assignment:
+    """What one stream gets, and why; a share without a retraining stays idle and is said to.
+
+    Args:
+        stream, retrain, retrain_share_milli, inference, inference_share_milli: the choice.
+        forecast: whether the expected accuracy rests on a profile and may be told.
+        why_not: what to say where nothing is retrained, if not that it would not pay.
+    """
+    parts = [
+        _retraining_words(stream, retrain.option, retrain, retrain_share_milli, forecast)
+        if retrain.option
+        else _no_retraining_words(stream, retrain_share_milli, why_not),
+        _inference_words(stream, inference, inference_share_milli),
+    ]
+    if retrain.option is None and retrain_share_milli > 0:
+        parts.append(f"{_percent(retrain_share_milli)} of a GPU stays idle")
+    return Assignment(
+        stream=stream.stream.stream,
+        retrain=retrain.option.config if retrain.option else None,
+        retrain_share_milli=retrain_share_milli if retrain.option else 0,
+        inference=inference.option.config,
+        inference_share_milli=inference_share_milli,
+        below_min=inference.below_min,
+        reason="; ".join(parts),
+    )
+
+
+def _no_retraining_words(stream: StreamChoices, share_milli: int, why_not: str | None) -> str:
+    if not stream.has_retraining:
+        return "has nothing to retrain"
+    if why_not is None:
+        why_not = (
+            "no configuration gains before the window ends"
+            if share_milli > 0
+            else "its share gains more elsewhere"
+        )
+    return f"does not retrain, as {why_not}"
+
+
+def _retraining_words(
+    stream: StreamChoices, option: RetrainOption, retrain: RetrainChoice, share_milli: int, forecast: bool
+) -> str:
+    if share_milli == 0:
+        return f"pauses its retraining ({option.config.name})"
+    verb = "keeps retraining" if stream.stream.running else "retrains"
+    what = f"{verb} {option.config.name} at {_percent(share_milli)} of a GPU"
+    if retrain.completes_us is None:
+        return f"{what}, which is not done before the window ends"
+    after_s = us_to_seconds(retrain.completes_us - stream.view.now_us)
+    if not forecast:
+        return f"{what}, done after {after_s:.0f} s"
+    return f"{what}: {stream.stream.accuracy:.2f} -> about {option.accuracy_after:.2f} after {after_s:.0f} s"
+
+
+def _inference_words(stream: StreamChoices, inference: InferenceChoice, share_milli: int) -> str:
+    option = inference.option
+    words = f"analyses {option.config.name} at {_percent(share_milli)} of a GPU"
+    if share_milli < option.share_needed_milli:
+        kept = share_milli / option.share_needed_milli
+        words += f", too little for {1 - kept:.0%} of these frames"
+    if inference.below_min:
+        words += f", below the minimum accuracy of {stream.view.min_accuracy:.2f}"
+    return words
+
+
+def _percent(share_milli: int) -> str:
+    return f"{share_milli / 10:g}%"
