@@ -1,6 +1,6 @@
 """``summary.json``: the numbers of a run, field by field as ``docs/summary.md`` describes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -103,25 +103,33 @@ def build_summary(
 
     Args:
         facts: of the run.
-        outcomes: in any order; a window without one is not listed.
+        outcomes: in any order; a window without one is not listed and does not count.
         scores: of every stream in ``facts``.
 
     Raises:
         KeyError: a stream has no score.
     """
     ordered = sorted(facts.streams, key=lambda stream: stream.stream)
-    scored = {stream.stream: scores[stream.stream] for stream in ordered}
+    scored = [scores[stream.stream] for stream in ordered]
+    own = {
+        stream.stream: sorted((o for o in outcomes if o.stream == stream.stream), key=lambda o: o.index)
+        for stream in ordered
+    }
+    plain = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.accuracy) for s in ordered]
+    balanced = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.balanced_accuracy) for s in ordered]
     return {
         "world": facts.world,
         "scheduler": facts.scheduler,
         "seed": facts.seed,
         "gpus": facts.gpus,
         "window_s": facts.window_s,
-        "mean_accuracy": _rounded(mean_or_none([score.accuracy for score in scored.values()])),
-        "balanced_accuracy": _rounded(mean_or_none([score.balanced_accuracy for score in scored.values()])),
-        "streams": {stream.stream: _stream(stream, outcomes, scored[stream.stream]) for stream in ordered},
+        "mean_accuracy": _rounded(mean_or_none(plain)),
+        "balanced_accuracy": _rounded(mean_or_none(balanced)),
+        "streams": {
+            stream.stream: _stream(stream, own[stream.stream], scores[stream.stream]) for stream in ordered
+        },
         "frames": {
-            name: sum(getattr(score.frames, name) for score in scored.values())
+            name: sum(getattr(score.frames, name) for score in scored)
             for name in ("arrived", "analysed", "skipped", "lost")
         },
         "retrainings": {
@@ -141,17 +149,26 @@ def build_summary(
 
 def _stream(facts: StreamFacts, outcomes: Sequence[WindowOutcome], score: StreamScore) -> dict[str, Any]:
     windows = {window.index: window for window in score.windows}
-    own = sorted((o for o in outcomes if o.stream == facts.stream), key=lambda outcome: outcome.index)
     return {
-        "mean_accuracy": _rounded(score.accuracy),
-        "balanced_accuracy": _rounded(score.balanced_accuracy),
+        "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
+        "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
         "false_alarm_share": _rounded(score.false_alarm_share),
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,
         "damaged_frames": facts.damaged,
         "set_aside": facts.set_aside,
-        "windows": [_window(outcome, windows.get(outcome.index)) for outcome in own],
+        "windows": [_window(outcome, windows.get(outcome.index)) for outcome in outcomes],
     }
+
+
+def _mean_of(
+    outcomes: Sequence[WindowOutcome],
+    score: StreamScore,
+    measure: Callable[[WindowScore], float | None],
+) -> float | None:
+    """Mean over the windows that are listed, so that the numbers of a summary agree with each other."""
+    windows = {window.index: window for window in score.windows}
+    return mean_or_none([measure(windows[o.index]) for o in outcomes if o.index in windows])
 
 
 def _window(outcome: WindowOutcome, score: WindowScore | None) -> dict[str, Any]:
