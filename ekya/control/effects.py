@@ -25,6 +25,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
                 config=command.config,
                 window=command.window,
                 share_milli=command.share_milli,
+                promised_accuracy=command.expected_accuracy,
                 expected_accuracy=command.expected_accuracy,
                 expected_gpu_s=command.expected_gpu_s,
             )

@@ -7,7 +7,6 @@ from ekya.control.protocols import Batch, Executor, Journal, Planner
 from ekya.control.step import LoopState, Turn, due, next_due_us, take_turn
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
-from ekya.profiling.pruning import ProfileHistory
 from ekya.scheduling.protocol import Needs
 
 Observer = Callable[[Batch, Turn], None]
@@ -16,7 +15,7 @@ Observer = Callable[[Batch, Turn], None]
 
 def first_state() -> LoopState:
     """What is known before anything has happened."""
-    return LoopState(FleetState(), ProfileHistory())
+    return LoopState(FleetState(), {})
 
 
 def run_loop(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import FamilyKey
+from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 
 
@@ -16,7 +16,7 @@ class FamilyCost:
         epoch_gpu_s: per crop and epoch.
     """
 
-    family: FamilyKey
+    family: Family
     prepare_gpu_s: float
     epoch_gpu_s: float
 

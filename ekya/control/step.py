@@ -8,13 +8,17 @@ from ekya.control.diff import diff
 from ekya.control.effects import after_command
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
-from ekya.control.views import window_view
+from ekya.control.views import Histories, history_of, retrain_options, window_view
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.plan import Plan
 from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
-from ekya.profiling.progress import expected_accuracy
-from ekya.profiling.pruning import ProfileHistory, select
+from ekya.core.view import RetrainOption, WindowView
+from ekya.placement.grants import quantise
+from ekya.profiling.history import Observation
+from ekya.profiling.progress import reestimate
+from ekya.profiling.pruning import select
+from ekya.scheduling.allocation import shares_of
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.regrant import regrant
 
@@ -30,7 +34,7 @@ class LoopState:
     """What the loop carries from turn to turn."""
 
     fleet: FleetState
-    history: ProfileHistory
+    histories: Histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     plan_again = False
     for event in ev.in_order(batch.events):
         before = state
-        state = _learn(before, event)
+        state = _learn(before, event, options, needs)
         matters = _matters(event)
         for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
@@ -60,14 +64,21 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
 
-    view = window_view(state.fleet, batch.now_us, options, needs, state.history)
+    view = window_view(state.fleet, batch.now_us, options, needs, state.histories)
     if not view.streams:
         return Turn(state, None, tuple(commands))
-    plan = regrant(view, planner(view), options.share_step_milli)
+    plan = _at_granted_shares(view, planner(view), options, needs)
     for command in diff(view, plan.phases[0].assignments, state.fleet):
         commands.append(command)
         state = replace(state, fleet=after_command(state.fleet, command))
     return Turn(state, plan, tuple(commands))
+
+
+def _at_granted_shares(view: WindowView, plan: Plan, options: LoopOptions, needs: Needs) -> Plan:
+    """What the plan becomes at the shares that can be enforced (DESIGN §5)."""
+    step_milli = options.share_step_milli
+    grants = quantise(shares_of(plan.phases[0]), step_milli, view.capacity_milli)
+    return regrant(view, plan, dict(grants.shares_milli), grants.spare_milli, step_milli, needs)
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
@@ -112,24 +123,43 @@ def _matters(event: ev.Event) -> bool:
             return False
 
 
-def _learn(state: LoopState, event: ev.Event) -> LoopState:
-    fleet = apply(state.fleet, event)
-    if not isinstance(event, ev.RetrainFinished):
-        return replace(state, fleet=fleet)
-    stream = fleet.stream(event.stream)
-    before = state.fleet.stream(event.stream)
-    if stream.finished is None or stream.finished.job != event.job:
-        return replace(state, fleet=fleet)
-    history = state.history.with_observation(
-        stream=event.stream,
-        window=fleet.window,
-        config=stream.finished.config,
-        predicted=stream.finished.expected_accuracy,
-        achieved=stream.finished.best_accuracy,
-        gain=stream.finished.best_accuracy - (before.accuracy or 0.0),
-        gpu_s=stream.finished.gpu_s,
+def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
+    """What an event changes in what is known, histories of γ included."""
+    learnt = replace(state, fleet=apply(state.fleet, event))
+    match event:
+        case ev.PreparationEnded() if needs.micro_profile:
+            return _remember_profiles(learnt, options, needs)
+        case ev.RetrainFinished():
+            before, after = state.fleet.stream(event.stream), learnt.fleet.stream(event.stream)
+            if before.job is not None and after.job is None:
+                return _remember_retraining(learnt, before, before.job, event.gpu_s)
+    return learnt
+
+
+def _remember_profiles(state: LoopState, options: LoopOptions, needs: Needs) -> LoopState:
+    histories = dict(state.histories)
+    for stream in state.fleet.streams:
+        accuracy = stream.accuracy or 0.0
+        history = history_of(histories, stream.stream)
+        for option in retrain_options(stream, False, accuracy, options, needs, history):
+            history = history.with_observation(
+                Observation(state.fleet.window, option.config, option.accuracy_after - accuracy, option.gpu_s)
+            )
+        histories[stream.stream] = history
+    return replace(state, histories=histories)
+
+
+def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob, gpu_s: float) -> LoopState:
+    accuracy = before.accuracy or 0.0
+    observation = Observation(
+        window=state.fleet.window,
+        config=job.config,
+        gain=job.best_accuracy - accuracy,
+        gpu_s=gpu_s,
+        predicted_gain=job.promised_accuracy - accuracy,
     )
-    return LoopState(fleet, history)
+    history = history_of(state.histories, before.stream).with_observation(observation)
+    return replace(state, histories={**state.histories, before.stream: history})
 
 
 def _answers(
@@ -186,7 +216,11 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
                 stream=stream.stream,
                 inference=options.inference_configs if needs.inference_profile else (),
                 families=(
-                    select(options.retrain_configs, state.history, stream.stream, state.fleet.window)
+                    select(
+                        options.retrain_configs,
+                        history_of(state.histories, stream.stream),
+                        state.fleet.window,
+                    )
                     if needs.micro_profile
                     else ()
                 ),
@@ -202,9 +236,14 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress) -> tuple[LoopSt
     job = stream.job
     if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
         return state, False
-    estimate = expected_accuracy(job.accuracies, job.config.epochs, job.expected_accuracy)
-    changed = abs(estimate - job.expected_accuracy) > ESTIMATE_CHANGE
-    if not changed:
+    profiled = RetrainOption(job.config, job.promised_accuracy, job.expected_gpu_s)
+    estimate = reestimate(
+        profiled,
+        list(enumerate(job.accuracies, start=1)),
+        job.gpu_s,
+        validation_crops=stream.validation_crops,
+    ).accuracy_after
+    if abs(estimate - job.expected_accuracy) <= ESTIMATE_CHANGE:
         return state, False
     renewed = replace(stream, job=replace(job, expected_accuracy=estimate))
     return replace(state, fleet=state.fleet.with_stream(renewed)), True

@@ -1,22 +1,36 @@
 """From what the loop knows to what a scheduler is shown."""
 
+from collections.abc import Mapping
+
 from ekya.control.checkpointing import gpu_s_left
 from ekya.control.options import LoopOptions
+from ekya.core.ids import StreamId
 from ekya.core.profile import family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.profiling.estimate import options as estimated_options
-from ekya.profiling.pruning import ProfileHistory
+from ekya.profiling.history import ProfileHistory
 from ekya.scheduling.protocol import Needs
+
+Histories = Mapping[StreamId, ProfileHistory]
+"""What γ gave each stream in past windows."""
 
 UNKNOWN_ACCURACY = 0.5
 """Accuracy of a model that nobody has measured yet; the same for every stream."""
 
 
+def history_of(histories: Histories, stream: StreamId) -> ProfileHistory:
+    """A stream's history; an empty one before its first."""
+    return histories.get(stream, ProfileHistory())
+
+
 def window_view(
-    state: FleetState, now_us: int, options: LoopOptions, needs: Needs, history: ProfileHistory
+    state: FleetState, now_us: int, options: LoopOptions, needs: Needs, histories: Histories
 ) -> WindowView:
-    """The snapshot at ``now_us``. Streams that do not serve are left out, and their jobs' shares with them."""
+    """The snapshot at ``now_us``.
+
+    Streams that do not serve are left out, and what their jobs hold is taken off the capacity.
+    """
     held = sum(
         stream.job.share_milli
         for stream in state.streams
@@ -32,7 +46,7 @@ def window_view(
         steal_milli=options.steal_milli,
         min_accuracy=options.min_accuracy,
         streams=tuple(
-            _stream_view(stream, state.preparing, options, needs, history)
+            _stream_view(stream, state.preparing, options, needs, history_of(histories, stream.stream))
             for stream in state.streams
             if stream.status is Status.SERVING
         ),
@@ -48,7 +62,7 @@ def _stream_view(
     return StreamView(
         stream=stream.stream,
         accuracy=accuracy,
-        retrain_options=_retrain_options(stream, preparing, accuracy, options, needs, history),
+        retrain_options=retrain_options(stream, preparing, accuracy, options, needs, history),
         inference_options=stream.inference_options,
         running=_running(stream),
     )
@@ -62,7 +76,7 @@ def _running(stream: StreamState) -> RunningRetraining | None:
     return RunningRetraining(job.job, left, job.share_milli)
 
 
-def _retrain_options(
+def retrain_options(
     stream: StreamState,
     preparing: bool,
     accuracy: float,
@@ -75,7 +89,11 @@ def _retrain_options(
         return ()
     if needs.micro_profile:
         return estimated_options(
-            stream.curves, options.retrain_configs, stream.training_crops, history.corrections(stream.stream)
+            stream.curves,
+            options.retrain_configs,
+            stream.training_crops,
+            validation_crops=stream.validation_crops,
+            history=history,
         )
     # A scheduler that pays for no profile knows what a γ costs, and not what it brings.
     costs = {cost.family: cost for cost in options.family_costs}

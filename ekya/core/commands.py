@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import Role
 from ekya.core.ids import JobId, StreamId
-from ekya.core.profile import FamilyKey
+from ekya.core.profile import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PrepareStream:
 
     stream: StreamId
     inference: tuple[InferenceConfig, ...]
-    families: tuple[FamilyKey, ...]
+    families: tuple[Family, ...]
 
 
 @dataclass(frozen=True, slots=True)

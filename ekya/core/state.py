@@ -29,7 +29,8 @@ class RetrainJob:
     Attributes:
         job, config, window: what runs, with which γ, on which window's labels.
         share_milli: the share it was last given.
-        expected_accuracy, expected_gpu_s: what the plan counts on, for the whole job.
+        promised_accuracy, expected_gpu_s: what its profile said of the whole job.
+        expected_accuracy: what is expected of it by now.
         accuracies: validation accuracy after each epoch so far.
         gpu_s: GPU-seconds used so far.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
@@ -39,6 +40,7 @@ class RetrainJob:
     config: RetrainConfig
     window: int
     share_milli: int
+    promised_accuracy: float
     expected_accuracy: float
     expected_gpu_s: float
     accuracies: tuple[float, ...] = ()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import FamilyCurve, FamilyKey
+from ekya.core.profile import FamilyCurve, Family
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
@@ -101,7 +101,7 @@ class StreamPreparation:
 
     def micro_profile(
         self,
-        family: FamilyKey,
+        family: Family,
         labels: StreamLabels,
         clock: Callable[[], float],
         scope: Scope = nullcontext,
