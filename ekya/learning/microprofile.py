@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.profile import FamilyCurve
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.operations import RetrainingCost, retraining_cost
 from ekya.learning.trainer import Retraining
 
 SUBSET_FRACTION = 0.1
@@ -23,33 +25,6 @@ SUBSET_MIN_CROPS = 64
 
 PROFILED_EPOCHS = 3
 """Epochs after which a micro-profile stops (paper §4.3: "a small number")."""
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyCurve:
-    """How one family of γ learns. A family shares everything but epochs and data fraction.
-
-    Attributes:
-        batch_size, head_width, trainable_blocks: the family.
-        subset_crops: fresh crops that were trained on.
-        epoch_crops: crops of one epoch, with the exemplars mixed in.
-        prepared_crops: crops of the preparation: fresh, exemplars and validation.
-        validation_crops: crops that each accuracy was measured on.
-        validation_accuracy: before training, then after each epoch; shorter where it was stopped.
-        seconds_per_epoch: mean by the given clock, validation included; 0.0 if no epoch ran.
-        prepare_seconds: by the given clock.
-    """
-
-    batch_size: int
-    head_width: int
-    trainable_blocks: int
-    subset_crops: int
-    epoch_crops: int
-    prepared_crops: int
-    validation_crops: int
-    validation_accuracy: tuple[float, ...]
-    seconds_per_epoch: float
-    prepare_seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +38,7 @@ class MicroProfile:
         memory: exemplars that a real retraining would mix in, or None.
         classes: outputs of a retrained model.
         seed: of the subset and the training.
-        clock: seconds that the calling thread has worked.
+        clock: GPU-seconds that the caller has used so far; on a CPU, those of its thread.
         epochs: how many to try.
         device, scope: as of ``Retraining``.
     """
@@ -83,40 +58,45 @@ class MicroProfile:
     def run(self, progress: Callable[[int], bool] = lambda _: True) -> FamilyCurve:
         """Try the family.
 
+        The curve's accuracies are fewer where it was stopped, and its ``epoch_gpu_s`` is 0.0 if no
+        epoch ran.
+
         Args:
             progress: called after the preparation (0) and after each epoch (1, 2, …), so that the
                 caller can charge for it; False stops here.
         """
-        subset = random_subset(self.training, self.seed, len(self.training) + len(self.validation))
-        retraining = self._retraining(subset)
+        retraining = self._retraining()
         began = self.clock()
-        curve = [retraining.prepare()]
-        prepare_seconds = self.clock() - began
+        accuracies = [retraining.prepare()]
+        prepare_s = self.clock() - began
         seconds: list[float] = []
         while progress(len(seconds)) and not retraining.done:
             began = self.clock()
-            curve.append(retraining.run_epoch().validation_accuracy)
+            accuracies.append(retraining.run_epoch().validation_accuracy)
             seconds.append(self.clock() - began)
         return FamilyCurve(
             batch_size=self.family.batch_size,
             head_width=self.family.head_width,
             trainable_blocks=self.family.trainable_blocks,
-            subset_crops=len(subset),
-            epoch_crops=retraining.epoch_crops,
-            prepared_crops=retraining.prepared_crops,
-            validation_crops=retraining.validation_crops,
-            validation_accuracy=tuple(curve),
-            seconds_per_epoch=float(np.mean(seconds)) if seconds else 0.0,
-            prepare_seconds=prepare_seconds,
+            subset_crops=retraining.fresh_crops,
+            accuracies=tuple(accuracies),
+            epoch_gpu_s=float(np.mean(seconds)) if seconds else 0.0,
+            prepare_gpu_s=prepare_s,
         )
 
-    def _retraining(self, subset: LabelledCrops) -> Retraining:
+    def cost(self) -> RetrainingCost:
+        """Counted operations of what ``run`` will do, without doing it."""
+        return retraining_cost(self._retraining())
+
+    def _retraining(self) -> Retraining:
+        labelled_crops = len(self.training) + len(self.validation)
+        subset = random_subset(self.training, self.seed, labelled_crops)
         return Retraining(
             self.start,
             replace(self.family, epochs=self.epochs, data_fraction=1.0),
             subset,
             self.validation,
-            memory=self.memory,
+            memory=_shrunk(self.memory, len(subset) / max(1, len(self.training)), self.seed),
             classes=self.classes,
             seed=self.seed,
             device=self.device,
@@ -137,3 +117,13 @@ def random_subset(training: LabelledCrops, seed: int, labelled_crops: int) -> La
         return training
     chosen = np.random.default_rng((seed, wanted)).choice(len(training), wanted, replace=False)
     return training.take(np.sort(chosen))
+
+
+def _shrunk(memory: ExemplarMemory | None, part: float, seed: int) -> ExemplarMemory | None:
+    """As much of the memory as of the labels, so that a subset costs what its size promises."""
+    exemplars = memory.exemplars() if memory is not None else None
+    if memory is None or exemplars is None:
+        return None
+    count = round(part * len(exemplars))
+    chosen = np.random.default_rng((seed, count)).choice(len(exemplars), count, replace=False)
+    return ExemplarMemory(memory.budget_crops, exemplars.take(np.sort(chosen)))

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import DEFAULT_ARCHITECTURE, build_edge_model
-from ekya.learning.trainer import split_at
+from ekya.learning.trainer import Retraining, split_at
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6
@@ -48,6 +48,28 @@ def epoch_operations(
     """Operations of ``Retraining.run_epoch`` for its ``epoch_crops`` and ``validation_crops``."""
     counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
     return training_crops * counts.suffix_training + validation_crops * counts.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainingCost:
+    """Counted operations of one retraining.
+
+    Attributes:
+        preparation: once, before the first epoch.
+        epoch: each epoch, validation included.
+    """
+
+    preparation: int
+    epoch: int
+
+
+def retraining_cost(retraining: Retraining) -> RetrainingCost:
+    """What this retraining will cost; it need not be prepared yet."""
+    config, side, kind = retraining.config, retraining.side, retraining.architecture
+    return RetrainingCost(
+        preparation_operations(config, retraining.prepared_crops, side, kind),
+        epoch_operations(config, retraining.epoch_crops, retraining.validation_crops, side, kind),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,21 @@ class Retraining:
         self._validation = validation
 
     @property
+    def architecture(self) -> str:
+        """Of the start model and the retrained one."""
+        return self._start.architecture
+
+    @property
+    def side(self) -> int:
+        """Of the crops, in pixels."""
+        return self._fresh.side
+
+    @property
+    def fresh_crops(self) -> int:
+        """Training crops that γ's data fraction leaves, without exemplars."""
+        return len(self._fresh)
+
+    @property
     def prepared_crops(self) -> int:
         """Crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
         return len(self._fresh) + len(self._replay) + len(self._validation)

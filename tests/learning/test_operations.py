@@ -1,0 +1,57 @@
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.edge import EdgeModel, adapt
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.operations import (
+    epoch_operations,
+    forward_operations,
+    preparation_operations,
+    retraining_cost,
+)
+from ekya.learning.predictor import Predictor
+from ekya.learning.trainer import Retraining
+
+SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+@pytest.mark.parametrize(("trainable_blocks", "head_width"), [(0, 32), (1, 0), (3, 0), (5, 32)])
+def test_what_is_counted_is_what_the_trainer_runs(
+    fresh_model: EdgeModel, make_bars, trainable_blocks: int, head_width: int
+) -> None:
+    start = adapt(fresh_model, SIX, head_width, seed=0)
+    memory = ExemplarMemory(3).update(start, make_bars(5, 3, first_track=900))
+    config = RetrainConfig(1, 8, head_width, trainable_blocks, 1.0)
+    retraining = Retraining(
+        start,
+        config,
+        make_bars(6, 1),
+        make_bars(3, 2, first_track=500),
+        memory=memory,
+        classes=SIX,
+        seed=1,
+    )
+    with FlopCounterMode(display=False) as preparing:
+        retraining.prepare()
+    with FlopCounterMode(display=False) as training:
+        retraining.run_epoch()
+    cost = retraining_cost(retraining)
+    assert (cost.preparation, cost.epoch) == (preparing.get_total_flops(), training.get_total_flops())
+    assert preparing.get_total_flops() == preparation_operations(config, retraining.prepared_crops, 32)
+    assert training.get_total_flops() == epoch_operations(
+        config, retraining.epoch_crops, retraining.validation_crops, 32
+    )
+
+
+@pytest.mark.parametrize("resolution", [16, 32])
+def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_bars, resolution: int) -> None:
+    predictor = Predictor(adapt(fresh_model, SIX, 0, seed=0))
+    with FlopCounterMode(display=False) as counter:
+        predictor.predict(make_bars(5, 1).crops, resolution)
+    assert counter.get_total_flops() == 5 * forward_operations(resolution)
+
+
+def test_freezing_saves_operations() -> None:
+    costs = [epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 10, 2, 32) for blocks in range(6)]
+    assert costs == sorted(set(costs))
