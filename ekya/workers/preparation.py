@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import FamilyCurve, Family
+from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
@@ -18,6 +18,7 @@ from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.streams.crops import crop_objects
 from ekya.workers.collector import CollectedFrame, WindowMaterial
+from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, label_window
 
@@ -50,7 +51,7 @@ class StreamPreparation:
     settings: PreparationSettings
     material: WindowMaterial
     model: EdgeModel
-    memory: ExemplarMemory | None
+    memory: ExemplarMemory
     golden: Labels
 
     def chosen_items(self) -> list[Item]:
@@ -99,27 +100,26 @@ class StreamPreparation:
             ]
         return inference_options(configs, burst, frame_gpu_s, self.settings.fps)
 
-    def micro_profile(
+    def trial(
         self,
         family: Family,
         labels: StreamLabels,
         clock: Callable[[], float],
         scope: Scope = nullcontext,
-        keep_going: Callable[[int], bool] = lambda _: True,
-    ) -> FamilyCurve:
-        """A few epochs of one family on a small subset of the training part (paper §4.3)."""
+    ) -> MicroProfile:
+        """A few epochs of one family on a small subset of the training part, ready to be run (paper §4.3)."""
         classes = self.outputs(labels)
         return MicroProfile(
             start=self.model,
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
             training=in_classes(labels.training.crops, classes, self.settings.classes),
             validation=in_classes(labels.validation.crops, classes, self.settings.classes),
-            memory=self.memory,
+            memory=memory_in_classes(self.memory, classes, self.settings.classes),
             classes=classes,
             seed=self.settings.seed,
             clock=clock,
             scope=scope,
-        ).run(keep_going)
+        )
 
     def _chosen(self) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
         return choose(self.material, self.settings.labels_per_window, self.settings.seed)
@@ -138,6 +138,16 @@ def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str,
     return LabelledCrops(crops.crops, index[crops.classes], crops.tracks, crops.t_us)
 
 
+def memory_in_classes(
+    memory: ExemplarMemory, classes: tuple[str, ...], fleet: tuple[str, ...]
+) -> ExemplarMemory:
+    """The memory with labels that index ``classes`` instead of the fleet's."""
+    kept = memory.exemplars()
+    if kept is None:
+        return memory
+    return ExemplarMemory(memory.budget_crops, in_classes(kept, classes, fleet))
+
+
 def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
     """The longest stretch without a gap; a camera's frames may have been passed over in between."""
     best: list[CollectedFrame] = []
@@ -149,3 +159,13 @@ def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
         if len(run) > len(best):
             best = list(run)
     return best
+
+
+def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
+    """Runs a trial; its curve with the time that it costs by the card, and the GPU-seconds of it all."""
+    cost, curve = trial.cost(), trial.run()
+    prepare_gpu_s = cost.preparation / card.batch_inference_ops_per_s
+    epoch_gpu_s = cost.epoch / card.training_ops_per_s
+    epochs_run = len(curve.accuracies) - 1
+    counted = replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
+    return counted, prepare_gpu_s + epochs_run * epoch_gpu_s

@@ -1,0 +1,1 @@
+"""The emulated world: real training and real inference on virtual time."""

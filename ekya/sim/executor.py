@@ -1,0 +1,312 @@
+"""Commands to effects on virtual time; the next effect is always the next to happen."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.speed import LINEAR
+from ekya.core.units import US_PER_S
+from ekya.core.view import InferenceOption
+from ekya.learning.edge import EdgeModel
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.trainer import Retraining
+from ekya.sim.preparing import EmulatedPreparation, Step
+from ekya.sim.stream import EmulatedStream
+from ekya.sim.training import EmulatedRetraining
+from ekya.workers.collector import WindowCollector
+from ekya.workers.costs import CostCard
+from ekya.workers.labels import Labels, StreamLabels
+from ekya.workers.preparation import (
+    PreparationSettings,
+    StreamPreparation,
+    in_classes,
+    memory_in_classes,
+    outputs_of,
+)
+from ekya.workers.record import FrameRecord, ModelRecord
+
+MEASURE_EVERY_US = US_PER_S
+"""How often the shares that were really used are told."""
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedCamera:
+    """A stream with everything that is its own."""
+
+    settings: PreparationSettings
+    inference: EmulatedStream
+    collector: WindowCollector
+    frames: FrameRecord
+    models: ModelRecord
+    model: EdgeModel
+    options: tuple[InferenceOption, ...]
+    version: ModelVersion
+    memory: ExemplarMemory
+    labels: StreamLabels | None = None
+    retraining: EmulatedRetraining | None = None
+    told_of_end: bool = False
+
+
+class EmulatedExecutor:
+    """The executor of the emulated world.
+
+    Args:
+        cameras: by stream.
+        golden: labels samples.
+        card: what everything costs.
+        proposer_operations: counted operations of finding the objects of one frame.
+        checkpoint_delay_us: how long taking a checkpoint holds a retraining and its inference up.
+    """
+
+    def __init__(
+        self,
+        cameras: Mapping[StreamId, EmulatedCamera],
+        golden: Labels,
+        card: CostCard,
+        proposer_operations: int,
+        checkpoint_delay_us: int,
+    ) -> None:
+        self._cameras = dict(cameras)
+        self._golden = golden
+        self._card = card
+        self._proposer_operations = proposer_operations
+        self._checkpoint_delay_us = checkpoint_delay_us
+        self._now_us = 0
+        self._measured_us = 0
+        self._outbox: list[ev.Event] = [
+            ev.StreamAdded(0, stream, camera.options) for stream, camera in sorted(self._cameras.items())
+        ]
+        self._steps: Iterator[Step] | None = None
+        self._step: Step | None = None
+        self._step_ends_us = 0
+        self._preparing = cmd.BeginPreparation(0, 0, ())
+
+    @property
+    def now_us(self) -> int:
+        """Virtual time."""
+        return self._now_us
+
+    def charge(self, duration_us: int) -> None:
+        """Lets time pass for something that the loop itself does, such as planning."""
+        self._now_us += duration_us
+
+    def wait(self, until_us: int) -> Batch:
+        """The next events on virtual time; streams keep up with it."""
+        while not self._outbox:
+            due = self._next_due(until_us)
+            if due is None:
+                self._move_to(max(until_us, self._now_us))
+                self._tell_of_ends()
+                break
+            at_us, act = due
+            self._move_to(max(at_us, self._now_us))
+            act(at_us)
+        events, self._outbox = tuple(self._outbox), []
+        return Batch(self._now_us, events)
+
+    def execute(self, commands: Sequence[cmd.Command]) -> None:
+        """Carries commands out at the present virtual time."""
+        for command in commands:
+            self._execute(command)
+
+    def finish(self) -> None:
+        """Brings every stream's record up to the present."""
+        for camera in self._cameras.values():
+            camera.inference.advance(self._now_us)
+            camera.frames.add(*camera.inference.take_rows())
+            camera.frames.flush()
+
+    def _execute(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.BeginPreparation():
+                self._begin_preparation(command)
+            case cmd.EndPreparation():
+                self._steps = self._step = None
+            case cmd.SetInference():
+                camera = self._cameras[command.stream]
+                camera.inference.configure(command.config, command.share_milli, self._now_us)
+            case cmd.StartRetraining():
+                self._start(command)
+            case cmd.ResizeRetraining():
+                retraining = self._cameras[command.stream].retraining
+                if retraining is not None:
+                    retraining.resize(command.share_milli, self._now_us)
+            case cmd.ServeModel():
+                self._serve(command)
+            case cmd.StopRetraining():
+                self._stop(command.stream)
+            case cmd.SetAside() | cmd.RestartWorker():
+                raise ValueError("nothing dies in the emulated world")
+
+    def _next_due(self, until_us: int) -> tuple[int, Callable[[int], None]] | None:
+        """The earliest thing that happens by ``until_us``; at one instant in a fixed order."""
+        due: list[tuple[int, int, Callable[[int], None]]] = [
+            (self._measured_us + MEASURE_EVERY_US, 0, self._measure)
+        ]
+        if self._step is not None:
+            due.append((self._step_ends_us, 1, self._finish_preparation_step))
+        for place, stream in enumerate(sorted(self._cameras)):
+            retraining = self._cameras[stream].retraining
+            if retraining is not None and retraining.due_us is not None:
+                due.append((retraining.due_us, 2 + place, self._training_step(stream)))
+        at_us, _, act = min(due, key=lambda item: item[:2])
+        return (at_us, act) if at_us <= until_us else None
+
+    def _move_to(self, now_us: int) -> None:
+        self._now_us = now_us
+        for camera in self._cameras.values():
+            camera.inference.advance(now_us)
+
+    def _tell_of_ends(self) -> None:
+        for stream, camera in sorted(self._cameras.items()):
+            if camera.inference.ended and not camera.told_of_end:
+                camera.told_of_end = True
+                self._outbox.append(ev.StreamEnded(self._now_us, stream))
+
+    def _measure(self, t_us: int) -> None:
+        passed_s = (t_us - self._measured_us) / US_PER_S
+        self._measured_us = t_us
+        self._tell_of_ends()
+        for stream, camera in sorted(self._cameras.items()):
+            training = 0.0 if camera.retraining is None else camera.retraining.used_gpu_s(t_us)
+            self._outbox.append(
+                ev.SharesMeasured(
+                    t_us,
+                    stream,
+                    round(1000 * camera.inference.used_gpu_s() / passed_s),
+                    round(1000 * training / passed_s),
+                )
+            )
+
+    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        prepared = {}
+        for asked in command.streams:
+            camera = self._cameras[asked.stream]
+            camera.inference.advance(self._now_us)
+            camera.labels = None
+            prepared[asked.stream] = StreamPreparation(
+                camera.settings,
+                camera.collector.close(command.window - 1),
+                camera.model,
+                camera.memory,
+                self._golden,
+            )
+        self._preparing = command
+        self._steps = EmulatedPreparation(
+            command, prepared, self._card, self._proposer_operations, self._keep_labels
+        ).steps()
+        self._next_step(self._now_us)
+
+    def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        camera = self._cameras[stream]
+        camera.labels = labels
+        camera.models.add_labels(labels)
+
+    def _next_step(self, now_us: int) -> None:
+        self._step = next(self._steps, None) if self._steps is not None else None
+        if self._step is None:
+            self._steps = None
+            self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
+            return
+        speed = LINEAR.speed(self._preparing.share_milli)
+        self._step_ends_us = now_us + round(self._step.gpu_s / speed * US_PER_S)
+
+    def _finish_preparation_step(self, t_us: int) -> None:
+        if self._step is not None:
+            self._outbox.append(self._step.finished(t_us))
+            self._next_step(t_us)
+
+    def _start(self, command: cmd.StartRetraining) -> None:
+        camera = self._cameras[command.stream]
+        labels = camera.labels
+        if labels is None:
+            self._outbox.append(
+                ev.RetrainFailed(self._now_us, command.stream, command.job, "there are no labels to train on")
+            )
+            return
+        fleet = camera.settings.classes
+        classes = outputs_of(camera.model, labels, fleet)
+        camera.retraining = EmulatedRetraining(
+            command.stream,
+            command.job,
+            command.window,
+            Retraining(
+                camera.model,
+                command.config,
+                in_classes(labels.training.crops, classes, fleet),
+                in_classes(labels.validation.crops, classes, fleet),
+                memory=memory_in_classes(camera.memory, classes, fleet),
+                classes=classes,
+                seed=camera.settings.seed + command.window,
+            ),
+            self._card,
+            LINEAR,
+            self._now_us,
+            command.share_milli,
+        )
+
+    def _training_step(self, stream: StreamId) -> Callable[[int], None]:
+        def act(t_us: int) -> None:
+            retraining = self._cameras[stream].retraining
+            if retraining is None:
+                return
+            told = retraining.finish_step(t_us)
+            self._outbox.extend(told)
+            if any(isinstance(event, ev.RetrainFinished) for event in told):
+                self._finished(stream)
+
+        return act
+
+    def _finished(self, stream: StreamId) -> None:
+        """A retraining that is done holds no share; its weights stay at hand until the next one."""
+        camera = self._cameras[stream]
+        if camera.retraining is not None:
+            camera.retraining.resize(0, self._now_us)
+            self._remember(camera)
+
+    def _remember(self, camera: EmulatedCamera) -> None:
+        """Exemplars of the labels that a retraining ended with, chosen by its best weights."""
+        retraining, labels = camera.retraining, camera.labels
+        if retraining is not None and retraining.best is not None and labels is not None:
+            camera.memory = camera.memory.update(retraining.best.model, labels.training.crops)
+
+    def _serve(self, command: cmd.ServeModel) -> None:
+        camera = self._cameras[command.stream]
+        retraining = camera.retraining
+        if retraining is None or retraining.job != command.job or retraining.best is None:
+            return
+        running = retraining.due_us is not None
+        stall_us = self._checkpoint_delay_us if running else 0
+        if running:
+            retraining.delay(stall_us)
+        best = retraining.best
+        camera.version = ModelVersion(camera.version + 1)
+        camera.model = best.model
+        camera.inference.swap(best.model, camera.version, self._now_us, stall_us)
+        camera.models.add_model(
+            camera.version,
+            best.model,
+            retraining.window,
+            retraining.config,
+            best.validation_accuracy,
+            self._now_us,
+        )
+        self._outbox.append(
+            ev.ModelSwapped(
+                self._now_us,
+                command.stream,
+                camera.version,
+                command.job,
+                best.validation_accuracy,
+                stall_us,
+            )
+        )
+
+    def _stop(self, stream: StreamId) -> None:
+        camera = self._cameras[stream]
+        if camera.retraining is not None and camera.retraining.due_us is not None:
+            self._remember(camera)
+        camera.retraining = None

@@ -1,0 +1,123 @@
+"""Labelling and profiling on virtual time: one step after the other, each kind for all streams first."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.configs import InferenceConfig
+from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family
+from ekya.learning.operations import forward_operations
+from ekya.workers.costs import CostCard
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import StreamPreparation, counted_curve
+
+FinishedStep = Callable[[int], Event]
+"""Makes the event of a step when the time at which it ended is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that has been carried out and is still to be charged."""
+
+    gpu_s: float
+    finished: FinishedStep
+
+
+class EmulatedPreparation:
+    """All steps of one window's preparation, carried out one by one as they are asked for.
+
+    Args:
+        command: what to prepare.
+        streams: what each stream is prepared from.
+        card: what it costs.
+        proposer_operations: counted operations of finding the objects of one frame.
+        keep: is handed each stream's labels as soon as they are made.
+    """
+
+    def __init__(
+        self,
+        command: BeginPreparation,
+        streams: dict[StreamId, StreamPreparation],
+        card: CostCard,
+        proposer_operations: int,
+        keep: Callable[[StreamId, StreamLabels], None],
+    ) -> None:
+        self._command = command
+        self._streams = streams
+        self._card = card
+        self._proposer_operations = proposer_operations
+        self._keep = keep
+        self._labels: dict[StreamId, StreamLabels] = {}
+
+    def steps(self) -> Iterator[Step]:
+        """Labels of all streams, then λ of all, then γ, the family worth most first."""
+        for asked in self._command.streams:
+            yield self._label(asked.stream)
+        for asked in self._command.streams:
+            if asked.inference:
+                yield self._profile_inference(asked.stream, asked.inference)
+        for rank in range(max((len(asked.families) for asked in self._command.streams), default=0)):
+            for asked in self._command.streams:
+                if rank < len(asked.families) and self._can_train(asked):
+                    yield self._micro_profile(asked.stream, asked.families[rank])
+
+    def _can_train(self, asked: PrepareStream) -> bool:
+        labels = self._labels[asked.stream]
+        return len(labels.training.crops) > 1 and len(labels.validation.crops) > 0
+
+    def _label(self, stream: StreamId) -> Step:
+        prepared = self._streams[stream]
+        labels = prepared.label()
+        self._labels[stream] = labels
+        self._keep(stream, labels)
+        gpu_s = prepared.golden.operations(prepared.chosen_items()) / self._card.golden_ops_per_s
+        gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
+        accuracy = prepared.serving_accuracy(labels)
+        return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
+
+    def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
+        prepared = self._streams[stream]
+        objects = prepared.material.mean_objects
+        frame_gpu_s = {
+            config.resolution: self._card.frame_gpu_s(objects, config.resolution, self._proposer_operations)
+            for config in configs
+        }
+        options = prepared.profile_inference(configs, frame_gpu_s)
+        burst = prepared.burst_items()
+        gpu_s = prepared.golden.operations(burst) / self._card.golden_ops_per_s
+        for resolution in frame_gpu_s:
+            gpu_s += self._forward_gpu_s(sum(len(boxes) for _, boxes in burst), resolution)
+        window = self._command.window
+        return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s))
+
+    def _micro_profile(self, stream: StreamId, family: Family) -> Step:
+        prepared = self._streams[stream]
+        trial = prepared.trial(family, self._labels[stream], clock=float)
+        curve, gpu_s = counted_curve(trial, self._card)
+        window = self._command.window
+        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+    def _forward_gpu_s(self, crops: int, resolution: int) -> float:
+        return crops * forward_operations(resolution) / self._card.batch_inference_ops_per_s
+
+
+def _labels_ready(
+    t_us: int,
+    stream: StreamId,
+    prepared: StreamPreparation,
+    labels: StreamLabels,
+    accuracy: float,
+    gpu_s: float,
+) -> LabelsReady:
+    return LabelsReady(
+        t_us=t_us,
+        stream=stream,
+        window=prepared.material.window + 1,
+        training_crops=len(labels.training.crops),
+        validation_crops=len(labels.validation.crops),
+        serving_accuracy=accuracy,
+        new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
+        gpu_s=gpu_s,
+    )

@@ -1,0 +1,168 @@
+"""One camera and its inference on virtual time: at its frame rate, at its share, newest frame first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import ModelVersion
+from ekya.core.records import FramePrediction, FrameReference
+from ekya.core.speed import LINEAR
+from ekya.core.units import US_PER_S
+from ekya.learning.edge import EdgeModel
+from ekya.streams.frame import Frame, Truth
+from ekya.workers.collector import WindowCollector
+from ekya.workers.costs import CostCard
+from ekya.workers.inference import InferenceWorker, Proposed
+
+_CLASSIFY_AT_ONCE = 16
+"""Analysed frames that are classified in one batch; when, changes nothing on virtual time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    frame: Frame
+    boxes: NDArray[np.float32] | None
+
+
+class EmulatedStream:
+    """Frames arrive, are analysed while the share lasts, and all get an answer.
+
+    Args:
+        frames: the camera.
+        worker: what looks at frames.
+        collector: what keeps some of them for the golden model.
+        card: what looking costs.
+        proposer_operations: counted operations to find the objects of one frame.
+    """
+
+    def __init__(
+        self,
+        frames: Iterator[tuple[Frame, Truth | None]],
+        worker: InferenceWorker,
+        collector: WindowCollector,
+        card: CostCard,
+        proposer_operations: int,
+    ) -> None:
+        self._frames = frames
+        self._next = next(frames, None)
+        self._worker = worker
+        self._collector = collector
+        self._card = card
+        self._proposer_operations = proposer_operations
+        self._config = InferenceConfig(1, 0)
+        self._share_milli = 0
+        self._busy_until_us = -1
+        self._in_service: int | None = None
+        self._waiting: _Waiting | None = None
+        self._to_classify: list[Proposed] = []
+        self._rows: dict[int, FramePrediction] = {}
+        self._references: list[FrameReference] = []
+        self._used_gpu_s = 0.0
+        self.arrived = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the camera has given its last frame."""
+        return self._next is None
+
+    def advance(self, now_us: int) -> None:
+        """Everything that happens before ``now_us``: arrivals, and looks that are begun or done."""
+        while self._next is not None and self._next[0].t_us < now_us:
+            frame, truth = self._next
+            self._next = next(self._frames, None)
+            self._work_until(frame.t_us)
+            self._arrive(frame, truth)
+        self._work_until(now_us)
+
+    def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
+        """Another λ or share from ``now_us`` on; the frame that is being looked at keeps the old ones."""
+        self.advance(now_us)
+        if config != self._config:
+            self._classify()
+        if self._share_milli == 0:
+            self._busy_until_us = max(self._busy_until_us, now_us)
+        self._config, self._share_milli = config, share_milli
+
+    def swap(self, model: EdgeModel, version: ModelVersion, now_us: int, stall_us: int) -> None:
+        """Other weights from the next frame on. ``stall_us``: how long no frame can be looked at."""
+        self.advance(now_us)
+        self._classify()
+        self._worker.swap(model, version)
+        if stall_us:
+            self._busy_until_us = max(self._busy_until_us, now_us) + stall_us
+
+    def used_gpu_s(self) -> float:
+        """GPU-seconds spent since this was last asked."""
+        used, self._used_gpu_s = self._used_gpu_s, 0.0
+        return used
+
+    def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
+        """What was said and what is true of the frames so far, in order; both are forgotten here."""
+        if self._waiting is not None:
+            self._pass_over(self._waiting.frame)
+            self._waiting = None
+        self._classify()
+        rows = [self._rows[frame] for frame in sorted(self._rows)]
+        references, self._rows, self._references = self._references, {}, []
+        return rows, references
+
+    def _arrive(self, frame: Frame, truth: Truth | None) -> None:
+        self.arrived += 1
+        if truth is not None:
+            self._references.append(_reference(frame, truth))
+        boxes = frame.boxes
+        if boxes is None and self._collector.wants(frame.t_us):
+            boxes = self._worker.propose(frame)
+            self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
+        if boxes is not None:
+            self._collector.see(frame, boxes)
+        if self._share_milli == 0 or frame.index % self._config.every:
+            self._pass_over(frame)
+            return
+        if self._waiting is not None:
+            self._pass_over(self._waiting.frame)
+        self._waiting = _Waiting(frame, boxes)
+        self._work_until(frame.t_us)
+
+    def _work_until(self, t_us: int) -> None:
+        """Looks that are done by ``t_us``, and the next ones begun as soon as there is room."""
+        while self._busy_until_us <= t_us:
+            if self._in_service is not None:
+                self._worker.answered(self._in_service)
+                self._in_service = None
+            if self._waiting is None or self._share_milli == 0:
+                return
+            waiting, self._waiting = self._waiting, None
+            self._begin(waiting)
+
+    def _begin(self, waiting: _Waiting) -> None:
+        frame, boxes = waiting.frame, waiting.boxes
+        proposing = 0
+        if boxes is None:
+            boxes = self._worker.propose(frame)
+            self._collector.see(frame, boxes)
+            proposing = self._proposer_operations
+        self._to_classify.append(self._worker.cut(frame, boxes))
+        if len(self._to_classify) >= _CLASSIFY_AT_ONCE:
+            self._classify()
+        gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, proposing)
+        self._used_gpu_s += gpu_s
+        begun_us = max(frame.t_us, self._busy_until_us)
+        self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
+        self._in_service = frame.index
+
+    def _pass_over(self, frame: Frame) -> None:
+        self._rows[frame.index] = self._worker.skip(frame.index, frame.t_us, self._config)
+
+    def _classify(self) -> None:
+        if self._to_classify:
+            for row in self._worker.classify(self._to_classify, self._config):
+                self._rows[row.frame] = row
+            self._to_classify = []
+
+
+def _reference(frame: Frame, truth: Truth) -> FrameReference:
+    return FrameReference(frame.index, frame.t_us, truth.boxes, truth.classes.astype(np.int16), truth.tracks)

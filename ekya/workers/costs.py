@@ -1,0 +1,80 @@
+"""GPU-seconds from counted operations: the cost card of a device (DESIGN §4)."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ekya.control.options import FamilyCost
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Family, family_of
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.learning.labelled import VALIDATION_FRACTION
+from ekya.learning.operations import epoch_operations, forward_operations, preparation_operations
+from ekya.learning.trainer import REPLAY_RATIO
+
+SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
+"""One core of the machine that the shipped figures were made on, committed so that they can be made again."""
+
+_COUNTED_CROPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CostCard:
+    """How fast a device works through operations, at the batch sizes that Ekya uses.
+
+    Attributes:
+        device: for people.
+        inference_ops_per_s: the edge model on the objects of one frame.
+        batch_inference_ops_per_s: the edge model on full batches.
+        training_ops_per_s: SGD of the edge model.
+        golden_ops_per_s: the golden model.
+        proposer_ops_per_s: a detector that proposes objects.
+        planning_us: what one plan costs on virtual time.
+    """
+
+    device: str
+    inference_ops_per_s: float
+    batch_inference_ops_per_s: float
+    training_ops_per_s: float
+    golden_ops_per_s: float
+    proposer_ops_per_s: float
+    planning_us: int
+
+    def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
+        """What training costs a crop, for every family of Γ, exemplars and validation included."""
+        return tuple(self._family_cost(family, side) for family in sorted({family_of(c) for c in configs}))
+
+    def _family_cost(self, family: Family, side: int) -> FamilyCost:
+        config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+        validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+        trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
+        prepare = preparation_operations(config, trained + validation, side)
+        epoch = epoch_operations(config, trained, validation, side)
+        return FamilyCost(
+            family,
+            prepare / self.batch_inference_ops_per_s / _COUNTED_CROPS,
+            epoch / self.training_ops_per_s / _COUNTED_CROPS,
+        )
+
+    def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
+        """GPU-seconds to analyse one frame that shows so many objects."""
+        looked_at = objects * forward_operations(resolution) / self.inference_ops_per_s
+        return looked_at + proposer_operations / self.proposer_ops_per_s
+
+    def save(self, path: Path) -> None:
+        """Writes the card as JSON."""
+        write_text_atomic(path, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def load_card(path: Path = SHIPPED_CARD) -> CostCard:
+    """Reads a cost card. Raises UserError for a file that is none."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is not a cost card ({error}); make one with `ekya calibrate`.") from error
+    names = {field.name for field in fields(CostCard)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise UserError(f"{path}: a cost card has the keys {', '.join(sorted(names))}.")
+    return CostCard(**values)
