@@ -1,6 +1,6 @@
 """What happened when: the material of figures and of shares averaged over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ekya.core.ids import ModelVersion, StreamId
@@ -53,23 +53,42 @@ class WindowSpan:
     end_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Accuracy of a stream in one run: second by second, and its mean as the summary has it."""
+
+    series: ScoreSeries
+    mean_accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamCurves:
+    """What a figure shows of one stream.
+
+    Attributes:
+        stream: which.
+        measured: in this run.
+        without_retraining: in a run on the same frames that never retrained, where it is known.
+    """
+
+    stream: StreamId
+    measured: Curve
+    without_retraining: Curve | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RunTimeline:
     """Everything that a figure of a run shows.
 
     Attributes:
         windows: in order.
         streams: in the order in which they are drawn.
-        series: accuracy of each stream, second by second.
-        without_retraining: the same of a run that never retrained, for the streams where it is known.
         shares, retrainings, swaps: in rising order of time.
         capacity_milli: share of all GPUs together.
     """
 
     windows: tuple[WindowSpan, ...]
-    streams: tuple[StreamId, ...]
-    series: Mapping[StreamId, ScoreSeries]
-    without_retraining: Mapping[StreamId, ScoreSeries]
+    streams: tuple[StreamCurves, ...]
     shares: tuple[ShareSample, ...]
     retrainings: tuple[RetrainSpan, ...]
     swaps: tuple[Swap, ...]

@@ -1,0 +1,1 @@
+"""What people look at: the screen, tables, figures and the HTML report."""

@@ -1,0 +1,38 @@
+"""Colours of the figures, for a light and a dark page."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours as ``#rrggbb``.
+
+    Attributes:
+        page: behind everything.
+        ink: text.
+        quiet: axes, ticks and side remarks.
+        line: grid and borders of windows.
+        streams: one a stream; told apart by people who do not see red and green alike.
+    """
+
+    page: str
+    ink: str
+    quiet: str
+    line: str
+    streams: tuple[str, ...]
+
+
+LIGHT = Theme(
+    page="#ffffff",
+    ink="#1c2430",
+    quiet="#66707d",
+    line="#dfe3e8",
+    streams=("#2467a8", "#c9620e", "#2b8a66", "#8a4fa3", "#a83248", "#7a6a12", "#23828f", "#59636f"),
+)
+DARK = Theme(
+    page="#14181f",
+    ink="#e8ebef",
+    quiet="#98a2ae",
+    line="#2c333d",
+    streams=("#6aaeee", "#f19a4e", "#5fc49b", "#c48bdb", "#ec7a8d", "#cdbb55", "#60c3d0", "#a9b3bf"),
+)
