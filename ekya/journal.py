@@ -10,10 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.replay import Recorded
 from ekya.core.codec import decode, encode
 from ekya.core.commands import Command
 from ekya.core.plan import Plan
+from ekya.core.turns import TurnRecord
 from ekya.errors import UserError
 
 _OPTIONS = TypeAdapter(LoopOptions)
@@ -59,7 +59,7 @@ class FileJournal:
             ) from error
 
 
-def read_journal(path: Path) -> tuple[str, LoopOptions, list[Recorded]]:
+def read_journal(path: Path) -> tuple[str, LoopOptions, list[TurnRecord]]:
     """A journal's scheduler, options and turns.
 
     A last line or turn that was cut off by a crash is left out: what it asked for was never done.
@@ -70,8 +70,10 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[Recorded]]:
     try:
         options = _OPTIONS.validate_python(records[0]["options"])
         turns = [
-            Recorded(
-                Batch(batch["now_us"], tuple(decode(event) for event in batch["events"])),
+            TurnRecord(
+                batch["now_us"],
+                tuple(decode(event) for event in batch["events"]),
+                None if decision["plan"] is None else decode(decision["plan"]),
                 tuple(decode(command) for command in decision["commands"]),
             )
             for batch, decision in zip(records[1::2], records[2::2], strict=False)

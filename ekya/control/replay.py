@@ -8,22 +8,15 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.step import LoopState, take_turn
 from ekya.core.commands import Command
+from ekya.core.turns import TurnRecord
 from ekya.scheduling.protocol import Needs
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One turn as a journal holds it."""
-
-    batch: Batch
-    commands: tuple[Command, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """One turn of the past and what the loop says to it now."""
 
-    recorded: Recorded
+    recorded: TurnRecord
     commands: tuple[Command, ...]
     state: LoopState
 
@@ -34,11 +27,11 @@ class Replayed:
 
 
 def replay(
-    turns: Iterable[Recorded], options: LoopOptions, needs: Needs, planner: Planner
+    turns: Iterable[TurnRecord], options: LoopOptions, needs: Needs, planner: Planner
 ) -> Iterator[Replayed]:
     """Every recorded turn, decided again from the recorded events alone."""
     state = first_state()
     for recorded in turns:
-        turn = take_turn(state, recorded.batch, options, needs, planner)
+        turn = take_turn(state, Batch(recorded.now_us, recorded.events), options, needs, planner)
         state = turn.state
         yield Replayed(recorded, turn.commands, state)

@@ -1,0 +1,244 @@
+"""A run's turns, as the journal holds them, to what its summary and its figures say of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.records import ProfileRecord
+from ekya.core.turns import TurnRecord
+from ekya.measuring.summary import WindowOutcome
+from ekya.measuring.timeline import RetrainSpan, ShareSample, Swap, WindowSpan, mean_shares
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainRun:
+    """One retraining from its start to whatever ended it."""
+
+    stream: StreamId
+    job: JobId
+    window: int
+    config: RetrainConfig
+    start_us: int
+    end_us: int
+    ended: str
+    expected_accuracy: float
+    best_accuracy: float | None
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Everything of a run's turns that is measured afterwards.
+
+    Attributes:
+        windows: with the time they really covered; the last one may have been cut off.
+        shares: as they were commanded, whenever they changed.
+        retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
+        swaps: models that came into service.
+        stalls_us: how long each swap held inference up.
+        labelling_gpu_s, profiling_gpu_s: of the whole run.
+    """
+
+    streams: tuple[StreamId, ...]
+    windows: tuple[WindowSpan, ...]
+    shares: tuple[ShareSample, ...]
+    retrainings: tuple[RetrainRun, ...]
+    swaps: tuple[Swap, ...]
+    stalls_us: tuple[int, ...]
+    set_aside: tuple[tuple[StreamId, str], ...]
+    labelling_gpu_s: float
+    profiling_gpu_s: float
+
+    @property
+    def spans(self) -> tuple[RetrainSpan, ...]:
+        """The retrainings as a figure shows them."""
+        return tuple(
+            RetrainSpan(run.stream, run.start_us, run.end_us, run.config.name, run.ended == "finished")
+            for run in self.retrainings
+        )
+
+    def ended(self, how: str) -> int:
+        """How many retrainings ended this way."""
+        return sum(run.ended == how for run in self.retrainings)
+
+
+def tell(turns: Sequence[TurnRecord]) -> Told:
+    """What a run's turns say of it."""
+    events = [event for turn in turns for event in turn.events]
+    end_us = turns[-1].now_us if turns else 0
+    return Told(
+        streams=tuple(sorted(event.stream for event in events if isinstance(event, ev.StreamAdded))),
+        windows=tuple(
+            WindowSpan(event.index, event.t_us, min(event.end_us, max(end_us, event.t_us + 1)))
+            for event in events
+            if isinstance(event, ev.WindowOpened)
+        ),
+        shares=tuple(_shares(turns)),
+        retrainings=_retrainings(turns, end_us),
+        swaps=tuple(
+            Swap(event.t_us, event.stream, event.version)
+            for event in events
+            if isinstance(event, ev.ModelSwapped)
+        ),
+        stalls_us=tuple(event.stall_us for event in events if isinstance(event, ev.ModelSwapped)),
+        set_aside=tuple(
+            (command.stream, command.reason)
+            for turn in turns
+            for command in turn.commands
+            if isinstance(command, cmd.SetAside)
+        ),
+        labelling_gpu_s=sum(event.gpu_s for event in events if isinstance(event, ev.LabelsReady)),
+        profiling_gpu_s=sum(
+            event.gpu_s for event in events if isinstance(event, ev.InferenceProfiled | ev.ProfileReady)
+        ),
+    )
+
+
+def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ...]:
+    """What every stream did in every window."""
+    return tuple(_outcome(turns, told, stream, window) for stream in told.streams for window in told.windows)
+
+
+def profile_records(told: Told) -> tuple[ProfileRecord, ...]:
+    """What each retraining that ran was expected to give, and gave."""
+    return tuple(
+        ProfileRecord(
+            window=run.window,
+            stream=run.stream,
+            kind="retraining",
+            gamma=run.config,
+            inference=None,
+            predicted=run.expected_accuracy,
+            achieved=run.best_accuracy,
+            gpu_s=run.gpu_s,
+        )
+        for run in told.retrainings
+    )
+
+
+def _shares(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
+    inference: dict[StreamId, int] = {}
+    retraining: dict[StreamId, int] = {}
+    for turn in turns:
+        changed: set[StreamId] = set()
+        for event in turn.events:
+            if isinstance(event, ev.RetrainFinished | ev.RetrainFailed | ev.StreamEnded):
+                retraining[event.stream] = 0
+                changed.add(event.stream)
+            if isinstance(event, ev.StreamEnded | ev.StreamLost):
+                inference[event.stream] = 0
+        for command in turn.commands:
+            match command:
+                case cmd.SetInference():
+                    inference[command.stream] = command.share_milli
+                case cmd.StartRetraining() | cmd.ResizeRetraining():
+                    retraining[command.stream] = command.share_milli
+                case cmd.StopRetraining() | cmd.SetAside():
+                    retraining[command.stream] = 0
+                case _:
+                    continue
+            changed.add(command.stream)
+        for stream in sorted(changed):
+            yield ShareSample(turn.now_us, stream, retraining.get(stream, 0), inference.get(stream, 0))
+
+
+def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, ...]:
+    ends: dict[JobId, tuple[int, str]] = {}
+    best: dict[JobId, float] = {}
+    used: dict[JobId, float] = {}
+    starts: list[tuple[int, cmd.StartRetraining]] = []
+    for turn in turns:
+        for event in turn.events:
+            match event:
+                case ev.RetrainProgress():
+                    best[event.job] = max(best.get(event.job, 0.0), event.validation_accuracy)
+                    used[event.job] = event.gpu_s
+                case ev.RetrainFinished():
+                    ends.setdefault(event.job, (event.t_us, "finished"))
+                case ev.RetrainFailed():
+                    ends.setdefault(event.job, (event.t_us, "failed"))
+        for command in turn.commands:
+            match command:
+                case cmd.StartRetraining():
+                    starts.append((turn.now_us, command))
+                case cmd.StopRetraining():
+                    ends.setdefault(command.job, (turn.now_us, "stopped"))
+    runs = []
+    for start_us, start in starts:
+        at_us, how = ends.get(start.job, (end_us, "stopped"))
+        runs.append(
+            RetrainRun(
+                stream=start.stream,
+                job=start.job,
+                window=start.window,
+                config=start.config,
+                start_us=start_us,
+                end_us=max(at_us, start_us + 1),
+                ended=how,
+                expected_accuracy=start.expected_accuracy,
+                best_accuracy=best.get(start.job),
+                gpu_s=used.get(start.job, 0.0),
+            )
+        )
+    return tuple(runs)
+
+
+def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: WindowSpan) -> WindowOutcome:
+    runs = [run for run in told.retrainings if run.stream == stream and run.window == window.index]
+    made_in_window = [
+        swap for swap in told.swaps if swap.stream == stream and _within(swap.t_us, window, runs)
+    ]
+    retrain_milli, inference_milli = mean_shares(told.shares, stream, window.start_us, window.end_us)
+    return WindowOutcome(
+        stream=stream,
+        index=window.index,
+        retrained=bool(runs and made_in_window),
+        gamma=runs[0].config if runs else None,
+        inference=_longest_inference(turns, stream, window),
+        retrain_share_milli=retrain_milli,
+        inference_share_milli=inference_milli,
+        reason=_reason(turns, stream, window),
+    )
+
+
+def _within(t_us: int, window: WindowSpan, runs: Sequence[RetrainRun]) -> bool:
+    """Whether a swap belongs to a window's retraining; one that its end stopped swaps just after it."""
+    slack_us = round(0.1 * (window.end_us - window.start_us)) if runs else 0
+    return window.start_us < t_us <= window.end_us + slack_us
+
+
+def _longest_inference(
+    turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan
+) -> InferenceConfig | None:
+    held_us: dict[InferenceConfig, int] = {}
+    current: InferenceConfig | None = None
+    since_us = window.start_us
+    for turn in turns:
+        if turn.now_us >= window.end_us:
+            break
+        for command in turn.commands:
+            if isinstance(command, cmd.SetInference) and command.stream == stream:
+                at_us = max(turn.now_us, window.start_us)
+                if current is not None:
+                    held_us[current] = held_us.get(current, 0) + at_us - since_us
+                current, since_us = command.config, at_us
+    if current is not None:
+        held_us[current] = held_us.get(current, 0) + window.end_us - since_us
+    return max(held_us, key=lambda config: (held_us[config], config), default=None)
+
+
+def _reason(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> str:
+    """The reason of the plan that started this window's retraining, else of the last plan in it."""
+    reason = ""
+    for turn in turns:
+        if turn.plan is None or not window.start_us <= turn.now_us < window.end_us:
+            continue
+        for assignment in turn.plan.phases[0].assignments:
+            if assignment.stream == stream:
+                reason = assignment.reason
+        if any(isinstance(c, cmd.StartRetraining) and c.stream == stream for c in turn.commands):
+            return reason
+    return reason
