@@ -1,0 +1,81 @@
+"""Where a command's words and numbers go."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ekya.errors import UserError
+from ekya.files import user_errors, write_text_atomic
+
+STDOUT = "-"
+"""As the value of ``--json``: standard output, which then holds nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A command's way out.
+
+    Attributes:
+        console: for people.
+        json_to: file for machines, ``STDOUT``, or None where nobody asked.
+        json_descriptor: the real standard output, while ``json_to`` is ``STDOUT``.
+    """
+
+    console: Console
+    json_to: str | None
+    json_descriptor: int | None = None
+
+    def report(self, content: Mapping[str, object]) -> None:
+        """Writes the machine's version where one was asked for.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        if self.json_descriptor is not None:
+            with os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream:
+                stream.write(text)
+        elif self.json_to is not None:
+            write_text_atomic(Path(self.json_to), text)
+
+
+@contextmanager
+def output(json_to: str | None) -> Iterator[Output]:
+    """A command's output, checked before any work is done.
+
+    With ``STDOUT`` everything that this process or its children print meanwhile goes to standard
+    error, whoever prints it: Ray's workers and libraries in C write to the descriptor itself.
+
+    Raises:
+        UserError: the file's folder is missing or cannot be written to.
+    """
+    if json_to != STDOUT:
+        if json_to is not None:
+            _require_writable(Path(json_to))
+        yield Output(Console(), json_to)
+        return
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield Output(Console(stderr=True), json_to, real)
+    finally:
+        sys.stdout.flush()
+        os.dup2(real, 1)
+        os.close(real)
+
+
+def _require_writable(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"--json {path}: this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"--json {path}: there is no folder {path.parent}; make it, or name another file")
+    with user_errors(path):
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(13, "not writable")

@@ -1,0 +1,142 @@
+"""``ekya run``: from what was said on the command line to a finished run."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ekya.commands.output import Output
+from ekya.commands.tables import run_table
+from ekya.config import (
+    DEFAULT_FLEET,
+    FleetConfig,
+    RunOptions,
+    RunStopped,
+    fleet_from_videos,
+    load_fleet,
+)
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.gpu.registry import choose_backend
+from ekya.runfolder import RunFolder
+from ekya.scheduling.registry import make_scheduler
+from ekya.shipped import shipped_path
+
+
+@dataclass(frozen=True, slots=True)
+class FleetArguments:
+    """What the command line says about the fleet.
+
+    Attributes:
+        fleet: a fleet file.
+        videos: for each camera its files, separated by commas.
+        golden: the golden detector of ``videos``, as ``fleet_from_videos`` takes it.
+        classes: names separated by commas.
+        gpus, window_s, windows: instead of what the fleet file says.
+    """
+
+    fleet: Path | None = None
+    videos: tuple[str, ...] = ()
+    golden: str | None = None
+    classes: str | None = None
+    gpus: float | None = None
+    window_s: float | None = None
+    windows: int | None = None
+
+    def read(self) -> FleetConfig:
+        """The fleet.
+
+        Raises:
+            UserError: arguments that do not go together, or a bad fleet file.
+        """
+        if not self.videos:
+            if self.golden is not None:
+                raise UserError(
+                    "--golden: it goes with --video; name the videos, or set golden: in the fleet file"
+                )
+            return load_fleet(self.fleet or shipped_path(DEFAULT_FLEET), self._changes())
+        if self.fleet is not None:
+            raise UserError(f"--video: {self.fleet} names the cameras already; use one of the two")
+        if self.golden is None:
+            raise UserError("--video: a golden detector has to label the videos; add --golden FILE")
+        cameras = [[Path(file) for file in video.split(",") if file] for video in self.videos]
+        return fleet_from_videos(cameras, self.golden, self._changes())
+
+    def _changes(self) -> Mapping[str, object]:
+        classes = self.classes.split(",") if self.classes not in (None, "auto") else self.classes
+        said = {"classes": classes, "gpus": self.gpus, "window_s": self.window_s, "windows": self.windows}
+        return {key: value for key, value in said.items() if value is not None}
+
+
+def run(
+    arguments: FleetArguments, options: RunOptions, clock: Literal["wall", "virtual"], output: Output
+) -> None:
+    """Runs, then reports.
+
+    Raises:
+        UserError: see the parts.
+        RunStopped: Ctrl-C came; everything is written and reported.
+    """
+    make_scheduler(options.scheduler)
+    if options.resume is not None:
+        arguments, options = _resumed(arguments, options, clock)
+    fleet = arguments.read()
+    if clock == "wall":
+        require_capacity(fleet, options.shares)
+    try:
+        folder = _RUNNERS[clock](fleet, options)
+    except RunStopped as stopped:
+        _conclude(stopped.folder, output)
+        raise
+    _conclude(folder, output)
+
+
+def require_capacity(fleet: FleetConfig, shares: str) -> None:
+    """A live run cannot have more GPUs than there are.
+
+    Raises:
+        UserError: it wants more, or the named share backend does not work here.
+    """
+    chosen = choose_backend(shares)
+    there = chosen.capability.capacity_milli
+    if fleet.capacity_milli > there:
+        raise UserError(
+            f"gpus: {fleet.gpus:g} is more than the {there / FULL_GPU_MILLI:g} that are here "
+            f"({chosen.capability.why}); use --gpus {there / FULL_GPU_MILLI:g} or less"
+        )
+
+
+def _live(fleet: FleetConfig, options: RunOptions) -> Path:
+    from ekya.runtime.live import run_live
+
+    return run_live(fleet, options)
+
+
+def _emulated(fleet: FleetConfig, options: RunOptions) -> Path:
+    from ekya.sim.emulated import run_emulated
+
+    return run_emulated(fleet, options)
+
+
+# Each world imports its own engine, so that virtual time needs no Ray.
+_RUNNERS: Mapping[str, Callable[[FleetConfig, RunOptions], Path]] = {"wall": _live, "virtual": _emulated}
+
+
+def _resumed(arguments: FleetArguments, options: RunOptions, clock: str) -> tuple[FleetArguments, RunOptions]:
+    if arguments != FleetArguments():
+        raise UserError(
+            "--resume: a run goes on with the fleet that it began with; name no other, nor parts of it"
+        )
+    if clock != "wall":
+        raise UserError("--resume: a run on virtual time is quicker run again; leave out --clock virtual")
+    named = options.resume or Path()
+    folder = RunFolder.open(named if named.is_dir() else options.runs / named)
+    return FleetArguments(fleet=folder.fleet), replace(options, resume=folder.path)
+
+
+def _conclude(folder: Path, output: Output) -> None:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    output.report(summary)
+    output.console.print(run_table(summary))
+    output.console.print(f"Everything about this run is in {folder}", highlight=False, soft_wrap=True)

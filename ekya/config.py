@@ -1,0 +1,362 @@
+"""The fleet file: its schema, and how it is read, completed and written.
+
+What belongs to one room (a camera's source, the golden model) is described beside its owner; this
+file puts the parts together and checks what can only be checked of the whole.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from ekya.config_errors import describe
+from ekya.config_files import find_files, read_mapping
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.gpu.cores import usable_cores
+from ekya.labeling.detectors import DETECTORS, FASTESTDET
+from ekya.labeling.golden import GoldenSpec
+from ekya.runfolder import check_stream_name
+from ekya.shipped import shipped_path, shipped_root
+from ekya.streams.city import CitySpec
+from ekya.streams.video import VideoSpec
+
+DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
+"""The shipped fleet that runs when no other is named."""
+
+MIN_PREPARATION_GPU_S = 0.2
+"""No camera's sample can be labelled and micro-profiled in fewer GPU-seconds."""
+
+MAX_PREPARATION_FRACTION = 0.15
+"""Labelling and profiling hold their share for at most this part of a window (DESIGN §4)."""
+
+AUTO_CLASSES = "auto"
+"""In a fleet file: the classes are those that the golden model finds."""
+
+_Value = TypeVar("_Value")
+
+
+def _distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("a value stands there twice; keep one of them")
+    return values
+
+
+Choices = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(_distinct)]
+"""Values to choose from: at least one, none of them twice."""
+
+
+class _Part(BaseModel):
+    """A part of the file: it never changes, and a key that nobody reads is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PreparationConfig(_Part):
+    """What labelling and profiling may take of a window.
+
+    Attributes:
+        share_milli: share that they hold together.
+        fraction: the longest part of the window that they hold it.
+    """
+
+    share_milli: int = Field(default=900, ge=1)
+    fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
+
+
+class EdgeConfig(_Part):
+    """The compressed classifier that every stream begins with.
+
+    Attributes:
+        model: architecture.
+        weights: the common base; None begins with fresh weights.
+        resolution: side in pixels of the square that objects are resized to for training.
+    """
+
+    model: str = "resnet18"
+    weights: Path | None = None
+    resolution: int = Field(default=32, ge=16, le=512)
+
+
+class RetrainingConfig(_Part):
+    """Γ without ∅: every combination of these is a γ (see ``RetrainConfig`` for what they mean)."""
+
+    epochs: Choices[Annotated[int, Field(ge=1)]] = (4, 8, 16)
+    batch_sizes: Choices[Annotated[int, Field(ge=2)]] = (16,)
+    head_widths: Choices[Annotated[int, Field(ge=0)]] = (0,)
+    trainable_blocks: Choices[Annotated[int, Field(ge=0)]] = (0, 1, 5)
+    data_fractions: Choices[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
+
+
+class InferencesConfig(_Part):
+    """Λ: every combination of these is a λ (see ``InferenceConfig`` for what they mean)."""
+
+    every: Choices[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
+    resolutions: Choices[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+
+
+class StreamConfig(_Part):
+    """One camera.
+
+    Attributes:
+        id: its name, which is also the name of files.
+        source: where its frames come from.
+    """
+
+    id: StreamId
+    source: Annotated[CitySpec | VideoSpec, Field(discriminator="kind")]
+
+    @field_validator("id")
+    @classmethod
+    def _can_be_a_file_name(cls, stream: StreamId) -> StreamId:
+        try:
+            check_stream_name(stream)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return stream
+
+
+class FleetConfig(_Part):
+    """Cameras, the machine's part that they share, and the choices that the scheduler has.
+
+    Attributes:
+        name: of the fleet, and of its runs unless they are given another.
+        classes: what objects are told apart as; None (``auto`` in the file) takes those that the
+            golden model finds, which only real video leaves open.
+        gpus: how many GPUs the fleet may use; on a CPU machine one GPU is one core.
+        window_s: T, length of a retraining window in seconds.
+        windows: how many; None goes on until the streams end.
+        min_accuracy: a_MIN (paper §4.2).
+        quantum_milli, steal_milli: δ and Δ.
+        preparation, golden, edge, retraining, inference: see there.
+        streams: sorted by id.
+    """
+
+    name: str = "fleet"
+    classes: Choices[Annotated[str, Field(min_length=1)]] | None = None
+    gpus: float = Field(gt=0)
+    window_s: float = Field(gt=0)
+    windows: int | None = Field(default=None, ge=1)
+    min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
+    steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
+    preparation: PreparationConfig = PreparationConfig()
+    golden: GoldenSpec
+    edge: EdgeConfig = EdgeConfig()
+    retraining: RetrainingConfig = RetrainingConfig()
+    inference: InferencesConfig = InferencesConfig()
+    streams: tuple[StreamConfig, ...] = Field(min_length=1)
+
+    @property
+    def capacity_milli(self) -> int:
+        """All GPUs of the fleet together, in whole quanta."""
+        return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
+
+    def retrain_configs(self) -> tuple[RetrainConfig, ...]:
+        """Γ without ∅, sorted."""
+        lists = self.retraining
+        return tuple(
+            sorted(
+                RetrainConfig(*values)
+                for values in product(
+                    lists.epochs,
+                    lists.batch_sizes,
+                    lists.head_widths,
+                    lists.trainable_blocks,
+                    lists.data_fractions,
+                )
+            )
+        )
+
+    def inference_configs(self) -> tuple[InferenceConfig, ...]:
+        """Λ, sorted."""
+        lists = self.inference
+        return tuple(sorted(InferenceConfig(*values) for values in product(lists.every, lists.resolutions)))
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        try:
+            check_stream_name(StreamId(name))
+        except UserError as error:
+            raise ValueError("use letters, digits, '-', '_' and '.' only") from error
+        return name
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _auto_is_none(cls, classes: object) -> object:
+        if isinstance(classes, str) and classes != AUTO_CLASSES:
+            raise ValueError(f"write a list of names, or {AUTO_CLASSES}")
+        return None if classes == AUTO_CLASSES else classes
+
+    @field_serializer("classes")
+    def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
+        return AUTO_CLASSES if classes is None else classes
+
+    @field_validator("streams")
+    @classmethod
+    def _one_of_each_sorted(cls, streams: tuple[StreamConfig, ...]) -> tuple[StreamConfig, ...]:
+        ids = [stream.id for stream in streams]
+        twice = sorted({one for one in ids if ids.count(one) > 1})
+        if twice:
+            raise ValueError(f"two streams are called {twice[0]}; give each its own id")
+        return tuple(sorted(streams, key=lambda stream: stream.id))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "FleetConfig":
+        for problem in _problems(self):
+            raise ValueError(problem)
+        return self
+
+
+def _problems(fleet: FleetConfig) -> Iterator[str]:
+    """What is wrong with the whole; each sentence begins with the key."""
+    quantum, count, held = fleet.quantum_milli, len(fleet.streams), fleet.preparation.share_milli
+    for key, value in (("steal_milli", fleet.steal_milli), ("preparation.share_milli", held)):
+        if value % quantum:
+            yield f"{key}: {value} is not a multiple of quantum_milli, {quantum}; make it one"
+    least_milli = held + count * quantum
+    if fleet.capacity_milli < least_milli:
+        yield (
+            f"gpus: {fleet.gpus:g} is too little for preparation.share_milli, {held}, beside "
+            f"{quantum} for each of {count} streams; use at least {least_milli / FULL_GPU_MILLI:g}, "
+            "or a smaller preparation.share_milli"
+        )
+    part = fleet.preparation.fraction * held / FULL_GPU_MILLI
+    needed_gpu_s = MIN_PREPARATION_GPU_S * count
+    if part * fleet.window_s < needed_gpu_s:
+        yield (
+            f"window_s: {fleet.window_s:g} is too short to profile {count} streams; preparation.fraction "
+            f"x preparation.share_milli of it is {part * fleet.window_s:.2g} GPU-seconds and they need "
+            f"{needed_gpu_s:.2g}; use at least {math.ceil(10 * needed_gpu_s / part) / 10:g}"
+        )
+    drawn = [stream.id for stream in fleet.streams if not isinstance(stream.source, VideoSpec)]
+    if fleet.classes is None and drawn:
+        yield f"classes: {AUTO_CLASSES} is for real video, and {drawn[0]} is none; list the names"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is said of one run, beside its fleet.
+
+    Attributes:
+        scheduler: its name.
+        seed: of everything that is drawn.
+        runs: folder in which the run's folder is made.
+        name: of the run; None takes the fleet's.
+        shares: name of a share backend, or ``auto``.
+        dashboard: whether Ray's dashboard is started.
+        resume: folder of the run to go on with, or None.
+        interactive: whether somebody watches a terminal.
+    """
+
+    scheduler: str = "thief"
+    seed: int = 0
+    runs: Path = Path("runs")
+    name: str | None = None
+    shares: str = "auto"
+    dashboard: bool = True
+    resume: Path | None = None
+    interactive: bool = False
+
+
+class RunStopped(KeyboardInterrupt):
+    """Ctrl-C came, and the run has written all its files, as at a regular end.
+
+    Attributes:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+
+
+def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
+    """Reads a fleet file; its relative paths begin at its folder, or at Ekya's own data.
+
+    Args:
+        path: the file.
+        changes: top-level keys to set instead of what the file says, as from the command line.
+
+    Raises:
+        UserError: one sentence with file, key and remedy.
+    """
+    raw = read_mapping(path)
+    origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
+    return _parse({**raw, **(changes or {})}, origin, (path.parent, shipped_root()))
+
+
+def fleet_from_videos(
+    videos: Sequence[Sequence[Path]],
+    golden: str | Path,
+    changes: Mapping[str, object] | None = None,
+) -> FleetConfig:
+    """One camera for each list of files, ``cam-1`` onwards, with the shipped fleet's edge model and choices.
+
+    Args:
+        videos: files that play one after the other, for each camera.
+        golden: a golden detector: FastestDet's ONNX file, the name of a torchvision detector, or
+            ``NAME=FILE`` for one with weights from a local file.
+        changes: top-level keys to set instead of the defaults (10 s windows until the videos end, at
+            most 1.5 GPUs, the classes that occur).
+
+    Raises:
+        UserError: as ``load_fleet``.
+    """
+    shipped = load_fleet(shipped_path(DEFAULT_FLEET))
+    gpus = min(float(usable_cores()), 1.5)
+    quantum = shipped.quantum_milli
+    # Six tenths of what there is: a fleet of one core still has room for inference while it prepares.
+    share_milli = min(shipped.preparation.share_milli, int(gpus * 600) // quantum * quantum)
+    raw = {
+        "name": "videos",
+        "gpus": gpus,
+        "window_s": 10.0,
+        "preparation": {"share_milli": share_milli},
+        "golden": _golden_entry(str(golden)),
+        "streams": [
+            {"id": f"cam-{number}", "source": {"kind": "video", "files": list(files)}}
+            for number, files in enumerate(videos, start=1)
+        ],
+        **shipped.model_dump(include={"edge", "retraining", "inference", "quantum_milli", "steal_milli"}),
+    }
+    return _parse({**raw, **(changes or {})}, "command line", (Path(),))
+
+
+def _golden_entry(golden: str) -> Mapping[str, object]:
+    name, equals, file = golden.partition("=")
+    if equals:
+        return {"model": name, "weights": file}
+    if golden in DETECTORS:
+        return {"model": golden}
+    return {"model": FASTESTDET, "weights": golden}
+
+
+def dump_fleet(fleet: FleetConfig) -> str:
+    """YAML that ``load_fleet`` reads back to the same fleet, wherever the file lies."""
+    return yaml.safe_dump(fleet.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _parse(raw: Mapping[str, object], origin: str, folders: Sequence[Path]) -> FleetConfig:
+    try:
+        fleet = FleetConfig.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{origin}: {describe(error, raw, FleetConfig)}") from error
+    return find_files(fleet, origin, folders)

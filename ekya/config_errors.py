@@ -1,0 +1,126 @@
+"""What pydantic finds wrong with a fleet file, as one sentence for the person who wrote it."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_LONGEST_VALUE = 40
+_UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a number that is not infinite",
+    "string": "text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "keys and values",
+    "mapping": "keys and values",
+    "model": "keys and values",
+    "path": "the path of a file",
+}
+
+
+def describe(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> str:
+    """The first thing that is wrong: key, what, remedy; and how many more there are.
+
+    An unknown key goes first: what is missing elsewhere is often what was meant by it.
+
+    Args:
+        error: from validating ``raw`` as ``model``.
+        raw: what was read, in which streams are looked up by place to be named by id.
+        model: what it should have been.
+    """
+    problems = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
+    first = problems[0]
+    key = _dotted(first["loc"], raw)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{key}{': ' if key else ''}{_sentence(first, model)}{more}"
+
+
+def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
+    context: Mapping[str, Any] = problem.get("ctx", {})
+    value = _short(problem["input"])
+    match problem["type"]:
+        case "extra_forbidden":
+            known = sorted(_siblings(problem["loc"], model))
+            near = get_close_matches(str(problem["loc"][-1]), known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+            return f"there is no such key; {remedy}"
+        case "invalid_key":
+            return "a key has to be text; remove it"
+        case "missing":
+            return "this key is missing; add it"
+        case "union_tag_not_found":
+            return "kind is missing; add it"
+        case "union_tag_invalid":
+            return f"there is no kind {context['tag']!r}; use one of {context['expected_tags']}"
+        case "literal_error":
+            return f"{value} is not possible; use one of {context['expected']}"
+        case "value_error":
+            return str(context["error"])
+        case "greater_than_equal":
+            return f"{value} is too small; use at least {context['ge']:g}"
+        case "greater_than":
+            return f"{value} is too small; use more than {context['gt']:g}"
+        case "less_than_equal":
+            return f"{value} is too large; use at most {context['le']:g}"
+        case "less_than":
+            return f"{value} is too large; use less than {context['lt']:g}"
+        case "too_short":
+            return "the list is empty; write at least one entry"
+        case kind:
+            expected = _EXPECTED.get(kind.split("_")[0])
+            said = problem["msg"].removeprefix("Input should be ")
+            return f"{value} is not possible; write {expected or said}"
+
+
+def _dotted(location: tuple[int | str, ...], raw: object) -> str:
+    """``streams.cam-2.source.seed``: names of unions, which pydantic puts between, are left out."""
+    keys: list[str] = []
+    for place, part in enumerate(location):
+        last = place == len(location) - 1
+        match raw, part:
+            case list() | tuple(), int() if part < len(raw):
+                raw = raw[part]
+                name = raw.get("id") if isinstance(raw, Mapping) else None
+                keys.append(str(name) if name is not None else f"[{part}]")
+            case Mapping(), _ if part in raw:
+                raw = raw[part]
+                keys.append(str(part))
+            case Mapping(), _ if last:
+                keys.append(str(part))
+    return ".".join(keys).replace(".[", "[")
+
+
+def _siblings(location: tuple[int | str, ...], model: type[BaseModel]) -> set[str]:
+    """Keys that could stand where the last of the location stands."""
+    here = [model]
+    for part in location[:-1]:
+        if isinstance(part, str) and (deeper := [m for one in here for m in _models_under(one, part)]):
+            here = deeper
+    return {name for one in here for name in one.model_fields}
+
+
+def _models_under(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]]:
+    """Models of a field; and, since a union's tag stands in locations too, the model that has the tag."""
+    if part in model.model_fields:
+        yield from _models_in(model.model_fields[part].annotation)
+    elif (kind := model.model_fields.get("kind")) is not None and part in get_args(kind.annotation):
+        yield model
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

@@ -1,0 +1,84 @@
+"""Reading a YAML file, and finding the files that it names."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel
+
+from ekya.errors import UserError
+from ekya.files import user_errors
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_mapping(path: Path) -> Mapping[str, object]:
+    """The keys and values of a YAML file.
+
+    Raises:
+        UserError: there is no such file, or it is not YAML in UTF-8 with keys at its top.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; check the path")
+    try:
+        with user_errors(path):
+            text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+        raise UserError(f"{path}: {where} is not YAML ({error.problem}); correct that line") from error
+    except (yaml.YAMLError, ValueError) as error:
+        first_line = str(error).splitlines()[0]
+        raise UserError(f"{path}: this is not YAML ({first_line}); correct it") from error
+    if not isinstance(raw, Mapping):
+        raise UserError(f"{path}: a fleet file has keys at its top, such as 'streams:'; add them")
+    return raw
+
+
+def find_files(model: _Model, origin: str, folders: Sequence[Path]) -> _Model:
+    """The same with every path absolute; a relative one is looked for in the folders, in their order.
+
+    Raises:
+        UserError: a file is in none of them.
+    """
+    return model.model_copy(update=_found(model, origin, folders, ()))
+
+
+def _found(
+    model: BaseModel, origin: str, folders: Sequence[Path], keys: tuple[str, ...]
+) -> dict[str, object]:
+    def visit(value: object, keys: tuple[str, ...]) -> object:
+        match value:
+            case Path():
+                return _find(value, f"{origin}: {'.'.join(keys)}", folders)
+            case BaseModel():
+                return value.model_copy(update=_found(value, origin, folders, keys))
+            case tuple():
+                return tuple(visit(one, (*keys, *_name(one))) for one in value)
+            case _:
+                return value
+
+    return {name: visit(getattr(model, name), (*keys, name)) for name in type(model).model_fields}
+
+
+def _name(value: object) -> tuple[str, ...]:
+    """How an element of a list is called in an error: by its id where it has one."""
+    name = getattr(value, "id", None)
+    return (str(name),) if name is not None else ()
+
+
+def _find(path: Path, where: str, folders: Sequence[Path]) -> Path:
+    candidates = [folder / path.expanduser() for folder in folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    if any(candidate.is_dir() for candidate in candidates):
+        raise UserError(f"{where}: {path} is a folder; name a file in it")
+    raise UserError(
+        f"{where}: {path} does not exist; correct the path, which begins at {folders[0].resolve()}"
+    )

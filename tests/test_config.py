@@ -1,0 +1,287 @@
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.config import (
+    MIN_PREPARATION_GPU_S,
+    FleetConfig,
+    dump_fleet,
+    fleet_from_videos,
+    load_fleet,
+)
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.errors import UserError
+
+
+def fleet_dict():
+    return {
+        "name": "test",
+        "classes": ["person", "car"],
+        "gpus": 1.5,
+        "window_s": 24,
+        "windows": 2,
+        "golden": {"model": "resnext29", "weights": "golden.safetensors"},
+        "streams": [
+            {"id": "cam-2", "source": {"kind": "video", "files": ["a.mp4", "b.mp4"]}},
+            {"id": "cam-1", "source": {"kind": "synthetic_city", "seed": 3}},
+        ],
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("golden.safetensors", "a.mp4", "b.mp4"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def load(folder, raw, **changes):
+    (folder / "fleet.yaml").write_text(raw if isinstance(raw, str) else yaml.safe_dump(raw))
+    return load_fleet(folder / "fleet.yaml", changes)
+
+
+def refusal(folder, raw, **changes):
+    """The sentence, without the file that it must begin with; it must be one line."""
+    with pytest.raises(UserError) as caught:
+        load(folder, raw, **changes)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(str(folder / "fleet.yaml"))
+    return text.removeprefix(str(folder / "fleet.yaml")).removeprefix(": ")
+
+
+def changed(path, value):
+    """The test's fleet with one key set, which ``path`` leads to."""
+    raw = fleet_dict()
+    place = raw
+    for part in path[:-1]:
+        place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
+    place[path[-1]] = value
+    return raw
+
+
+def test_streams_are_sorted_and_paths_begin_at_the_files_folder(folder):
+    fleet = load(folder, fleet_dict())
+    assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
+    assert fleet.streams[1].source.files == (folder / "a.mp4", folder / "b.mp4")
+    assert fleet.golden.weights == folder / "golden.safetensors"
+    assert fleet.capacity_milli == 1500
+
+
+def test_paths_that_are_not_beside_the_file_are_looked_for_in_what_comes_with_ekya(folder, monkeypatch):
+    (folder / "shipped").mkdir()
+    (folder / "golden.safetensors").rename(folder / "shipped" / "golden.safetensors")
+    monkeypatch.setattr("ekya.config.shipped_root", lambda: folder / "shipped")
+    assert load(folder, fleet_dict()).golden.weights == folder / "shipped" / "golden.safetensors"
+
+
+def test_what_is_dumped_loads_to_the_same_fleet_from_any_folder(folder, tmp_path_factory):
+    fleet = load(folder, fleet_dict())
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "fleet.yaml"
+    elsewhere.write_text(dump_fleet(fleet))
+    assert load_fleet(elsewhere) == fleet
+    automatic = fleet.model_copy(update={"classes": None, "streams": fleet.streams[1:]})
+    elsewhere.write_text(dump_fleet(automatic))
+    assert load_fleet(elsewhere) == automatic
+
+
+def test_every_combination_of_the_lists_is_a_configuration(folder):
+    raw = fleet_dict() | {
+        "retraining": {"epochs": [8, 4], "trainable_blocks": [0, 1], "data_fractions": [1.0]},
+        "inference": {"every": [5, 1], "resolutions": [32]},
+    }
+    fleet = load(folder, raw)
+    assert fleet.retrain_configs() == (
+        RetrainConfig(4, 16, 0, 0, 1.0),
+        RetrainConfig(4, 16, 0, 1, 1.0),
+        RetrainConfig(8, 16, 0, 0, 1.0),
+        RetrainConfig(8, 16, 0, 1, 1.0),
+    )
+    assert fleet.inference_configs() == (InferenceConfig(1, 32), InferenceConfig(5, 32))
+
+
+def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):
+    assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
+    sentence = refusal(folder, fleet_dict(), gpus=0.1)
+    assert sentence.startswith(" with gpus from the command line: gpus: 0.1 is too little")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (["gpu"], 2, "gpu: there is no such key; did you mean gpus?"),
+        (["golden", "weight"], "x", "golden.weight: there is no such key; did you mean weights?"),
+        (
+            ["streams", 0, "source", "file"],
+            "a.mp4",
+            "streams.cam-2.source.file: there is no such key; did you mean files?",
+        ),
+        (
+            ["streams", 1, "source", "sed"],
+            1,
+            "streams.cam-1.source.sed: there is no such key; did you mean seed?",
+        ),
+        (["streams", 1, "source", "seed"], -1, "streams.cam-1.source.seed: -1 is too small; use at least 0"),
+        (["preparation", "share_milli"], -900, "preparation.share_milli: -900 is too small; use at least 1"),
+        (["preparation", "fraction"], 0.5, "preparation.fraction: 0.5 is too large; use at most 0.15"),
+        (["steal_milli"], -100, "steal_milli: -100 is too small; use at least 1"),
+        (["steal_milli"], 75, "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"),
+        (["gpus"], "many", "gpus: 'many' is not possible; write a number"),
+        (["gpus"], float("nan"), "gpus: nan is not possible; write a number that is not infinite"),
+        (["windows"], 0, "windows: 0 is too small; use at least 1"),
+        (["streams"], [], "streams: the list is empty; write at least one entry"),
+        (["streams"], 3, "streams: 3 is not possible; write a list"),
+        (["streams", 0, "id"], "cam-1", "streams: two streams are called cam-1; give each its own id"),
+        (
+            ["streams", 0, "source"],
+            {"kind": "vidio"},
+            "streams.cam-2.source: there is no kind 'vidio'; use one of 'synthetic_city', 'video'",
+        ),
+        (["streams", 0, "source"], {"files": []}, "streams.cam-2.source: kind is missing; add it"),
+        (["retraining", "epochs"], [4, 4], "retraining.epochs: a value stands there twice; keep one of them"),
+        (["retraining", "epochs"], [4, 0], "retraining.epochs[1]: 0 is too small; use at least 1"),
+        (["classes"], "automatic", "classes: write a list of names, or auto"),
+        (["classes"], "auto", "classes: auto is for real video, and cam-1 is none; list the names"),
+        (["golden", "model"], "vgg", None),
+        (["name"], "../up", "name: use letters, digits, '-', '_' and '.' only"),
+    ],
+)
+def test_a_bad_value_is_one_sentence_with_key_and_remedy(folder, path, value, sentence):
+    said = refusal(folder, changed(path, value))
+    if sentence is None:
+        assert said.startswith("golden.model: no golden model is called 'vgg'; use one of resnext29")
+    else:
+        assert said == sentence
+
+
+def test_a_missing_key_is_named(folder):
+    raw = fleet_dict()
+    del raw["window_s"]
+    assert refusal(folder, raw) == "window_s: this key is missing; add it"
+
+
+def test_further_errors_are_counted(folder):
+    assert refusal(folder, fleet_dict() | {"gpus": -1, "window_s": -1}).endswith("(and 1 more)")
+
+
+def test_an_id_that_is_no_file_name_is_refused(folder):
+    assert refusal(folder, changed(["streams", 0, "id"], "../cam")).startswith("streams.../cam.id: stream id")
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        (["streams", 0, "source", "files"], "streams.cam-2.source.files"),
+        (["golden", "weights"], "golden.weights"),
+        (["edge", "weights"], "edge.weights"),
+    ],
+)
+def test_a_missing_file_is_named_with_its_key(folder, path, key):
+    value = ["missing.mp4"] if path[-1] == "files" else "missing.mp4"
+    assert refusal(folder, changed(path, value)) == (
+        f"{key}: missing.mp4 does not exist; correct the path, which begins at {folder}"
+    )
+    value = ["."] if path[-1] == "files" else "."
+    assert refusal(folder, changed(path, value)) == f"{key}: . is a folder; name a file in it"
+
+
+def test_a_window_too_short_to_profile_says_what_would_do(folder):
+    sentence = refusal(folder, fleet_dict() | {"window_s": 1})
+    assert sentence.startswith("window_s: 1 is too short to profile 2 streams")
+    enough = float(sentence.split()[-1])
+    assert load(folder, fleet_dict() | {"window_s": enough})
+    refusal(folder, fleet_dict() | {"window_s": enough - 0.2})
+    assert enough * 0.15 * 0.9 >= 2 * MIN_PREPARATION_GPU_S
+
+
+def test_too_few_gpus_for_the_streams_says_what_would_do(folder):
+    sentence = refusal(folder, fleet_dict() | {"gpus": 0.95})
+    assert "use at least 1, or a smaller preparation.share_milli" in sentence
+    assert load(folder, fleet_dict() | {"gpus": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: x\nstreams: [\n", "line 3, column 1 is not YAML"),
+        ("name: x\n\tgpus: 1\n", "line 2, column 1 is not YAML"),
+        ("", "a fleet file has keys at its top, such as 'streams:'; add them"),
+        ("- a\n- b\n", "a fleet file has keys at its top, such as 'streams:'; add them"),
+        ("name: 2024-99-99\n", "this is not YAML (month must be in 1..12); correct it"),
+        ("1: 2\n", "1: a key has to be text; remove it"),
+    ],
+)
+def test_what_is_not_a_mapping_in_yaml_is_refused(folder, text, sentence):
+    assert refusal(folder, text).startswith(sentence)
+
+
+def test_what_is_no_utf8_or_no_file_is_refused(folder):
+    (folder / "fleet.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(UserError, match="byte 9 is not UTF-8; save the file as UTF-8 text"):
+        load_fleet(folder / "fleet.yaml")
+    with pytest.raises(UserError, match=r"none.yaml: there is no such file; check the path"):
+        load_fleet(folder / "none.yaml")
+    with pytest.raises(UserError, match="this is a folder, not a file"):
+        load_fleet(folder)
+
+
+KEYS = st.sampled_from([*FleetConfig.model_fields, "id", "source", "kind"])
+SCALARS = st.none() | st.booleans() | st.floats() | st.sampled_from(["auto", "a.mp4", "video", "1"])
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25)
+@given(TREES)
+def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, value):
+    folder = tmp_path_factory.getbasetemp()
+    for key in ("streams", "golden", "gpus", "classes"):
+        try:
+            load(folder, fleet_dict() | {key: value})
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
+    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
+    golden = folder / "golden.onnx"
+    golden.write_bytes(b"")
+    fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
+    assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
+    assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
+    assert (fleet.golden.model, fleet.golden.weights) == ("fastestdet", golden)
+    assert (fleet.classes, fleet.windows, fleet.window_s) == (None, None, 10.0)
+    assert fleet.edge.weights == folder / "golden.safetensors"
+    assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
+
+
+def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
+    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
+    assert (golden.model, golden.weights) == (name, None)
+    golden = fleet_from_videos([[folder / "a.mp4"]], f"{name}={folder / 'b.mp4'}").golden
+    assert (golden.model, golden.weights) == (name, folder / "b.mp4")
+    with pytest.raises(UserError, match=r"command line: golden.weights: none.onnx does not exist"):
+        fleet_from_videos([[folder / "a.mp4"]], "none.onnx")
+    with pytest.raises(UserError, match=r"command line: streams.cam-1.source.files: c.mp4 does not exist"):
+        fleet_from_videos([[Path("c.mp4")]], name)
+
+
+def test_videos_fit_one_core(folder, monkeypatch):
+    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.config.usable_cores", lambda: 1)
+    fleet = fleet_from_videos([[folder / "a.mp4"]] * 3, "fasterrcnn_mobilenet_v3_large_320_fpn")
+    assert fleet.capacity_milli == 1000
+
+
+def shipped_fleet(folder):
+    path = folder / "shipped.yaml"
+    path.write_text(yaml.safe_dump(fleet_dict() | {"edge": {"weights": "golden.safetensors"}}))
+    return path
