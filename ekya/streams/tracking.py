@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.boxes import iou_matrix
+
 _SMOOTHING = 0.5
 
 
@@ -75,7 +77,8 @@ class IouTracker:
         """(track, box) rows with the best overlap first, each used once."""
         if not self._tracks or not len(boxes):
             return []
-        overlap = _iou(np.stack([track.predicted() for track in self._tracks]), boxes.astype(np.float64))
+        predicted = np.stack([track.predicted() for track in self._tracks]).astype(np.float32)
+        overlap = iou_matrix(predicted, boxes)
         rows, columns = np.nonzero(overlap >= self.min_iou)
         order = np.argsort(-overlap[rows, columns], kind="stable")
         taken_rows: set[int] = set()
@@ -87,15 +90,3 @@ class IouTracker:
                 taken_columns.add(column)
                 pairs.append((row, column))
         return pairs
-
-
-def _iou(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, M) overlap. ``streams`` may not import ``labeling``, which has the same for its own use."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.prod(np.clip(high - low, 0.0, None), axis=2)
-    area_a = np.prod(np.clip(a[:, 2:] - a[:, :2], 0.0, None), axis=1)
-    area_b = np.prod(np.clip(b[:, 2:] - b[:, :2], 0.0, None), axis=1)
-    union = area_a[:, None] + area_b[None, :] - shared
-    result: NDArray[np.float64] = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return result

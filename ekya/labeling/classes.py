@@ -1,0 +1,58 @@
+"""Which classes a fleet should know, where its file does not say."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from ekya.labeling.detections import Detector
+from ekya.labeling.golden_detector import BACKGROUND
+from ekya.streams.frame import Frame, Truth
+
+_LEAST_PART = 0.02
+
+
+class _Readable(Protocol):
+    """A ``StreamSource``, or a ``SourceProcess`` around one."""
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """All frames in order."""
+
+
+def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: int = 60) -> tuple[str, ...]:
+    """The classes that a detector sees, and ``background``.
+
+    Args:
+        detector: the golden one.
+        sources: the fleet's cameras; a class that one of them shows is the fleet's.
+        sample_frames: about so many frames of each, spread evenly over all of it, are looked at.
+
+    Returns:
+        Names in the detector's order, each at least a fiftieth of some camera's objects, and
+        ``background`` last.
+    """
+    occurs = np.zeros(len(detector.names), dtype=np.bool_)
+    for source in sources:
+        counts = np.zeros(len(detector.names), dtype=np.int64)
+        for frame in _spread(source, sample_frames):
+            np.add.at(counts, detector.detect(frame.image).classes, 1)
+        occurs |= (counts > 0) & (counts >= _LEAST_PART * counts.sum())
+    return (*(name for name, here in zip(detector.names, occurs, strict=True) if here), BACKGROUND)
+
+
+def _spread(source: _Readable, count: int) -> list[Frame]:
+    """Between ``count`` and twice as many frames at equal distances, if there are so many.
+
+    How many frames there are shows only at the end, since a file's own count is a hint. So every
+    frame is kept at first, then every second, every fourth, and so on.
+    """
+    kept: list[Frame] = []
+    stride = 1
+    for at, (frame, _) in enumerate(source.frames()):
+        if at % stride:
+            continue
+        kept.append(frame)
+        if len(kept) > 2 * count:
+            kept = kept[::2]
+            stride *= 2
+    return kept

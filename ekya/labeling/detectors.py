@@ -1,0 +1,43 @@
+"""Detectors by name."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from ekya.errors import UserError
+from ekya.labeling.detections import Detector
+from ekya.labeling.fastestdet import FastestDet
+from ekya.labeling.torchvision_detectors import TORCHVISION_DETECTORS, TorchvisionDetector
+
+FASTESTDET = "fastestdet"
+
+GOLDEN_SCORE = 0.6
+PROPOSAL_SCORE = 0.4
+
+
+def _fastestdet(weights: Path | None, min_score: float) -> Detector:
+    if weights is None:
+        raise UserError(f"{FASTESTDET} has no download; give its ONNX file under the key 'weights'.")
+    return FastestDet(weights, min_score)
+
+
+def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
+    return TorchvisionDetector(name, weights, min_score)
+
+
+DETECTORS: Mapping[str, Callable[[Path | None, float], Detector]] = {
+    FASTESTDET: _fastestdet,
+    **{name: partial(_torchvision, name) for name in TORCHVISION_DETECTORS},
+}
+"""How to open each detector: weights (None for its own download) and the least score of a detection."""
+
+
+def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> Detector:
+    """A detector by name.
+
+    Raises:
+        UserError: no such name, or the weights cannot be had or do not fit.
+    """
+    if name not in DETECTORS:
+        raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
+    return DETECTORS[name](weights, min_score)

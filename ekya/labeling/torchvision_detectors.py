@@ -1,0 +1,76 @@
+"""torchvision's COCO detectors as golden models."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import get_model
+
+from ekya.labeling.coco import coco_categories, coco_names
+from ekya.labeling.detections import Detections
+from ekya.labeling.weights import load_weights
+
+TORCHVISION_DETECTORS = (
+    "fasterrcnn_resnet50_fpn_v2",
+    "fasterrcnn_mobilenet_v3_large_320_fpn",
+    "ssdlite320_mobilenet_v3_large",
+    "retinanet_resnet50_fpn_v2",
+)
+"""The models that may be named, from torchvision's detection models with COCO weights."""
+
+
+class TorchvisionDetector:
+    """A ``Detector``; its own resizing, normalisation and suppression are torchvision's."""
+
+    def __init__(self, name: str, weights: Path | None, min_score: float = 0.5) -> None:
+        """Build and fill the model.
+
+        Args:
+            name: one of ``TORCHVISION_DETECTORS``.
+            weights: a local file, or None for torchvision's download.
+            min_score: detections below are dropped.
+
+        Raises:
+            UserError: the weights cannot be had or do not fit.
+        """
+        categories = coco_categories()
+        self._names = coco_names()
+        # torchvision counts with the background and with numbers that COCO dropped; -1 stands for those.
+        index = {name: row for row, name in enumerate(self._names)}
+        self._class_of = np.asarray([index.get(name, -1) for name in categories], dtype=np.int64)
+        self._min_score = min_score
+        self._operations: dict[tuple[int, int], int] = {}
+        self._model: nn.Module = get_model(
+            name, weights=None, weights_backbone=None, num_classes=len(categories)
+        )
+        load_weights(self._model, name, weights)
+        self._model.eval()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """COCO's 80 classes."""
+        return self._names
+
+    def detect(self, image: NDArray[np.uint8]) -> Detections:
+        """Objects in an (H, W, 3) uint8 BGR picture."""
+        rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
+        with torch.inference_mode():
+            found = self._model([torch.from_numpy(rgb).float() / 255])[0]
+        classes = self._class_of[found["labels"].numpy()]
+        scores = found["scores"].numpy().astype(np.float32)
+        keep = (classes >= 0) & (scores >= self._min_score)
+        order = np.flatnonzero(keep)[np.argsort(-scores[keep], kind="stable")]
+        return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).take(order)
+
+    def operations_per_frame(self, shape: tuple[int, ...]) -> int:
+        """Counted once a shape, on grey noise: a two-stage model does more where it sees more."""
+        size = (int(shape[0]), int(shape[1]))
+        if size not in self._operations:
+            noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                self._model([noise])
+            self._operations[size] = int(counter.get_total_flops())
+        return self._operations[size]
