@@ -38,6 +38,7 @@ class Told:
         shares: as they were commanded, whenever they changed.
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
         swaps: models that came into service.
+        served: retrainings of which at least one checkpoint came into service.
         stalls_us: how long each swap held inference up.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
     """
@@ -47,6 +48,7 @@ class Told:
     shares: tuple[ShareSample, ...]
     retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
+    served: frozenset[JobId]
     stalls_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
     labelling_gpu_s: float
@@ -83,6 +85,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             for event in events
             if isinstance(event, ev.ModelSwapped)
         ),
+        served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         stalls_us=tuple(event.stall_us for event in events if isinstance(event, ev.ModelSwapped)),
         set_aside=tuple(
             (command.stream, command.reason)
@@ -188,26 +191,17 @@ def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, 
 
 def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: WindowSpan) -> WindowOutcome:
     runs = [run for run in told.retrainings if run.stream == stream and run.window == window.index]
-    made_in_window = [
-        swap for swap in told.swaps if swap.stream == stream and _within(swap.t_us, window, runs)
-    ]
     retrain_milli, inference_milli = mean_shares(told.shares, stream, window.start_us, window.end_us)
     return WindowOutcome(
         stream=stream,
         index=window.index,
-        retrained=bool(runs and made_in_window),
+        retrained=any(run.job in told.served for run in runs),
         gamma=runs[0].config if runs else None,
         inference=_longest_inference(turns, stream, window),
         retrain_share_milli=retrain_milli,
         inference_share_milli=inference_milli,
         reason=_reason(turns, stream, window),
     )
-
-
-def _within(t_us: int, window: WindowSpan, runs: Sequence[RetrainRun]) -> bool:
-    """Whether a swap belongs to a window's retraining; one that its end stopped swaps just after it."""
-    slack_us = round(0.1 * (window.end_us - window.start_us)) if runs else 0
-    return window.start_us < t_us <= window.end_us + slack_us
 
 
 def _longest_inference(

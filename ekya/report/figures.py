@@ -25,6 +25,7 @@ _WIDTH_IN = 11.0
 _PANEL_IN = 1.35
 _SHARES_IN = 2.1
 _HEAD_IN = 0.95
+_TITLE_IN = 0.36
 _FOOT_IN = 0.6
 _ONE_COLUMN_STREAMS = 6
 # Of a window: the span over which the line is averaged, so that it is calm but still falls and jumps.
@@ -32,7 +33,7 @@ _SMOOTHING = 1 / 15
 _DASHES = (0, (3, 1.5))
 
 
-def draw_timeline(timeline: RunTimeline, title: str, theme: Theme = LIGHT) -> bytes:
+def draw_timeline(timeline: RunTimeline, title: str = "", theme: Theme = LIGHT) -> bytes:
     """A PNG: one panel a stream with its accuracy, and below them who had which share.
 
     The same input gives the same bytes. With more streams than there are colours, the shares are
@@ -40,7 +41,7 @@ def draw_timeline(timeline: RunTimeline, title: str, theme: Theme = LIGHT) -> by
 
     Args:
         timeline: at least one window and one stream.
-        title: one line.
+        title: one line; empty where the page around the figure has one.
         theme: colours.
     """
     streams = timeline.streams
@@ -48,7 +49,8 @@ def draw_timeline(timeline: RunTimeline, title: str, theme: Theme = LIGHT) -> by
         1 if len(streams) <= _ONE_COLUMN_STREAMS else 2 if len(streams) <= 2 * _ONE_COLUMN_STREAMS else 3
     )
     rows = ceil(len(streams) / columns)
-    height = _HEAD_IN + rows * _PANEL_IN + _SHARES_IN + _FOOT_IN
+    head = _HEAD_IN if title else _HEAD_IN - _TITLE_IN
+    height = head + rows * _PANEL_IN + _SHARES_IN + _FOOT_IN
     figure = Figure(figsize=(_WIDTH_IN, height), dpi=_DPI, facecolor=theme.page)
     FigureCanvasAgg(figure)
     wide = columns == 1
@@ -58,7 +60,7 @@ def draw_timeline(timeline: RunTimeline, title: str, theme: Theme = LIGHT) -> by
         height_ratios=[_PANEL_IN] * rows + [_SHARES_IN],
         left=0.065,
         right=0.885 if wide else 0.975,
-        top=1 - _HEAD_IN / height,
+        top=1 - head / height,
         bottom=_FOOT_IN / height,
         hspace=0.24 if wide else 0.5,
         wspace=0.2,
@@ -72,7 +74,7 @@ def draw_timeline(timeline: RunTimeline, title: str, theme: Theme = LIGHT) -> by
             _number_windows(axes, timeline, theme)
     _draw_shares(figure.add_subplot(grid[rows, :]), timeline, theme, wide=wide)
     figure.text(0.012, 1 - 0.26 / height, title, color=theme.ink, fontsize=13, fontweight="bold", va="center")
-    _legend(figure, timeline, theme, top=1 - 0.42 / height)
+    _legend(figure, timeline, theme, top=1 - (head - 0.53) / height)
     buffer = io.BytesIO()
     # Without the name of the library's version, so that equal runs give equal files.
     figure.savefig(buffer, format="png", dpi=_DPI, facecolor=theme.page, metadata={"Software": None})

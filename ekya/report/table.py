@@ -22,9 +22,9 @@ def run_table(
     """
     table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
     table.add_column("Stream")
-    for name in ("Accuracy", "Balanced", "Without retraining", "Gain", "Retrainings", "Retraining share"):
+    for name in ("Accuracy", "Balanced", "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
-    table.add_column("Inference share", justify="right")
+    table.add_column("Inference\nshare", justify="right")
     without = dict(without_retraining or {})
     for stream, values in summary["streams"].items():
         windows = values["windows"]

@@ -1,0 +1,114 @@
+"""``report.html``: one file that needs nothing else, to be read in a browser or sent to somebody."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ekya.core.ids import StreamId
+from ekya.report import words
+
+_TEMPLATE = "report.html.j2"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportFigure:
+    """A figure in the report.
+
+    Attributes:
+        title: heading above it.
+        caption: what it shows, for readers and for those who cannot see it.
+        light_png: PNG for a light page.
+        dark_png: the same for a dark page, where there is one.
+    """
+
+    title: str
+    caption: str
+    light_png: bytes
+    dark_png: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleCrop:
+    """A picture of one object and what was said about it.
+
+    Attributes:
+        stream: where it was seen.
+        caption: for example ``window 3: called car, is truck``.
+        png: the picture.
+        correct: whether the answer was right.
+    """
+
+    stream: StreamId
+    caption: str
+    png: bytes
+    correct: bool
+
+
+def render_report(
+    name: str,
+    summary: Mapping[str, Any],
+    figures: Sequence[ReportFigure] = (),
+    crops: Sequence[SampleCrop] = (),
+    without_retraining: Mapping[StreamId, float | None] | None = None,
+) -> str:
+    """The whole page. Every text is escaped; no address outside the page is named.
+
+    Args:
+        name: of the run.
+        summary: as ``measuring.summary`` builds it.
+        figures: in the order in which they appear.
+        crops: are shown by stream, in the order given.
+        without_retraining: mean accuracy by stream of a run on the same frames that never retrained.
+    """
+    environment = Environment(
+        loader=PackageLoader("ekya.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=words.percent,
+        share=words.share,
+        gamma=words.gamma,
+        inference=words.inference,
+        gain=words.gain,
+        png=_inlined,
+        number=_number,
+    )
+    by_stream = groupby(sorted(crops, key=lambda crop: crop.stream), key=lambda crop: crop.stream)
+    return environment.get_template(_TEMPLATE).render(
+        name=name,
+        run=summary,
+        figures=figures,
+        crops=[(stream, list(group)) for stream, group in by_stream],
+        without=dict(without_retraining or {}),
+        host=list(_flat(summary["host"])),
+    )
+
+
+def _inlined(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _number(value: float | None) -> str:
+    return words.NONE if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Nested values as lines: ``planning_ms p50``."""
+    lines: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _flat(value, f"{before}{key} ")
+        elif isinstance(value, bool | str):
+            lines.append((before + key, str(value)))
+        elif value is None or isinstance(value, int | float):
+            lines.append((before + key, _number(value)))
+        else:
+            lines.append((before + key, ", ".join(map(str, value))))
+    return lines

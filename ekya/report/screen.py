@@ -1,0 +1,211 @@
+"""What a person sees while a run goes on: a live table, or plain lines where there is no terminal."""
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.units import us_to_seconds
+from ekya.report.words import NONE, percent, share
+
+_LOG = logging.getLogger(__name__)
+
+_REFRESH_PER_S = 4
+_GOOD, _FAIR = 0.85, 0.70
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenRow:
+    """One stream at one moment.
+
+    Attributes:
+        stream: which.
+        status: in a word or two, for example ``serving``, ``labelling`` or ``set aside``.
+        accuracy_now: estimated accuracy of the model that serves, None before the first labels.
+        accuracy_mean: mean of the estimates so far, over time.
+        training: γ that is being trained, None where nothing is.
+        training_progress: part of that retraining that is done, in [0, 1]; None where it is not known.
+        inference: λ, None before the first plan.
+        retrain_share_milli, inference_share_milli: as granted.
+    """
+
+    stream: StreamId
+    status: str
+    accuracy_now: float | None
+    accuracy_mean: float | None
+    training: RetrainConfig | None
+    training_progress: float | None
+    inference: InferenceConfig | None
+    retrain_share_milli: int
+    inference_share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenState:
+    """The whole screen at one moment.
+
+    Attributes:
+        now_us: run time.
+        window, window_count: the open window, from 0, and how many there will be; None if unknown.
+        window_start_us, window_end_us: of the open window.
+        capacity_milli: share of all GPUs together.
+        rows: in the order in which they are shown.
+        note: one line below, for example where the dashboard is; empty for none.
+    """
+
+    now_us: int
+    window: int
+    window_count: int | None
+    window_start_us: int
+    window_end_us: int
+    capacity_milli: int
+    rows: tuple[ScreenRow, ...]
+    note: str = ""
+
+    @property
+    def window_progress(self) -> float:
+        """Part of the window that is over, in [0, 1]."""
+        length_us = self.window_end_us - self.window_start_us
+        return min(1.0, max(0.0, (self.now_us - self.window_start_us) / length_us)) if length_us > 0 else 0.0
+
+
+class Screen(Protocol):
+    """Shows one state after the other, from ``with`` until its end."""
+
+    def __enter__(self) -> "Screen": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: ScreenState) -> None:
+        """Shows this state. Cheap enough to be called several times a second."""
+
+
+def open_screen(console: Console) -> Screen:
+    """A live table on a terminal, plain log lines anywhere else."""
+    return LiveScreen(console) if console.is_terminal else PlainScreen()
+
+
+class LiveScreen:
+    """A table that is drawn anew in place. Log lines through the same console appear above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=_REFRESH_PER_S)
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, state: ScreenState) -> None:
+        """Shows this state at the next refresh."""
+        self._live.update(draw(state))
+
+
+class PlainScreen:
+    """Logs what changed: a line for each window, each retraining that starts or ends, each new status."""
+
+    def __init__(self) -> None:
+        self._window: int | None = None
+        self._rows: dict[StreamId, ScreenRow] = {}
+
+    def __enter__(self) -> "PlainScreen":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, state: ScreenState) -> None:
+        """Logs the differences from the state before."""
+        at = f"{us_to_seconds(state.now_us):.1f} s"
+        if state.window != self._window:
+            now = ", ".join(f"{row.stream} {percent(row.accuracy_now)}" for row in state.rows)
+            _LOG.info("%s: %s; accuracy %s", at, _window_name(state), now)
+            self._window = state.window
+        for row in state.rows:
+            for line in _changes(self._rows.get(row.stream), row):
+                _LOG.info("%s: %s %s", at, row.stream, line)
+            self._rows[row.stream] = row
+
+
+def draw(state: ScreenState) -> RenderableType:
+    """The screen as a rich renderable."""
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(_window_name(state), style="bold"),
+        ProgressBar(total=1.0, completed=state.window_progress, width=30),
+        f"{us_to_seconds(max(0, state.window_end_us - state.now_us)):.0f} s left",
+        _shares_in_use(state),
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, justify in (("Stream", "left"), ("Now", "right"), ("Mean", "right"), ("Inference", "left")):
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "Inference")
+    table.add_column("Share", justify="right")
+    table.add_column("Training", ratio=1)
+    table.add_column("Share", justify="right")
+    for row in state.rows:
+        table.add_row(
+            Text(row.stream),
+            Text(percent(row.accuracy_now), style=_color(row.accuracy_now)),
+            Text(percent(row.accuracy_mean), style=_color(row.accuracy_mean)),
+            Text(row.inference.name if row.inference else NONE),
+            share(row.inference_share_milli),
+            _training(row),
+            share(row.retrain_share_milli) if row.training else "",
+        )
+    parts: list[RenderableType] = [head, Text(), table]
+    if state.note:
+        parts += [Text(), Text(state.note, style="dim")]
+    return Group(*parts)
+
+
+def _training(row: ScreenRow) -> Text:
+    if row.training is None:
+        return Text(row.status, style="dim")
+    done = "" if row.training_progress is None else f"{100 * row.training_progress:3.0f}%  "
+    return Text(done + row.training.name)
+
+
+def _shares_in_use(state: ScreenState) -> Text:
+    used = sum(row.inference_share_milli + row.retrain_share_milli for row in state.rows)
+    return Text(f"{used / 1000:.2f} of {state.capacity_milli / 1000:g} GPUs given out", style="dim")
+
+
+def _window_name(state: ScreenState) -> str:
+    # By its index, as in the summary and in the report.
+    last = "" if state.window_count is None else f" (last: {state.window_count - 1})"
+    return f"window {state.window}{last}"
+
+
+def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
+    lines = []
+    earlier = before.training if before else None
+    if earlier is not None and now.training != earlier:
+        lines.append(f"stopped training {earlier.name}; accuracy now {percent(now.accuracy_now)}")
+    if now.training is not None and now.training != earlier:
+        shares = f"share {share(now.retrain_share_milli)}, inference {share(now.inference_share_milli)}"
+        lines.append(f"trains {now.training.name}; {shares}")
+    if before is not None and now.status != before.status:
+        lines.append(f"is {now.status}")
+    return lines
+
+
+def _color(accuracy: float | None) -> str:
+    if accuracy is None:
+        return "dim"
+    return "green" if accuracy >= _GOOD else "yellow" if accuracy >= _FAIR else "red"
