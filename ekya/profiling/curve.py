@@ -37,8 +37,8 @@ from scipy.optimize import nnls
 LEAST_ERROR = 1e-3
 """No few dozen crops can show a smaller error; keeps the inverse finite."""
 
-ASYMPTOTES = 25
-"""Grid points for b2."""
+COARSE, FINE = 7, 4
+"""Grid points for b2: over its whole range, and then on either side of the best of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +150,41 @@ def _solve(
     error = np.maximum(1.0 - y, LEAST_ERROR)
     scale = float(x[-1]) if x[-1] > 0.0 else 1.0
     design = np.column_stack([x / scale, np.ones_like(x)])
-    best: tuple[float, float, float] = (0.0, 1.0 / float(error[-1]), 0.0)
-    best_cost = math.inf
-    for b2 in np.linspace(0.98 * float(error.min()), 0.0, ASYMPTOTES):
-        part = error - b2
-        rows = weights * part**2
-        solution, _ = nnls(design * rows[:, None], rows / part)
-        inverse = design @ solution
-        if inverse.min() <= 0.0:
-            continue
-        cost = float(np.sum((weights * (1.0 / inverse + b2 - error)) ** 2))
-        if cost < best_cost - 1e-12:
-            best, best_cost = (float(solution[0]) / scale, float(solution[1]), float(b2)), cost
-    return best
+    largest = 0.98 * float(error.min())
+    spacing = largest / (COARSE - 1)
+    coarse = [_solve_for(b2, design, error, weights) for b2 in np.linspace(largest, 0.0, COARSE)]
+    middle = _best(coarse).b2
+    near = middle + spacing * np.linspace(1.0, -1.0, 2 * FINE + 1)
+    fine = [_solve_for(float(b2), design, error, weights) for b2 in near if 0.0 <= b2 <= largest]
+    best = _best([*coarse, *fine])
+    return best.b0 / scale, best.b1, best.b2
+
+
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    b0: float
+    b1: float
+    b2: float
+    cost: float
+
+
+def _solve_for(
+    b2: float, design: NDArray[np.float64], error: NDArray[np.float64], weights: NDArray[np.float64]
+) -> _Solution:
+    part = error - b2
+    rows = weights * part**2
+    (b0, b1), _ = nnls(design * rows[:, None], rows / part)
+    inverse = design @ np.array([b0, b1])
+    if inverse.min() <= 0.0:
+        return _Solution(0.0, 1.0 / float(part[-1]), b2, math.inf)
+    residual = weights * (1.0 / inverse - part)
+    return _Solution(float(b0), float(b1), float(b2), float(residual @ residual))
+
+
+def _best(solutions: Sequence[_Solution]) -> _Solution:
+    """The least cost; what differs by rounding alone goes to the larger b2, which promises less."""
+    least = min(solution.cost for solution in solutions)
+    return max((s for s in solutions if s.cost <= least + 1e-12), key=lambda s: s.b2)
 
 
 def _reliability(seen: float, y: NDArray[np.float64], validation_crops: int | None) -> float:

@@ -37,8 +37,13 @@ class ProfileHistory:
     memory_windows: int = 6
 
     def with_observation(self, observation: Observation) -> "ProfileHistory":
-        """This history and one more, with what is too old forgotten."""
-        kept = (*self.observations, observation)
+        """This history and one more, with what is too old forgotten.
+
+        It takes the place of an earlier one of the same γ and window: what was measured replaces
+        what was profiled.
+        """
+        same = (observation.window, observation.config)
+        kept = (*(o for o in self.observations if (o.window, o.config) != same), observation)
         newest = max(o.window for o in kept)
         recent = tuple(o for o in kept if o.window > newest - self.memory_windows)
         return ProfileHistory(recent, self.memory_windows)

@@ -1,0 +1,126 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.profiling.curve import FitLimits, LearningCurve, fit
+
+accuracies = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
+TRUSTING = FitLimits(gain_per_doubling=100.0)
+
+
+def true_curve(x, start=0.5, end=0.9, half=300):
+    return start + (end - start) * x / (x + half)
+
+
+def steps(count, crops=64):
+    return [crops * index for index in range(count)]
+
+
+@settings(max_examples=60)
+@given(accuracies, st.sampled_from([None, 20, 200]))
+def test_any_points_give_a_curve_that_never_falls_and_stays_an_accuracy(points, crops):
+    curve = fit(steps(len(points)), points, validation_crops=crops)
+    values = [curve.accuracy_at(x) for x in np.linspace(0, 5000, 60)]
+    assert all(0.0 <= value <= 1.0 for value in values)
+    assert all(b >= a - 1e-12 for a, b in pairwise(values))
+
+
+@settings(max_examples=30)
+@given(accuracies, st.sampled_from([0.01, 50.0]))
+def test_the_unit_of_work_does_not_matter(points, unit):
+    plain = fit(steps(len(points)), points)
+    scaled = fit([x * unit for x in steps(len(points))], points)
+    assert scaled.accuracy_at(1000 * unit) == pytest.approx(plain.accuracy_at(1000), abs=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.2, 0.9), min_size=2, max_size=7), st.sampled_from([None, 20]))
+def test_a_doubling_of_the_work_adds_at_most_half_of_what_came_before(points, crops):
+    curve = fit(steps(len(points)), points, validation_crops=crops)
+    last = curve.last_x
+    seen = max(0.0, curve.accuracy_at(last) - points[0])
+    assert (
+        curve.accuracy_at(2 * last) - curve.accuracy_at(last)
+        <= max(0.5 * (curve.accuracy_at(last) - curve.accuracy_at(0)), 0.5 * seen) + 1e-9
+    )
+
+
+def test_points_on_a_curve_are_met_and_continued():
+    xs = steps(6, crops=150)
+    curve = fit(xs, [true_curve(x) for x in xs], limits=TRUSTING)
+    for x in (0, 300, 750, 1500, 3000):
+        assert curve.accuracy_at(x) == pytest.approx(true_curve(x), abs=0.01)
+
+
+def test_more_work_is_worth_more_but_not_everything():
+    xs = steps(6)
+    curve = fit(xs, [true_curve(x) for x in xs], validation_crops=200)
+    assert curve.accuracy_at(320) + 0.03 < curve.accuracy_at(1600) < 0.95
+
+
+@pytest.mark.parametrize("points", [[0.7], [0.7, 0.7], [0.7] * 6, [0.7, 0.69, 0.68, 0.67], [0.9, 0.7, 0.5]])
+def test_what_does_not_rise_is_continued_flat(points):
+    curve = fit(steps(len(points)), points)
+    assert curve.accuracy_at(10_000) == pytest.approx(curve.accuracy_at(0), abs=1e-9)
+    assert min(points) <= curve.accuracy_at(0) <= max(points)
+
+
+def test_a_new_head_begins_below_the_old_one_and_is_judged_by_its_rise():
+    points = [0.70, 0.40, 0.50, 0.58, 0.64, 0.68]
+    assert fit(steps(6), points).accuracy_at(1280) > 0.72
+
+
+def test_few_validation_crops_are_believed_less():
+    points = [0.50, 0.56, 0.60, 0.62]
+    beyond = {
+        crops: (curve := fit(steps(4), points, validation_crops=crops)).accuracy_at(2000)
+        - curve.accuracy_at(curve.last_x)
+        for crops in (10, 40, 1000)
+    }
+    assert 0.0 < beyond[10] < beyond[40] < beyond[1000]
+    assert beyond[10] < 0.5 * beyond[1000]
+
+
+def test_perfect_points_need_no_special_case():
+    assert fit(steps(4), [1.0] * 4).accuracy_at(1000) == pytest.approx(1.0, abs=2e-3)
+    assert fit(steps(4), [0.0] * 4).accuracy_at(1000) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_earlier_window_tells_what_noise_hides():
+    """Flat and few points alone promise nothing; last week's training of this family went up."""
+    points = [0.60, 0.62, 0.59, 0.61]
+    prior = LearningCurve(b0=0.004, b1=2.0, b2=0.05, last_x=2000.0, reliability=1.0, doubling_gain=0.1)
+    alone = fit(steps(4), points, validation_crops=20).accuracy_at(1200)
+    helped = fit(steps(4), points, validation_crops=20, prior=prior).accuracy_at(1200)
+    full = 0.61 + prior.accuracy_at(1200) - prior.accuracy_at(192)
+    assert alone + 0.02 < helped < full
+
+
+@pytest.mark.parametrize(
+    ("xs", "points"), [([], []), ([0, 1], [0.5]), ([1, 1], [0.5, 0.5]), ([0], [1.2]), ([-1], [0.5])]
+)
+def test_impossible_points_are_refused(xs, points):
+    with pytest.raises(ValueError, match=r"curve|accuracies"):
+        fit(xs, points)
+
+
+def test_estimates_miss_by_about_the_noise_of_the_validation_and_hardly_lean():
+    """5 epochs on 64 of 160 crops, 60 crops to validate on: their noise alone is 6 points.
+
+    The paper reports a median absolute error of 5.8% and little bias (§6.4).
+    """
+    rng = np.random.default_rng(7)
+    errors = []
+    for _ in range(120):
+        start = rng.uniform(0.4, 0.75)
+        end = min(0.97, start + rng.uniform(0.0, 0.4))
+        half = rng.uniform(100, 1500)
+        xs = steps(6)
+        seen = [rng.binomial(60, true_curve(x, start, end, half)) / 60 for x in xs]
+        error = fit(xs, seen, validation_crops=60).accuracy_at(8 * 160) - true_curve(1280, start, end, half)
+        errors.append(error)
+    assert np.median(np.abs(errors)) < 0.075
+    assert abs(np.mean(errors)) < 0.04

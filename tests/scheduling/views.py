@@ -1,0 +1,99 @@
+"""Views for tests: drawn by hypothesis, or written by hand from the paper."""
+
+from hypothesis import strategies as st
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+
+V100 = SpeedCurve(((0, 0.0), (100, 0.36), (200, 0.51), (300, 0.65), (500, 0.83), (1000, 1.0)))
+"""About what the first public implementation measured on a V100."""
+
+GAMMAS = tuple(
+    RetrainConfig(epochs, 16, head, blocks, fraction)
+    for epochs in (2, 4, 8)
+    for head in (0, 64)
+    for blocks in (0, 1)
+    for fraction in (0.5, 1.0)
+)
+
+accuracies = st.integers(0, 100).map(lambda percent: percent / 100)
+
+
+@st.composite
+def stream_views(draw, index):
+    lambdas = draw(
+        st.lists(
+            st.builds(
+                InferenceOption,
+                st.sampled_from([InferenceConfig(k, side) for k in (1, 2, 5, 10) for side in (16, 32)]),
+                accuracies,
+                st.integers(0, 1500),
+            ),
+            min_size=1,
+            max_size=5,
+            unique_by=lambda option: option.config,
+        )
+    )
+    gammas = tuple(
+        RetrainOption(config, draw(accuracies), draw(st.floats(0.01, 200.0)))
+        for config in draw(st.lists(st.sampled_from(GAMMAS), max_size=4, unique=True))
+    )
+    running = None
+    if gammas and draw(st.booleans()):
+        running = RunningRetraining(JobId(index), gammas[0], draw(st.integers(0, 1000)))
+        gammas = ()
+    return StreamView(StreamId(f"cam-{index}"), draw(accuracies), gammas, tuple(lambdas), running)
+
+
+@st.composite
+def window_views(draw):
+    count = draw(st.integers(0, 4))
+    quantum = draw(st.sampled_from([20, 50, 100, 250]))
+    now_us = draw(st.integers(0, 10_000_000))
+    return WindowView(
+        now_us=now_us,
+        window_end_us=now_us + draw(st.integers(0, 120_000_000)),
+        capacity_milli=draw(st.integers(0, 5000)),
+        quantum_milli=quantum,
+        steal_milli=quantum * draw(st.integers(1, 3)),
+        min_accuracy=draw(st.sampled_from([0.0, 0.2, 0.4])),
+        streams=tuple(draw(stream_views(index)) for index in range(count)),
+        training_speed=draw(st.sampled_from([LINEAR, V100])),
+    )
+
+
+def options_of(stream):
+    return (stream.running.option,) if stream.running else stream.retrain_options
+
+
+PAPER_TABLE = {
+    1: {"A": ((75, 85), (70, 65)), "B": ((90, 80), (85, 50))},
+    2: {"A": ((95, 90), (90, 40)), "B": ((98, 80), (90, 70))},
+}
+"""Table 1 of the paper: window -> video -> (accuracy in percent, GPU-seconds) of Cfg1 and Cfg2."""
+
+
+def paper_view(window, accuracies_now, *, finer_lambdas):
+    """The example of §3.2: 3 GPUs, two streams, 120 s, a_MIN 40%, inference that needs a whole GPU.
+
+    ``finer_lambdas`` offers the frames that may be left out as λ; else they are just dropped.
+    """
+    needs = range(100, 1001, 100) if finer_lambdas else (1000,)
+    lambdas = tuple(
+        InferenceOption(InferenceConfig(1001 - need, 32), need / 1000, need) for need in sorted(needs)
+    )
+    streams = tuple(
+        StreamView(
+            StreamId(video),
+            accuracies_now[video],
+            tuple(
+                RetrainOption(RetrainConfig(index + 1, 16, 0, 1, 1.0), percent / 100, float(gpu_s))
+                for index, (percent, gpu_s) in enumerate(PAPER_TABLE[window][video])
+            ),
+            lambdas,
+        )
+        for video in ("A", "B")
+    )
+    return WindowView(0, 120_000_000, 3000, 100, 100, 0.4, streams, LINEAR)
