@@ -12,7 +12,7 @@ from ekya.files import user_errors
 FREE_BYTES_NEEDED = 64 * 1024 * 1024
 """A run is not begun on a disk with less room than this."""
 
-_FOLDERS = ("models", "predictions", "reference", "figures")
+_FOLDERS = ("models", "predictions", "reference", "without_retraining", "figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ class RunFolder:
     def reference(self, stream: StreamId) -> Path:
         """One row per frame; see ``runtables``."""
         return self.path / "reference" / f"{stream}.parquet"
+
+    def without_retraining(self, stream: StreamId) -> Path:
+        """What the base model says of the sampled frames; columns as of the predictions."""
+        return self.path / "without_retraining" / f"{stream}.parquet"
 
     def model(self, stream: StreamId, version: ModelVersion) -> Path:
         """Weights of one model; the stream's folder is there when this returns.

@@ -15,4 +15,5 @@ def iou_matrix(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.flo
     area_a = np.prod(np.clip(a[:, 2:] - a[:, :2], 0.0, None), axis=1)
     area_b = np.prod(np.clip(b[:, 2:] - b[:, :2], 0.0, None), axis=1)
     union = area_a[:, None] + area_b[None, :] - overlap
-    return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0).astype(np.float32)
+    iou: NDArray[np.float32] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    return iou.astype(np.float32)

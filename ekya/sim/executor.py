@@ -16,7 +16,6 @@ from ekya.learning.trainer import Retraining
 from ekya.sim.preparing import EmulatedPreparation, Step
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import EmulatedRetraining
-from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
 from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import (
@@ -38,7 +37,6 @@ class EmulatedCamera:
 
     settings: PreparationSettings
     inference: EmulatedStream
-    collector: WindowCollector
     frames: FrameRecord
     models: ModelRecord
     model: EdgeModel
@@ -185,11 +183,10 @@ class EmulatedExecutor:
         prepared = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
-            camera.inference.advance(self._now_us)
             camera.labels = None
             prepared[asked.stream] = StreamPreparation(
                 camera.settings,
-                camera.collector.close(command.window - 1),
+                camera.inference.material(command.window - 1, self._now_us),
                 camera.model,
                 camera.memory,
                 self._golden,

@@ -13,9 +13,10 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import US_PER_S
 from ekya.learning.edge import EdgeModel
 from ekya.streams.frame import Frame, Truth
-from ekya.workers.collector import WindowCollector
+from ekya.workers.collector import WindowMaterial
 from ekya.workers.costs import CostCard
-from ekya.workers.inference import InferenceWorker, Proposed
+from ekya.workers.inference import InferenceWorker
+from ekya.workers.proposed import Proposed
 
 _CLASSIFY_AT_ONCE = 16
 """Analysed frames that are classified in one batch; when, changes nothing on virtual time."""
@@ -33,7 +34,6 @@ class EmulatedStream:
     Args:
         frames: the camera.
         worker: what looks at frames.
-        collector: what keeps some of them for the golden model.
         card: what looking costs.
         proposer_operations: counted operations to find the objects of one frame.
     """
@@ -42,14 +42,12 @@ class EmulatedStream:
         self,
         frames: Iterator[tuple[Frame, Truth | None]],
         worker: InferenceWorker,
-        collector: WindowCollector,
         card: CostCard,
         proposer_operations: int,
     ) -> None:
         self._frames = frames
         self._next = next(frames, None)
         self._worker = worker
-        self._collector = collector
         self._card = card
         self._proposer_operations = proposer_operations
         self._config = InferenceConfig(1, 0)
@@ -99,6 +97,15 @@ class EmulatedStream:
         used, self._used_gpu_s = self._used_gpu_s, 0.0
         return used
 
+    def material(self, window: int, now_us: int) -> WindowMaterial:
+        """What was kept of a window that is over by now."""
+        self.advance(now_us)
+        return self._worker.material(window)
+
+    def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
+        """What the base model says of the sampled frames; the stream is over after this."""
+        return self._worker.base_answers(config)
+
     def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
         """What was said and what is true of the frames so far, in order; both are forgotten here."""
         if self._waiting is not None:
@@ -114,11 +121,11 @@ class EmulatedStream:
         if truth is not None:
             self._references.append(_reference(frame, truth))
         boxes = frame.boxes
-        if boxes is None and self._collector.wants(frame.t_us):
+        if boxes is None and self._worker.wants(frame.t_us):
             boxes = self._worker.propose(frame)
             self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
         if boxes is not None:
-            self._collector.see(frame, boxes)
+            self._worker.see(frame, boxes)
         if self._share_milli == 0 or frame.index % self._config.every:
             self._pass_over(frame)
             return
@@ -143,7 +150,7 @@ class EmulatedStream:
         proposing = 0
         if boxes is None:
             boxes = self._worker.propose(frame)
-            self._collector.see(frame, boxes)
+            self._worker.see(frame, boxes)
             proposing = self._proposer_operations
         self._to_classify.append(self._worker.cut(frame, boxes))
         if len(self._to_classify) >= _CLASSIFY_AT_ONCE:

@@ -73,20 +73,26 @@ class WindowCollector:
         at = self._position(t_us)
         return self._in_burst(at) or bool(self._due and at >= self._due[0])
 
-    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> None:
-        """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted."""
+    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> CollectedFrame | None:
+        """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted.
+
+        Returns:
+            The frame if it is now one of the window's sample.
+        """
         wanted = self.wants(frame.t_us)
         tracks = self._tracker.update(boxes)
         if not wanted:
-            return
+            return None
         kept = CollectedFrame(frame.index, frame.t_us, frame.image, boxes, tracks)
         at = self._position(frame.t_us)
-        if self._due and at >= self._due[0]:
-            self._sample.append(kept)
-            while self._due and at >= self._due[0]:
-                self._due.pop(0)
         if self._in_burst(at):
             self._burst.append(kept)
+        if not self._due or at < self._due[0]:
+            return None
+        self._sample.append(kept)
+        while self._due and at >= self._due[0]:
+            self._due.pop(0)
+        return kept
 
     def close(self, window: int) -> WindowMaterial:
         """What was kept of a window that is over; nothing of one that is not the last."""

@@ -1,7 +1,6 @@
 """A stream's inference: objects of a frame, and the class that the serving model gives each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +13,9 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.predictor import Predictor
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
+from ekya.workers.collector import WindowCollector, WindowMaterial
+from ekya.workers.proposed import Proposed
+from ekya.workers.shadow import BaseShadow
 
 
 class Proposer(Protocol):
@@ -23,16 +25,6 @@ class Proposer(Protocol):
         """(N, 4) float32 boxes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proposed:
-    """A frame and its objects, not yet classified. ``crops`` is (N, S, S, 3) uint8 RGB."""
-
-    frame: int
-    t_us: int
-    boxes: NDArray[np.float32]
-    crops: NDArray[np.uint8]
-
-
 class InferenceWorker:
     """Classifies the objects of the frames it is given. When, and on which share, is its owner's work.
 
@@ -40,18 +32,28 @@ class InferenceWorker:
         classes: the fleet's; answers index them.
         model: what serves first.
         proposer: finds objects.
+        collector: keeps some frames for the golden model.
         side: of the crops, in pixels: the finest resolution of Λ.
         window_us: to say in which window a frame arrived.
     """
 
     def __init__(
-        self, classes: tuple[str, ...], model: EdgeModel, proposer: Proposer, side: int, window_us: int
+        self,
+        classes: tuple[str, ...],
+        model: EdgeModel,
+        proposer: Proposer,
+        collector: WindowCollector,
+        side: int,
+        window_us: int,
     ) -> None:
         self._classes = classes
         self._proposer = proposer
+        self._collector = collector
         self._side = side
         self._window_us = window_us
         self._answered_by = NOT_ANSWERED
+        self._shadow = BaseShadow(side)
+        self._base = model
         self.swap(model, BASE_VERSION)
 
     def swap(self, model: EdgeModel, version: ModelVersion) -> None:
@@ -70,6 +72,25 @@ class InferenceWorker:
     def propose(self, frame: Frame) -> NDArray[np.float32]:
         """(N, 4) boxes of a frame's objects."""
         return self._proposer.propose(frame)
+
+    def wants(self, t_us: int) -> bool:
+        """Whether the frame at this stream time must have its boxes, analysed or not."""
+        return self._collector.wants(t_us)
+
+    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> None:
+        """Every frame whose boxes are known, in order."""
+        kept = self._collector.see(frame, boxes)
+        if kept is not None:
+            self._shadow.add(kept)
+
+    def material(self, window: int) -> WindowMaterial:
+        """What was kept of a window that is over."""
+        return self._collector.close(window)
+
+    def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
+        """What the base model says of the sampled frames, for the record (nothing of it is charged)."""
+        self.swap(self._base, BASE_VERSION)
+        return self.classify(self._shadow.kept, config) if self._shadow.kept else []
 
     def cut(self, frame: Frame, boxes: NDArray[np.float32]) -> Proposed:
         """The pictures of a frame's objects."""

@@ -19,6 +19,7 @@ class FrameRecord:
     def __init__(self, folder: RunFolder, stream: StreamId) -> None:
         self._predictions = PredictionAppender(folder.predictions(stream))
         self._reference = ReferenceAppender(folder.reference(stream))
+        self._shadow = PredictionAppender(folder.without_retraining(stream))
 
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
         """Rows in rising order of frames; they reach the disk window by window."""
@@ -26,6 +27,12 @@ class FrameRecord:
             self._predictions.add(answer)
         for truth in truths:
             self._reference.add(truth)
+
+    def add_shadow(self, answers: Iterable[FramePrediction]) -> None:
+        """What the base model says of the sampled frames, when the run is over."""
+        for answer in answers:
+            self._shadow.add(answer)
+        self._shadow.flush()
 
     def flush(self) -> None:
         """Everything to the disk."""
@@ -79,4 +86,5 @@ def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
     """One file of answers and one of truths for each stream, from the parts written on the way."""
     for stream in streams:
         merge_predictions(folder.predictions(stream))
+        merge_predictions(folder.without_retraining(stream))
         merge_reference(folder.reference(stream))

@@ -1,0 +1,231 @@
+"""The end of a run: scores, summary, figures and report, from what lies in its folder."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ekya.config import FleetConfig
+from ekya.core.ids import StreamId
+from ekya.core.records import NO_LABELS, LabelledBoxes, ReferenceColumns
+from ekya.core.turns import TurnRecord
+from ekya.files import write_bytes_atomic, write_text_atomic
+from ekya.journal import read_journal
+from ekya.labeling.golden import GoldenModel, open_golden
+from ekya.labeling.golden_detector import BACKGROUND
+from ekya.measuring.accuracy import StreamScore, score_stream
+from ekya.measuring.summary import HostFacts, RunFacts, StreamFacts, build_summary
+from ekya.measuring.timeline import Curve, RunTimeline, StreamCurves
+from ekya.measuring.turns import Told, outcomes, profile_records, tell
+from ekya.reference import write_reference
+from ekya.report.figures import draw_timeline
+from ekya.report.html import ReportFigure, render_report
+from ekya.report.themes import DARK, LIGHT
+from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore, StreamRow
+from ekya.runtables import read_predictions, read_reference, write_profiles
+from ekya.setup import fleet_classes
+from ekya.streams.video import VideoSpec
+from ekya.workers.record import merge_frames
+
+Scores = Mapping[StreamId, StreamScore]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What the run's folder does not know of the run."""
+
+    world: str
+    seed: int
+    host: HostFacts = field(default_factory=HostFacts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """What a finished run says.
+
+    Attributes:
+        summary: as ``summary.json``.
+        without_retraining: mean accuracy by stream of the base model on the sampled frames.
+    """
+
+    summary: dict[str, Any]
+    without_retraining: Mapping[StreamId, float | None]
+
+
+def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
+    """Measures a run and writes everything that people read of it. May be called again."""
+    streams = [stream.id for stream in fleet.streams]
+    merge_frames(folder, streams)
+    scheduler, options, turns = read_journal(folder.journal)
+    told = tell(turns)
+    _complete_references(folder, fleet, told)
+    scores = score_run(folder, fleet)
+    summary = summarise(folder, fleet, scheduler, end, turns, told, scores)
+    shadows = score_shadows(folder, fleet)
+    without = {stream: score.accuracy for stream, score in shadows.items()}
+    write_text_atomic(folder.summary, dump_summary(summary))
+    write_profiles(folder.profiles, profile_records(told))
+    _draw(folder, fleet, summary, told, scores, shadows, options.capacity_milli)
+    return Finished(summary, without)
+
+
+def dump_summary(summary: Mapping[str, Any]) -> str:
+    """The bytes of ``summary.json``."""
+    return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+
+
+def summarise(
+    folder: RunFolder,
+    fleet: FleetConfig,
+    scheduler: str,
+    end: RunEnd,
+    turns: list[TurnRecord],
+    told: Told,
+    scores: Scores,
+) -> dict[str, Any]:
+    """The summary of a run from its turns and its scores."""
+    with StateStore(folder.state) as store:
+        rows = {row.stream: row for row in store.streams()}
+    facts = RunFacts(
+        world=end.world,
+        scheduler=scheduler,
+        seed=end.seed,
+        gpus=fleet.gpus,
+        window_s=fleet.window_s,
+        streams=tuple(_stream_facts(stream.id, rows, told) for stream in fleet.streams),
+        retrainings_started=len(told.retrainings),
+        retrainings_finished=told.ended("finished"),
+        retrainings_failed=told.ended("failed"),
+        profiling_gpu_s=told.profiling_gpu_s,
+        labelling_gpu_s=told.labelling_gpu_s,
+        host=end.host,
+    )
+    return build_summary(facts, outcomes(turns, told), scores)
+
+
+def score_run(
+    folder: RunFolder, fleet: FleetConfig, also_labelled: Mapping[StreamId, LabelledBoxes] | None = None
+) -> dict[StreamId, StreamScore]:
+    """Every stream's score. ``also_labelled``: further objects that do not count, as another run's labels."""
+    scores = {}
+    for stream in fleet.streams:
+        labelled = _union(labelled_in(folder, stream.id), (also_labelled or {}).get(stream.id, NO_LABELS))
+        scores[stream.id] = score_stream(
+            read_predictions(folder.predictions(stream.id)),
+            read_reference(folder.reference(stream.id)),
+            labelled,
+            decoded=_decoded(folder, stream.id),
+            class_count=len(fleet_classes(fleet)),
+            background=_background(fleet),
+        )
+    return scores
+
+
+def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, StreamScore]:
+    """What the base model would have scored, on the sampled frames only."""
+    scores = {}
+    for stream in fleet.streams:
+        answers = read_predictions(folder.without_retraining(stream.id))
+        scores[stream.id] = score_stream(
+            answers,
+            _only_frames(read_reference(folder.reference(stream.id)), answers.frame),
+            labelled_in(folder, stream.id),
+            decoded=0,
+            class_count=len(fleet_classes(fleet)),
+            background=_background(fleet),
+        )
+    return scores
+
+
+def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
+    """Where a run took the labels that its models were made from."""
+    with StateStore(folder.state) as store:
+        return store.labelled(stream)
+
+
+def _complete_references(folder: RunFolder, fleet: FleetConfig, told: Told) -> None:
+    until_us = max((window.end_us for window in told.windows), default=0)
+    golden: GoldenModel | None = None
+    for stream in fleet.streams:
+        if isinstance(stream.source, VideoSpec) and not len(
+            read_reference(folder.reference(stream.id)).frame
+        ):
+            golden = golden or open_golden(fleet.golden, fleet_classes(fleet))
+            write_reference(folder, stream, golden, until_us)
+
+
+def _draw(
+    folder: RunFolder,
+    fleet: FleetConfig,
+    summary: dict[str, Any],
+    told: Told,
+    scores: Scores,
+    shadows: Scores,
+    capacity_milli: int,
+) -> None:
+    timeline = RunTimeline(
+        windows=told.windows,
+        streams=tuple(
+            StreamCurves(stream, _curve(score), _curve(shadows[stream])) for stream, score in scores.items()
+        ),
+        shares=told.shares,
+        retrainings=told.spans,
+        swaps=told.swaps,
+        capacity_milli=capacity_milli,
+    )
+    if not timeline.windows:
+        return
+    title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
+    light, dark = draw_timeline(timeline, title, LIGHT), draw_timeline(timeline, title, DARK)
+    write_bytes_atomic(folder.figures / "timeline.png", light)
+    caption = "Accuracy of every stream over time, and which job held which share."
+    page = render_report(
+        folder.name,
+        summary,
+        [ReportFigure("Accuracy and shares over time", caption, light, dark)],
+        without_retraining={stream: score.accuracy for stream, score in shadows.items()},
+    )
+    write_text_atomic(folder.report, page)
+
+
+def _curve(score: StreamScore) -> Curve:
+    return Curve(score.series, score.accuracy)
+
+
+def _stream_facts(stream: StreamId, rows: Mapping[StreamId, StreamRow], told: Told) -> StreamFacts:
+    row = rows.get(stream, StreamRow(stream))
+    return StreamFacts(stream, row.damaged, row.set_aside or dict(told.set_aside).get(stream))
+
+
+def _decoded(folder: RunFolder, stream: StreamId) -> int:
+    with StateStore(folder.state) as store:
+        return next((row.decoded for row in store.streams() if row.stream == stream), 0)
+
+
+def _background(fleet: FleetConfig) -> int | None:
+    classes = fleet_classes(fleet)
+    return classes.index(BACKGROUND) if BACKGROUND in classes else None
+
+
+def _union(a: LabelledBoxes, b: LabelledBoxes) -> LabelledBoxes:
+    return LabelledBoxes(np.concatenate([a.frame, b.frame]), np.concatenate([a.boxes, b.boxes]))
+
+
+def _only_frames(
+    reference: ReferenceColumns, frames: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> ReferenceColumns:
+    """The rows of these frames."""
+    wanted = np.isin(reference.frame, frames)
+    counts = np.diff(reference.offsets)
+    objects = np.repeat(wanted, counts)
+    return ReferenceColumns(
+        frame=reference.frame[wanted],
+        t_us=reference.t_us[wanted],
+        offsets=np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int64),
+        boxes=reference.boxes[objects],
+        classes=reference.classes[objects],
+        tracks=reference.tracks[objects],
+    )

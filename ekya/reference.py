@@ -1,0 +1,40 @@
+"""Reference labels for streams whose source does not know the truth: the golden detector on every frame.
+
+Done after the fact and uncharged, as the paper does (§6.1); it is how accuracy on real video is measured.
+"""
+
+import logging
+
+import numpy as np
+
+from ekya.config import StreamConfig
+from ekya.core.records import FrameReference
+from ekya.labeling.golden import GoldenModel
+from ekya.runfolder import RunFolder
+from ekya.runtables import ReferenceAppender, merge_reference
+from ekya.streams.process import SourceProcess
+from ekya.streams.tracking import IouTracker
+
+_LOG = logging.getLogger(__name__)
+_TELL_EVERY = 500
+
+
+def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel, until_us: int) -> None:
+    """Writes ``reference/<stream>.parquet`` for the frames that arrived before ``until_us``."""
+    path = folder.reference(stream.id)
+    rows = ReferenceAppender(path)
+    tracker = IouTracker()
+    with SourceProcess(stream.source, golden.classes) as source:
+        for count, (frame, _) in enumerate(source.frames(), start=1):
+            if frame.t_us >= until_us:
+                break
+            found = golden.detect(frame.image)
+            if found is None:
+                return
+            boxes, classes = found
+            tracks = tracker.update(boxes)
+            rows.add(FrameReference(frame.index, frame.t_us, boxes, classes.astype(np.int16), tracks))
+            if count % _TELL_EVERY == 0:
+                _LOG.info("%s: %d frames have their reference labels", stream.id, count)
+    rows.flush()
+    merge_reference(path)

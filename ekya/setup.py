@@ -1,0 +1,125 @@
+"""From a fleet file to what the worlds are made of; the same for all of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.config import FleetConfig, StreamConfig
+from ekya.control.options import LoopOptions
+from ekya.core.units import seconds_to_us
+from ekya.core.view import InferenceOption
+from ekya.errors import UserError
+from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
+from ekya.labeling.golden import detector_of
+from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
+from ekya.learning.checkpoints import load_model
+from ekya.learning.edge import EdgeModel, adapt, build_edge_model
+from ekya.profiling.inference import inference_options
+from ekya.streams.video import VideoSpec
+from ekya.workers.collector import WindowCollector
+from ekya.workers.costs import CostCard
+from ekya.workers.preparation import PreparationSettings
+
+CHECKPOINT_DELAY_US = 50_000
+"""What taking a checkpoint is planned to cost: copying the weights and handing them over."""
+
+TYPICAL_OBJECTS = 6.0
+"""Objects a frame, until a camera has shown how many it sees."""
+
+
+def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
+    """The fleet's classes. Those of a file that says ``auto`` must have been found before."""
+    if fleet.classes is None:
+        raise UserError("key 'classes': is auto, and nobody has looked yet which classes occur.")
+    return fleet.classes
+
+
+def loop_options(
+    fleet: FleetConfig, card: CostCard, seed: int, share_step_milli: int, capacity_milli: int
+) -> LoopOptions:
+    """The loop's constants for a fleet."""
+    window_us = seconds_to_us(fleet.window_s)
+    return LoopOptions(
+        window_us=window_us,
+        windows=fleet.windows,
+        capacity_milli=min(fleet.capacity_milli, capacity_milli),
+        quantum_milli=fleet.quantum_milli,
+        steal_milli=fleet.steal_milli,
+        min_accuracy=fleet.min_accuracy,
+        preparation_share_milli=fleet.preparation.share_milli,
+        preparation_us=int(window_us * fleet.preparation.fraction),
+        checkpoint_delay_us=CHECKPOINT_DELAY_US,
+        retrain_configs=fleet.retrain_configs(),
+        inference_configs=fleet.inference_configs(),
+        family_costs=card.family_costs(fleet.retrain_configs(), crop_side(fleet)),
+        share_step_milli=share_step_milli,
+        seed=seed,
+    )
+
+
+def crop_side(fleet: FleetConfig) -> int:
+    """Side in pixels of the crops that are kept: enough for training and for every λ."""
+    return max(fleet.edge.resolution, *fleet.inference.resolutions)
+
+
+def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
+    """The model that every stream begins with.
+
+    It knows those of the fleet's classes that its weights know; the others are learnt when they
+    appear.
+    """
+    classes = fleet_classes(fleet)
+    if fleet.edge.weights is None:
+        return build_edge_model(classes, 0, seed, fleet.edge.model).eval()
+    model = load_model(fleet.edge.weights)
+    known = tuple(name for name in model.classes if name in classes)
+    return adapt(model, known or classes, model.head_width, seed).eval()
+
+
+def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
+    """What finds a stream's objects: the source itself, or the golden detector's network and motion."""
+    if not isinstance(stream.source, VideoSpec):
+        return GivenBoxes()
+    name = detector_of(fleet.golden)
+    if name is None:
+        raise UserError(
+            f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
+            "in which they must be found; use a detector, such as fastestdet."
+        )
+    return DetectorAndMotion(open_detector(name, fleet.golden.weights, PROPOSAL_SCORE))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSetup:
+    """What is fixed about a stream before it starts."""
+
+    config: StreamConfig
+    settings: PreparationSettings
+    window_us: int
+
+    def collector(self) -> WindowCollector:
+        """What keeps frames for the golden model."""
+        return WindowCollector(self.settings.seed, self.settings.fps, self.window_us)
+
+
+def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:
+    """A stream's constants; ``place`` is its position among the fleet's streams."""
+    drawn = np.random.SeedSequence((seed, place)).generate_state(1)[0]
+    return StreamSetup(
+        config=fleet.streams[place],
+        settings=PreparationSettings(
+            classes=fleet_classes(fleet),
+            side=crop_side(fleet),
+            fps=fps,
+            labels_per_window=fleet.golden.labels_per_window,
+            seed=int(drawn),
+        ),
+        window_us=seconds_to_us(fleet.window_s),
+    )
+
+
+def first_inference_options(
+    fleet: FleetConfig, fps: float, frame_gpu_s: dict[int, float]
+) -> tuple[InferenceOption, ...]:
+    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
+    return inference_options(fleet.inference_configs(), (), frame_gpu_s, fps)

@@ -1,0 +1,82 @@
+"""`ekya compare`: several schedulers on the same frames, scored on the same objects."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ekya.config import FleetConfig, RunOptions
+from ekya.core.ids import StreamId
+from ekya.core.records import NO_LABELS, LabelledBoxes
+from ekya.finishing import labelled_in, score_run
+from ekya.measuring.accuracy import mean_or_none
+from ekya.runfolder import RunFolder
+from ekya.sim.emulated import emulate
+
+_LOG = logging.getLogger(__name__)
+
+
+def compare(
+    fleet: FleetConfig, schedulers: tuple[str, ...], seeds: tuple[int, ...], options: RunOptions
+) -> dict[str, Any]:
+    """Runs every scheduler with every seed in the emulated world.
+
+    An object that any of the schedulers took labels from counts for none of them, so that all are
+    scored on the same objects.
+
+    Returns:
+        ``runs``: the summary of each, with its accuracies on the common objects and its ``folder``;
+        ``mean``: per scheduler its mean accuracy over the seeds, and per seed.
+    """
+    root = options.runs / (options.name or f"compare-{fleet.name}")
+    runs: list[dict[str, Any]] = []
+    for seed in seeds:
+        folders = {}
+        for scheduler in schedulers:
+            folders[scheduler] = RunFolder.create(root, f"{scheduler}-seed{seed}")
+            _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
+            finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)
+            runs.append({**finished.summary, "folder": str(folders[scheduler].path)})
+        _score_alike(fleet, folders, runs[-len(schedulers) :])
+    return {"runs": runs, "mean": {name: _means(runs, name) for name in schedulers}}
+
+
+def _score_alike(
+    fleet: FleetConfig, folders: dict[str, RunFolder], summaries: Sequence[dict[str, Any]]
+) -> None:
+    """Replaces the accuracies of one seed's summaries by those on the objects that all leave unlabelled."""
+    labelled = {stream.id: _all_labelled(folders, stream.id) for stream in fleet.streams}
+    for summary, folder in zip(summaries, folders.values(), strict=True):
+        scores = score_run(folder, fleet, labelled)
+        summary["mean_accuracy"] = _rounded([score.accuracy for score in scores.values()])
+        summary["balanced_accuracy"] = _rounded([score.balanced_accuracy for score in scores.values()])
+        for stream, score in scores.items():
+            own = summary["streams"][stream]
+            own["mean_accuracy"] = _rounded([score.accuracy])
+            own["balanced_accuracy"] = _rounded([score.balanced_accuracy])
+            by_index = {window.index: window for window in score.windows}
+            for window in own["windows"]:
+                scored = by_index.get(window["index"])
+                window["accuracy"] = _rounded([scored.accuracy if scored else None])
+
+
+def _all_labelled(folders: dict[str, RunFolder], stream: StreamId) -> LabelledBoxes:
+    every = [NO_LABELS, *(labelled_in(folder, stream) for folder in folders.values())]
+    return LabelledBoxes(
+        np.concatenate([part.frame for part in every]), np.concatenate([part.boxes for part in every])
+    )
+
+
+def _means(runs: Sequence[dict[str, Any]], scheduler: str) -> dict[str, Any]:
+    own = [run for run in runs if run["scheduler"] == scheduler]
+    return {
+        "mean_accuracy": _rounded([run["mean_accuracy"] for run in own]),
+        "balanced_accuracy": _rounded([run["balanced_accuracy"] for run in own]),
+        "by_seed": {str(run["seed"]): run["mean_accuracy"] for run in own},
+    }
+
+
+def _rounded(values: list[float | None]) -> float | None:
+    mean = mean_or_none(values)
+    return None if mean is None else round(mean, 6)

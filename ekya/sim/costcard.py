@@ -1,0 +1,98 @@
+"""`ekya calibrate`: how fast this device works through operations, at the batch sizes that Ekya uses."""
+
+import platform
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.core.configs import RetrainConfig
+from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
+from ekya.labeling.golden import detector_of, open_golden
+from ekya.learning.edge import build_edge_model
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.operations import forward_operations, retraining_cost
+from ekya.learning.predictor import FORWARD_BATCH, Predictor
+from ekya.learning.trainer import Retraining
+from ekya.setup import TYPICAL_OBJECTS, crop_side, fleet_classes
+from ekya.shipped import shipped_path
+from ekya.workers.costs import CostCard
+
+PLANNING_US = 10_000
+"""What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""
+
+_REPEATS = 15
+_CROPS = 96
+_IMAGE = (240, 320, 3)
+
+
+def calibrate(fleet: FleetConfig | None = None) -> CostCard:
+    """Measures this device, one thread, with the models of a fleet (the shipped one by default)."""
+    fleet = fleet or load_fleet(shipped_path(DEFAULT_FLEET))
+    torch.set_num_threads(1)
+    side = crop_side(fleet)
+    rng = np.random.default_rng(0)
+    crops = rng.integers(0, 256, (_CROPS, side, side, 3), np.uint8)
+    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, fleet.edge.model))
+    objects = round(TYPICAL_OBJECTS)
+    operations = forward_operations(side)
+    frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))
+    batch_s = _seconds(lambda: predictor.predict(crops[:FORWARD_BATCH], side))
+    return CostCard(
+        device=f"one core of {platform.machine()}, torch {torch.__version__}",
+        inference_ops_per_s=objects * operations / frame_s,
+        batch_inference_ops_per_s=FORWARD_BATCH * operations / batch_s,
+        training_ops_per_s=_training_ops_per_s(fleet, crops),
+        golden_ops_per_s=_golden_ops_per_s(fleet, rng),
+        proposer_ops_per_s=_proposer_ops_per_s(fleet, rng, FORWARD_BATCH * operations / batch_s),
+        planning_us=PLANNING_US,
+    )
+
+
+def _training_ops_per_s(fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> float:
+    classes = fleet_classes(fleet)
+    labelled = LabelledCrops(crops, np.arange(_CROPS) % len(classes), np.arange(_CROPS), np.arange(_CROPS))
+    batch = fleet.retraining.batch_sizes[0]
+    blocks = max(fleet.retraining.trainable_blocks)
+    retraining = Retraining(
+        build_edge_model(classes, 0, 0, fleet.edge.model),
+        RetrainConfig(_REPEATS, batch, 0, blocks, 1.0),
+        labelled,
+        labelled.take(np.arange(0, _CROPS, 5)),
+        memory=ExemplarMemory(),
+        classes=classes,
+        seed=0,
+    )
+    retraining.prepare()
+    return retraining_cost(retraining).epoch / _seconds(retraining.run_epoch, repeats=4)
+
+
+def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
+    golden = open_golden(fleet.golden, fleet_classes(fleet))
+    image = rng.integers(0, 256, _IMAGE, np.uint8)
+    boxes = np.tile(np.array([[40, 40, 80, 90]], np.float32), (8, 1))
+    items = [(image, boxes)] * 4
+    return golden.operations(items) / _seconds(lambda: golden.label(items))
+
+
+def _proposer_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
+    """Of the golden detector's network; of the edge model where the fleet has no detector."""
+    name = detector_of(fleet.golden)
+    if name is None:
+        return otherwise
+    detector = open_detector(name, fleet.golden.weights, PROPOSAL_SCORE)
+    image = rng.integers(0, 256, _IMAGE, np.uint8)
+    return detector.operations_per_frame(image.shape) / _seconds(lambda: detector.detect(image))
+
+
+def _seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
+    """Median thread time of a call, the first two left out."""
+    took = []
+    for _ in range(repeats + 2):
+        began = time.thread_time()
+        work()
+        took.append(time.thread_time() - began)
+    return float(np.median(took[2:]))

@@ -1,0 +1,184 @@
+"""`ekya run --clock virtual`: the whole system on virtual time, without Ray; two runs give the same bytes."""
+
+import logging
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ekya.config import FleetConfig, RunOptions, dump_fleet
+from ekya.control.loop import Observer, run_loop
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import BASE_VERSION, StreamId
+from ekya.core.plan import Plan
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import WindowView
+from ekya.files import write_text_atomic
+from ekya.finishing import Finished, RunEnd, finish_run
+from ekya.journal import FileJournal
+from ekya.labeling.golden import open_golden
+from ekya.labeling.proposer import Proposer
+from ekya.learning.memory import ExemplarMemory
+from ekya.measuring.summary import HostFacts
+from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore, StreamRow
+from ekya.scheduling.protocol import Scheduler
+from ekya.scheduling.registry import make_scheduler
+from ekya.setup import (
+    CHECKPOINT_DELAY_US,
+    TYPICAL_OBJECTS,
+    base_model,
+    first_inference_options,
+    fleet_classes,
+    loop_options,
+    proposer_for,
+    stream_setup,
+)
+from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
+from ekya.sim.stream import EmulatedStream
+from ekya.streams.frame import Frame, Truth
+from ekya.streams.process import SourceProcess
+from ekya.workers.costs import CostCard, load_card
+from ekya.workers.inference import InferenceWorker
+from ekya.workers.record import FrameRecord, ModelRecord
+
+_LOG = logging.getLogger(__name__)
+
+
+def run_emulated(fleet: FleetConfig, options: RunOptions, observe: Observer | None = None) -> Path:
+    """Runs a fleet on virtual time and returns its run folder.
+
+    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    """
+    folder = RunFolder.create(options.runs, options.name or fleet.name)
+    emulate(folder, fleet, options.scheduler, options.seed, observe or (lambda batch, turn: None))
+    return folder.path
+
+
+def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, observe: Observer) -> Finished:
+    """One run of the emulated world in a folder that was just made."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    card = load_card()
+    chosen = make_scheduler(scheduler)
+    constants = loop_options(fleet, card, seed, 1, len(fleet.streams) * 2 * FULL_GPU_MILLI)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, scheduler, constants)
+        stack.callback(journal.close)
+        world = _World.build(folder, fleet, store, card, seed, stack)
+        planner = _Planner(chosen, world.executor, card.planning_us)
+        try:
+            run_loop(world.executor, journal, planner.plan, chosen.needs, constants, observe)
+        except KeyboardInterrupt:
+            _LOG.warning("stopped at %.1f s of virtual time", world.executor.now_us / 1e6)
+        world.finish(store)
+    host = HostFacts(
+        planning_ms=tuple(planner.took_ms),
+        others={"wall_s": round(time.monotonic() - began, 3), "machine": platform.machine()},
+    )
+    return finish_run(folder, fleet, RunEnd("emulated", seed, host))
+
+
+class _Planner:
+    """Asks the scheduler, and charges virtual time for it."""
+
+    def __init__(self, scheduler: Scheduler, executor: EmulatedExecutor, planning_us: int) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._planning_us = planning_us
+        self.took_ms: list[float] = []
+
+    def plan(self, view: WindowView) -> Plan:
+        """The scheduler's plan; the host's time for it is only reported."""
+        began = time.perf_counter()
+        plan = self._scheduler.plan(view)
+        self.took_ms.append((time.perf_counter() - began) * 1000)
+        self._executor.charge(self._planning_us)
+        return plan
+
+
+@dataclass(slots=True, eq=False)
+class _World:
+    """The executor with the cameras behind it."""
+
+    fleet: FleetConfig
+    executor: EmulatedExecutor
+    cameras: dict[StreamId, EmulatedCamera]
+    sources: dict[StreamId, SourceProcess]
+
+    @staticmethod
+    def build(
+        folder: RunFolder, fleet: FleetConfig, store: StateStore, card: CostCard, seed: int, stack: ExitStack
+    ) -> "_World":
+        classes = fleet_classes(fleet)
+        base = base_model(fleet, seed)
+        sources = {
+            stream.id: stack.enter_context(SourceProcess(stream.source, classes)) for stream in fleet.streams
+        }
+        cameras: dict[StreamId, EmulatedCamera] = {}
+        proposer_operations = 0
+        for place, stream in enumerate(fleet.streams):
+            source = sources[stream.id]
+            setup = stream_setup(fleet, place, source.wait_open(), seed)
+            frames = _Peeked(source.frames())
+            proposer = proposer_for(fleet, stream)
+            operations = frames.proposer_operations(proposer)
+            proposer_operations = max(proposer_operations, operations)
+            worker = InferenceWorker(
+                classes, base, proposer, setup.collector(), setup.settings.side, setup.window_us
+            )
+            costs = {
+                resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+                for resolution in fleet.inference.resolutions
+            }
+            models = ModelRecord(folder, store, stream.id)
+            models.add_model(BASE_VERSION, base, -1, None, None, 0)
+            cameras[stream.id] = EmulatedCamera(
+                settings=setup.settings,
+                inference=EmulatedStream(iter(frames), worker, card, operations),
+                frames=FrameRecord(folder, stream.id),
+                models=models,
+                model=base,
+                options=first_inference_options(fleet, setup.settings.fps, costs),
+                version=BASE_VERSION,
+                memory=ExemplarMemory(),
+            )
+        golden = open_golden(fleet.golden, classes)
+        executor = EmulatedExecutor(cameras, golden, card, proposer_operations, CHECKPOINT_DELAY_US)
+        return _World(fleet, executor, cameras, sources)
+
+    def finish(self, store: StateStore) -> None:
+        """Writes what the streams hold, and how much they gave."""
+        self.executor.finish()
+        finest = InferenceConfig(1, max(self.fleet.inference.resolutions))
+        for stream, camera in self.cameras.items():
+            source = self.sources[stream]
+            if source.died:
+                _LOG.warning("%s: its source died (%s)", stream, source.died)
+            store.put_stream(StreamRow(stream, camera.inference.arrived, source.damaged, source.died))
+            camera.frames.add_shadow(camera.inference.base_answers(finest))
+
+
+class _Peeked:
+    """Frames whose first one can be looked at before it is taken."""
+
+    def __init__(self, frames: Iterator[tuple[Frame, Truth | None]]) -> None:
+        self._first = next(frames, None)
+        self._rest = frames
+
+    def proposer_operations(self, proposer: Proposer) -> int:
+        """Counted operations of finding the objects of one frame of this stream."""
+        return 0 if self._first is None else proposer.operations(self._first[0].image.shape)
+
+    def __iter__(self) -> Iterator[tuple[Frame, Truth | None]]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+            yield from self._rest
