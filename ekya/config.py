@@ -276,18 +276,6 @@ class RunOptions:
     interactive: bool = False
 
 
-class RunStopped(KeyboardInterrupt):
-    """Ctrl-C came, and the run has written all its files, as at a regular end.
-
-    Attributes:
-        folder: the run's.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder))
-        self.folder = folder
-
-
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
     """Reads a fleet file; its relative paths begin at its folder, or at Ekya's own data.
 

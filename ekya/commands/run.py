@@ -1,24 +1,27 @@
 """``ekya run``: from what was said on the command line to a finished run."""
 
 import json
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 from ekya.commands.output import Output
-from ekya.commands.tables import run_table
 from ekya.config import (
     DEFAULT_FLEET,
     FleetConfig,
     RunOptions,
-    RunStopped,
     fleet_from_videos,
     load_fleet,
 )
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
+from ekya.finishing import score_shadows
 from ekya.gpu.registry import choose_backend
+from ekya.report.table import run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
@@ -76,7 +79,8 @@ def run(
 
     Raises:
         UserError: see the parts.
-        RunStopped: Ctrl-C came; everything is written and reported.
+        KeyboardInterrupt: Ctrl-C came. What happened until then is written and reported, unless it
+            came before anything was.
     """
     make_scheduler(options.scheduler)
     if options.resume is not None:
@@ -84,12 +88,34 @@ def run(
     fleet = arguments.read()
     if clock == "wall":
         require_capacity(fleet, options.shares)
+    with noticing_ctrl_c() as came:
+        folder = RunFolder(_RUNNERS[clock](fleet, options))
+        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+        output.report(summary)
+        without = {stream: score.accuracy for stream, score in score_shadows(folder, fleet).items()}
+        output.console.print(run_table(summary, without))
+        output.console.print(
+            f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True
+        )
+    if came():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def noticing_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C came, also where a run has taken it as the sign to end."""
+    times = 0
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        nonlocal times
+        times += 1
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, notice)
     try:
-        folder = _RUNNERS[clock](fleet, options)
-    except RunStopped as stopped:
-        _conclude(stopped.folder, output)
-        raise
-    _conclude(folder, output)
+        yield lambda: times > 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def require_capacity(fleet: FleetConfig, shares: str) -> None:
@@ -133,10 +159,3 @@ def _resumed(arguments: FleetArguments, options: RunOptions, clock: str) -> tupl
     named = options.resume or Path()
     folder = RunFolder.open(named if named.is_dir() else options.runs / named)
     return FleetArguments(fleet=folder.fleet), replace(options, resume=folder.path)
-
-
-def _conclude(folder: Path, output: Output) -> None:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    output.report(summary)
-    output.console.print(run_table(summary))
-    output.console.print(f"Everything about this run is in {folder}", highlight=False, soft_wrap=True)

@@ -48,13 +48,18 @@ class ChosenBackend:
         name: key of ``SHARE_BACKENDS``.
         backend: it.
         capability: what it can do here.
-        why: one sentence that says why this one, and why none that comes before it.
+        reasons: why this one, and why none that comes before it; a sentence each.
     """
 
     name: str
     backend: ShareBackend
     capability: Capability
-    why: str
+    reasons: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        """All reasons in one line."""
+        return "; ".join(self.reasons)
 
 
 def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBackend:
@@ -73,7 +78,7 @@ def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBa
     capability = backend.probe()
     if not capability.usable:
         raise UserError(f"--shares {name}: {capability.why}; use --shares {AUTO} to take what works here")
-    return ChosenBackend(name, backend, capability, f"{name} was asked for; {capability.why}")
+    return ChosenBackend(name, backend, capability, (f"{name} was asked for: {capability.why}",))
 
 
 def _first_usable(machine: Machine) -> ChosenBackend:
@@ -82,7 +87,6 @@ def _first_usable(machine: Machine) -> ChosenBackend:
         backend = make(machine)
         capability = backend.probe()
         if capability.usable:
-            why = "; ".join([f"{name}: {capability.why}", *refused])
-            return ChosenBackend(name, backend, capability, why)
+            return ChosenBackend(name, backend, capability, (f"{name}: {capability.why}", *refused))
         refused.append(f"not {name}: {capability.why}")
     raise UserError("--shares auto: no share backend works on this machine; " + "; ".join(refused))

@@ -1,0 +1,246 @@
+"""The command line: options of the commands. What a command does is in ``ekya/commands``."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from ekya import __version__
+from ekya.errors import UserError
+
+USER_ERROR = 2
+"""Exit code for what the user can put right; the command line's own errors have it too."""
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
+
+app = typer.Typer(
+    name="ekya",
+    help="Ekya keeps the models of a fleet of cameras accurate on the GPU that is there.",
+    epilog="Begin with: ekya run",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Clock(StrEnum):
+    """What a run's time is."""
+
+    WALL = "wall"
+    VIRTUAL = "virtual"
+
+
+FleetFile = Annotated[
+    Path | None, typer.Argument(metavar="FLEET", help="Fleet file; the shipped synthetic city if left out.")
+]
+Videos = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE[,FILE...]", help="A camera made of video files; give it once for each camera."
+    ),
+]
+Golden = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|NAME",
+        help="Golden detector of the videos: FastestDet's .onnx file, the name of a torchvision detector, "
+        "or NAME=FILE.",
+    ),
+]
+Classes = Annotated[
+    str | None, typer.Option(metavar="NAME,...", help="Classes to tell apart; auto takes those that occur.")
+]
+Gpus = Annotated[
+    float | None, typer.Option(min=0.0, help="GPUs to use; without a GPU, CPU cores that stand for them.")
+]
+Window = Annotated[
+    float | None, typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window.")
+]
+Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - is standard output alone."),
+]
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "ekya run\n\n"
+    "ekya run --clock virtual --scheduler uniform --json -\n\n"
+    "ekya run --video north.mp4,south.mp4 --video gate.avi --golden FastestDet.onnx\n\n"
+    "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday\n\n"
+    "ekya run --resume runs/monday"
+)
+def run(
+    fleet: FleetFile = None,
+    video: Videos = None,
+    golden: Golden = None,
+    classes: Classes = None,
+    scheduler: Annotated[
+        str, typer.Option(metavar="NAME", help="Who decides: thief, uniform or no-retrain.")
+    ] = "thief",
+    clock: Annotated[
+        Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
+    ] = Clock.WALL,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    gpus: Gpus = None,
+    window: Window = None,
+    windows: Windows = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")] = None,
+    runs: Runs = Path("runs"),
+    shares: Annotated[
+        str, typer.Option(metavar="auto|cpu|mps", help="What holds jobs to their GPU shares.")
+    ] = "auto",
+    json_to: Json = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
+    ] = None,
+    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard.")] = True,
+) -> None:
+    """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.run import FleetArguments, run
+        from ekya.config import RunOptions
+
+        options = RunOptions(
+            scheduler=scheduler,
+            seed=seed,
+            runs=runs,
+            name=name,
+            shares=shares,
+            dashboard=dashboard,
+            resume=resume,
+            interactive=out.console.is_terminal,
+        )
+        arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
+        run(arguments, options, clock.value, out)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "ekya compare\n\n"
+    "ekya compare my-fleet.yaml --schedulers thief,uniform --seeds 0,1,2,3,4 --json result.json"
+)
+def compare(
+    fleet: FleetFile = None,
+    video: Videos = None,
+    golden: Golden = None,
+    classes: Classes = None,
+    schedulers: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
+    ] = "thief,uniform,no-retrain",
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run of each scheduler for each.")] = "0",
+    gpus: Gpus = None,
+    window: Window = None,
+    windows: Windows = None,
+    runs: Runs = Path("runs"),
+    json_to: Json = None,
+) -> None:
+    """Run the same frames under several schedulers, on virtual time, and print one table."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.compare import compare_schedulers
+        from ekya.commands.run import FleetArguments
+        from ekya.config import RunOptions
+
+        arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
+        options = RunOptions(runs=runs, dashboard=False, interactive=out.console.is_terminal)
+        compare_schedulers(arguments, tuple(schedulers.split(",")), _numbers(seeds), options, out)
+
+
+@app.command(epilog="Examples:\n\nekya doctor\n\nekya doctor --json - | jq .shares")
+def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
+    """Say what this machine has, what Ekya will use of it, and why not more.
+
+    The exit code is 1 where ekya run cannot work.
+    """
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.doctor import examine_machine
+
+        if not examine_machine(runs, out):
+            raise typer.Exit(1)
+
+
+@app.command(epilog="Example:\n\nekya calibrate --out my-device.json")
+def calibrate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the cost card goes.")],
+    json_to: Json = None,
+) -> None:
+    """Measure this device's cost card, from which runs on virtual time take durations."""
+    from ekya.commands.output import output
+
+    with output(json_to) as channel:
+        from ekya.commands.calibrate import make_cost_card
+
+        make_cost_card(out, channel)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UserError(f"--seeds {text}: these are not whole numbers; write them as 0,1,2")
+    return tuple(int(part) for part in parts)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ekya {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None and not version:
+        typer.echo(context.get_help())
+
+
+class _StandardError:
+    """Wherever standard error goes just now: a live view takes its place while it is on the screen."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code.
+
+    Args:
+        arguments: instead of the process's.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=_StandardError())
+    logging.getLogger("ekya").setLevel(logging.INFO)
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except TyperException as error:
+        return _fail(f"{error.format_message()} (ekya --help says what is possible)")
+    except UserError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return STOPPED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str) -> int:
+    sys.stderr.write(f"ekya: {' '.join(sentence.split())}\n")
+    return USER_ERROR

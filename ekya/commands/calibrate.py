@@ -1,0 +1,19 @@
+"""``ekya calibrate``: how fast this device is at what runs on virtual time count."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from ekya.commands.output import Output
+from ekya.sim.costcard import calibrate
+
+
+def make_cost_card(to: Path, output: Output) -> None:
+    """Measures, and writes a cost card.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    card = calibrate()
+    card.save(to)
+    output.report(asdict(card))
+    output.console.print(f"This device's cost card is {to}", highlight=False, soft_wrap=True)

@@ -1,0 +1,27 @@
+"""``ekya doctor``: the examination as a table, or for machines."""
+
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from ekya.commands.output import Output
+from ekya.doctor import as_json, examine
+
+
+def examine_machine(runs: Path, output: Output) -> bool:
+    """Looks at the machine and says what it found; whether a run can work here."""
+    examination = examine(runs)
+    output.report(as_json(examination))
+    table = Table(title="This machine", title_justify="left", show_header=False)
+    for finding in examination.findings:
+        mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
+        table.add_row(mark, Text(finding.what), Text(finding.found))
+    output.console.print(table)
+    output.console.print(
+        f"A fleet may have up to {examination.gpus:g} GPUs here, on {examination.device}, because:",
+        highlight=False,
+    )
+    for reason in examination.reasons:
+        output.console.print(f"- {reason}", highlight=False, markup=False)
+    return examination.fine

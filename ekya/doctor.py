@@ -1,0 +1,190 @@
+"""What this machine has, what Ekya will use of it, and why not more."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.gpu.cores import usable_cores
+from ekya.gpu.mps import MpsAnswer, ask_daemon
+from ekya.gpu.nvml import GpuInventory, list_gpus
+from ekya.gpu.registry import Machine, choose_backend
+from ekya.runfolder import FREE_BYTES_NEEDED
+from ekya.shipped import shipped_path
+
+ACTOR_BYTES = 800_000_000
+"""Memory of one actor with torch loaded, as measured."""
+
+_MEMORY_FILE = Path("/proc/meminfo")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        found: one sentence or a figure with its unit.
+        fine: False where a run cannot do with it.
+    """
+
+    what: str
+    found: str
+    fine: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The whole answer.
+
+    Attributes:
+        findings: what is here.
+        shares: name of the share backend that ``auto`` takes.
+        device: torch device of the jobs.
+        gpus: how many GPUs a fleet may have here.
+        reasons: why these, and why not more; a sentence each.
+    """
+
+    findings: tuple[Finding, ...]
+    shares: str
+    device: str
+    gpus: float
+    reasons: tuple[str, ...]
+
+    @property
+    def fine(self) -> bool:
+        """Whether ``ekya run`` can work here."""
+        return all(finding.fine for finding in self.findings)
+
+
+def examine(
+    runs: Path,
+    inventory: GpuInventory | None = None,
+    ask_mps: Callable[[], MpsAnswer] = ask_daemon,
+) -> Examination:
+    """Looks at everything; takes the few seconds that torch needs to be imported.
+
+    Args:
+        runs: folder in which runs will be kept; it need not exist.
+        inventory: the GPUs; asks the driver by default.
+        ask_mps: asks the MPS daemon.
+    """
+    inventory = inventory or list_gpus()
+    cores = usable_cores()
+    machine = Machine(cores, inventory, ask_mps)
+    chosen = choose_backend(machine=machine)
+    findings = (
+        Finding("CPU", f"{cores} core{'' if cores == 1 else 's'} that this process may use"),
+        _memory(),
+        _disk(runs),
+        *_gpus(inventory),
+        Finding("MPS", ask_mps().why if inventory.gpus else "not asked, since there is no GPU"),
+        _package("Ray", "ray"),
+        _torch(),
+        _package("OpenCV", "opencv-python-headless"),
+        _default_fleet(),
+    )
+    return Examination(
+        findings,
+        chosen.name,
+        chosen.capability.device,
+        chosen.capability.capacity_milli / FULL_GPU_MILLI,
+        (*chosen.reasons, *_limits(chosen.capability.device, inventory)),
+    )
+
+
+def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
+    if device == "cpu" and inventory.gpus:
+        yield "the GPU stays idle, since no backend can share it here"
+    free = _memory_bytes()
+    if free is not None:
+        yield (
+            f"memory is enough for about {max(0, free // ACTOR_BYTES)} actors at {ACTOR_BYTES / 1e9:.1f} GB"
+        )
+
+
+def _memory_bytes() -> int | None:
+    """Memory that can still be had, of the machine and of the container; None where nobody says."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMORY_FILE.read_text().splitlines())
+        available = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    try:
+        return min(available, int(_MEMORY_LIMIT.read_text()))
+    except (OSError, ValueError):
+        return available
+
+
+def _memory() -> Finding:
+    free = _memory_bytes()
+    if free is None:
+        return Finding("Memory", "the system does not say")
+    return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
+
+
+def _disk(runs: Path) -> Finding:
+    folder = runs.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    return Finding("Disk", f"{free / 1e9:.1f} GB free for {runs.resolve()}", free >= FREE_BYTES_NEEDED)
+
+
+def _gpus(inventory: GpuInventory) -> Iterator[Finding]:
+    if not inventory.gpus:
+        yield Finding("GPU", f"none: {inventory.why}")
+    for gpu in inventory.gpus:
+        memory = f"{gpu.memory_free_bytes / 1e9:.0f} of {gpu.memory_bytes / 1e9:.0f} GB free"
+        yield Finding(f"GPU {gpu.index}", f"{gpu.name}, {memory}, driver {inventory.driver}")
+
+
+def _package(what: str, name: str) -> Finding:
+    try:
+        return Finding(what, version(name))
+    except PackageNotFoundError:
+        return Finding(what, f"{name} is not installed; install Ekya again", False)
+
+
+def _torch() -> Finding:
+    # What two builds that do not belong together raise is not always an ImportError.
+    try:
+        import torch
+        import torchvision
+    except (ImportError, RuntimeError, OSError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        return Finding(
+            "torch", f"cannot be imported ({first_line}); install torch and torchvision anew", False
+        )
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    return Finding("torch", f"{torch.__version__} ({build}), torchvision {torchvision.__version__}")
+
+
+def _default_fleet() -> Finding:
+    from ekya.config import DEFAULT_FLEET, load_fleet
+
+    try:
+        fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    except UserError as error:
+        return Finding("Shipped fleet", str(error), False)
+    weights = [path for path in (fleet.golden.weights, fleet.edge.weights) if path is not None]
+    sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in weights)
+    return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}")
+
+
+def as_json(examination: Examination) -> Mapping[str, object]:
+    """For machines."""
+    return {
+        "fine": examination.fine,
+        "shares": examination.shares,
+        "device": examination.device,
+        "gpus": examination.gpus,
+        "reasons": list(examination.reasons),
+        "findings": {
+            finding.what: {"found": finding.found, "fine": finding.fine} for finding in examination.findings
+        },
+    }
