@@ -1,7 +1,11 @@
 """``ekya compare``: the same frames under several schedulers, on virtual time."""
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
 from ekya.commands.output import Output
-from ekya.commands.run import FleetArguments
+from ekya.commands.run import FleetArguments, noticing_ctrl_c
 from ekya.config import RunOptions
 from ekya.errors import UserError
 from ekya.report.table import compare_table
@@ -16,16 +20,45 @@ def compare_schedulers(
     options: RunOptions,
     output: Output,
 ) -> None:
-    """Compares, then prints one table.
+    """Compares, then prints one table of means over the seeds.
 
     Raises:
-        UserError: an unknown scheduler, one named twice, or a bad fleet file.
+        UserError: an unknown scheduler, something named twice, or a bad fleet file.
     """
     for option, values in (("--schedulers", schedulers), ("--seeds", seeds)):
         if len(set(values)) != len(values):
             raise UserError(f"{option}: the same one stands there twice; keep one of them")
     for name in schedulers:
         make_scheduler(name)
-    result = compare(arguments.read(), schedulers, seeds, options)
-    output.report(result)
-    output.console.print(compare_table(result["runs"]))
+    with noticing_ctrl_c() as came:
+        result = compare(arguments.read(), schedulers, seeds, options)
+        output.report(result)
+        runs = result["runs"]
+        table = compare_table(
+            [mean_summary([run for run in runs if run["scheduler"] == name]) for name in schedulers]
+        )
+        table.caption = f"Means over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, on the same frames"
+        output.console.print(table)
+    if came():
+        raise KeyboardInterrupt
+
+
+def mean_summary(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What a comparison shows of several runs of one scheduler: means of accuracies, sums of counts."""
+    streams = runs[0]["streams"]
+    return {
+        "scheduler": runs[0]["scheduler"],
+        "mean_accuracy": _mean([run["mean_accuracy"] for run in runs]),
+        "balanced_accuracy": _mean([run["balanced_accuracy"] for run in runs]),
+        "streams": {
+            stream: {"mean_accuracy": _mean([run["streams"][stream]["mean_accuracy"] for run in runs])}
+            for stream in streams
+        },
+        "retrainings": {key: sum(run["retrainings"][key] for run in runs) for key in ("started", "finished")},
+        "frames": {"lost": sum(run["frames"]["lost"] for run in runs)},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,261 @@
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import yaml
+
+import ekya.commands.compare
+import ekya.commands.run
+from ekya import __version__, cli
+from ekya.commands.output import output
+from ekya.doctor import as_json, examine
+from ekya.errors import UserError
+from ekya.files import user_errors
+from ekya.gpu.mps import MpsAnswer
+from ekya.gpu.nvml import GpuInventory
+from ekya.runfolder import RunFolder
+
+WINDOW = {"retrained": True, "retrain_share_milli": 500, "inference_share_milli": 250}
+SUMMARY = {
+    "world": "live",
+    "scheduler": "thief",
+    "seed": 7,
+    "mean_accuracy": 0.8,
+    "balanced_accuracy": 0.7,
+    "streams": {
+        "cam-1": {"mean_accuracy": 0.8, "balanced_accuracy": 0.7, "set_aside": None, "windows": [WINDOW]}
+    },
+    "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
+    "retrainings": {"started": 1, "finished": 1, "failed": 0},
+}
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    streams = [{"id": "cam-1", "source": {"kind": "synthetic_city", "seed": 1}}]
+    raw = {"name": "small", "classes": ["person"], "gpus": 1, "window_s": 9, "golden": {}, "streams": streams}
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+class FakeWorld:
+    """Stands in for a world: keeps what it was asked, and leaves a run folder with a summary."""
+
+    def __init__(self, root):
+        self.root = root
+        self.asked = []
+        self.meanwhile = lambda: None
+
+    def run(self, fleet, options):
+        self.asked.append((fleet, options))
+        folder = RunFolder.create(self.root, "run")
+        # As the worlds do: they end early.
+        with contextlib.suppress(KeyboardInterrupt):
+            self.meanwhile()
+        folder.summary.write_text(json.dumps(SUMMARY))
+        return folder.path
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    fake = FakeWorld(tmp_path / "runs")
+    for module, function in (("ekya.runtime.live", "run_live"), ("ekya.sim.emulated", "run_emulated")):
+        stand_in = ModuleType(module)
+        setattr(stand_in, function, fake.run)
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    monkeypatch.setattr(ekya.commands.run, "score_shadows", lambda folder, fleet: {})
+    return fake
+
+
+def error_line(capfd):
+    """The one line on standard error."""
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ekya: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rnu"], "No such command"),
+        (["run", "--fleet"], "No such option"),
+        (["run", "--seed", "x"], "--seed"),
+        (["run", "--clock", "moon"], "'moon' is not one of 'wall', 'virtual'"),
+        (["run", "--windows", "0"], "--windows"),
+        (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
+        (["run", "none.yaml"], "none.yaml: there is no such file; check the path"),
+        (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
+        (
+            ["run", "--video", "a.mp4"],
+            "--video: a golden detector has to label the videos; add --golden FILE",
+        ),
+        (["run", "--golden", "a.onnx"], "--golden: it goes with --video"),
+        (
+            ["run", "f.yaml", "--video", "a.mp4"],
+            "--video: f.yaml names the cameras already; use one of the two",
+        ),
+        (["run", "--resume", "none"], "this is not a run folder"),
+        (["run", "--resume", "none", "--gpus", "2"], "--resume: a run goes on with the fleet"),
+        (["run", "--json", "none/out.json"], "--json none/out.json: there is no folder none"),
+        (["run", "--json", "."], "--json .: this is a folder; name a file in it"),
+        (["calibrate"], "Missing option '--out'"),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
+    arguments, says, capfd, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert says in error_line(capfd)
+
+
+def test_errors_of_the_system_that_have_a_remedy_are_one_line_too(capfd, monkeypatch, tmp_path, world, fleet):
+    def full_disk():
+        with user_errors(tmp_path):
+            raise OSError(28, "No space left on device")
+
+    world.meanwhile = full_disk
+    assert cli.main(["run", str(fleet)]) == 2
+    assert (
+        error_line(capfd) == f"ekya: {tmp_path}: the disk is full; free some space or choose another folder\n"
+    )
+
+
+def test_arguments_reach_the_run(world, fleet, tmp_path):
+    asked = ["--scheduler", "uniform", "--seed", "7", "--gpus", "0.95", "--window", "12", "--windows", "3"]
+    more = ["--name", "monday", "--runs", str(tmp_path), "--shares", "cpu", "--no-dashboard"]
+    assert cli.main(["run", str(fleet), *asked, *more, "--classes", "person,car"]) == 0
+    run_fleet, options = world.asked[0]
+    assert (run_fleet.gpus, run_fleet.window_s, run_fleet.windows) == (0.95, 12, 3)
+    assert run_fleet.classes == ("person", "car")
+    assert (options.scheduler, options.seed, options.name) == ("uniform", 7, "monday")
+    assert (options.runs, options.shares, options.dashboard) == (tmp_path, "cpu", False)
+
+
+def test_the_table_ends_a_run_and_names_its_folder(world, fleet, capfd):
+    assert cli.main(["run", str(fleet)]) == 0
+    out = capfd.readouterr().out
+    assert "cam-1" in out
+    assert str(world.root / "run") in out
+
+
+def test_json_to_standard_output_is_alone_there_whatever_a_world_prints(world, fleet, capfd):
+    world.meanwhile = lambda: os.system("echo from a child")
+    assert cli.main(["run", str(fleet), "--clock", "virtual", "--json", "-"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == SUMMARY
+    assert "from a child" in captured.err
+    assert "cam-1" in captured.err
+
+
+def test_json_to_a_file_leaves_the_table_where_it_was(world, fleet, capfd, tmp_path):
+    assert cli.main(["run", str(fleet), "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text()) == SUMMARY
+    assert "cam-1" in capfd.readouterr().out
+
+
+def test_ctrl_c_is_130_and_everything_is_reported(world, fleet, capfd):
+    world.meanwhile = lambda: signal.raise_signal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT)
+    assert cli.main(["run", str(fleet), "--json", "-"]) == 130
+    assert json.loads(capfd.readouterr().out) == SUMMARY
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_live_run_cannot_have_more_gpus_than_there_are_but_virtual_time_can(world, fleet, capfd):
+    assert cli.main(["run", str(fleet), "--gpus", "5000", "--shares", "cpu"]) == 2
+    assert "gpus: 5000 is more than the" in error_line(capfd)
+    assert cli.main(["run", str(fleet), "--gpus", "5000", "--clock", "virtual"]) == 0
+
+
+def test_a_run_is_resumed_by_path_or_name_with_its_own_fleet(world, fleet, tmp_path):
+    folder = RunFolder.create(tmp_path / "runs", "monday")
+    folder.fleet.write_text(fleet.read_text())
+    for named in (str(folder.path), "monday"):
+        assert cli.main(["run", "--resume", named, "--runs", str(tmp_path / "runs")]) == 0
+        run_fleet, options = world.asked.pop()
+        assert run_fleet.name == "small"
+        assert options.resume == folder.path
+    assert cli.main(["run", "--resume", str(folder.path), "--clock", "virtual"]) == 2
+
+
+@pytest.fixture
+def comparing(monkeypatch):
+    """``ekya.sim.compare`` that answers with two runs, the second one with less accuracy."""
+    asked = []
+
+    def compare(fleet, schedulers, seeds, options):
+        asked.append((fleet, schedulers, seeds))
+        runs = [
+            {**SUMMARY, "scheduler": name, "seed": seed, "mean_accuracy": 0.5 + 0.1 * seed}
+            for seed in seeds
+            for name in schedulers
+        ]
+        return {"runs": runs, "mean": {}}
+
+    monkeypatch.setattr(ekya.commands.compare, "compare", compare)
+    return asked
+
+
+def test_compare_prints_the_means_over_the_seeds(comparing, fleet, capfd):
+    assert cli.main(["compare", str(fleet), "--schedulers", "thief,uniform", "--seeds", "1,2"]) == 0
+    assert comparing[0][1:] == (("thief", "uniform"), (1, 2))
+    out = capfd.readouterr().out
+    assert "uniform" in out
+    assert "65.0" in out
+    assert "2 of 2" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seeds", "1,x"], "--seeds 1,x: these are not whole numbers; write them as 0,1,2"),
+        (["--seeds", "1,1"], "--seeds: the same one stands there twice"),
+        (["--schedulers", "thief,thief"], "--schedulers: the same one stands there twice"),
+        (["--schedulers", "thief,"], "scheduler: there is no ''"),
+    ],
+)
+def test_compare_refuses_what_it_cannot_compare(comparing, arguments, says, capfd):
+    assert cli.main(["compare", *arguments]) == 2
+    assert says in error_line(capfd)
+
+
+def test_doctor_says_what_is_here_and_what_is_used(tmp_path):
+    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
+    examination = examine(tmp_path / "runs", no_gpu, lambda: MpsAnswer(False, "not asked"))
+    assert (examination.shares, examination.device) == ("cpu", "cpu")
+    assert "not mps: no NVIDIA driver answers" in examination.reasons
+    found = as_json(examination)["findings"]
+    assert {"CPU", "Memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet"} == set(found)
+    assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
+
+
+def test_a_folder_without_permission_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="no permission"), output(str(tmp_path / "out.json")):
+        pytest.fail("the work began")
+
+
+def test_help_is_quick_since_it_imports_no_engine():
+    code = (
+        "import sys; from ekya import cli; cli.main(['run', '--help']); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'cv2', 'numpy')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "Examples" in done.stdout
+
+
+def test_version_and_help_go_to_standard_output(capfd):
+    assert cli.main(["--version"]) == 0
+    assert capfd.readouterr().out == f"ekya {__version__}\n"
+    assert cli.main([]) == 0
+    assert "compare" in capfd.readouterr().out
