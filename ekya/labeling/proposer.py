@@ -57,10 +57,13 @@ class DetectorAndMotion:
         detector: with a low least score (``PROPOSAL_SCORE``): a wrong box costs one crop that is
             called background, a missing one an object.
         motion: this stream's background.
+        max_moving: at most so many moving regions a frame. On real streets most of them are leaves and
+            shadows, and each costs as much to classify as an object does.
     """
 
     detector: Detector
     motion: MotionRegions = field(default_factory=MotionRegions)
+    max_moving: int = 4
 
     def propose(self, frame: Frame) -> NDArray[np.float32]:
         """At most ``MAX_BOXES`` boxes: the detector's, surest first, then moving regions, largest first."""
@@ -68,7 +71,7 @@ class DetectorAndMotion:
         kept = nms(found.boxes, found.scores, None, _SAME_BOX_IOU)
         boxes = found.boxes[kept]
         moving = self._uncovered(self.motion.update(frame.image), boxes)
-        return np.concatenate([boxes, moving])[:MAX_BOXES]
+        return np.concatenate([boxes, moving[: self.max_moving]])[:MAX_BOXES]
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """The detector's; background subtraction is small beside it and is not counted."""

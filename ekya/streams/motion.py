@@ -22,7 +22,7 @@ class MotionRegions:
         history: frames the background remembers.
     """
 
-    work_side: int = 320
+    work_side: int = 240
     min_part: float = 0.0008
     max_part: float = 0.25
     warm_up: int = 15
