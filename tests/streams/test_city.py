@@ -1,0 +1,165 @@
+import itertools
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ekya.errors import UserError
+from ekya.streams.city import KINDS, CitySpec, Scene
+from ekya.streams.frame import Frame, Truth
+
+_DRIFT = (
+    Scene(mix={"person": 1.0}, density=6),
+    Scene(at_s=6, mix={"bus": 1.0, "truck": 1.0}, view="front", lighting="night", livery="south"),
+)
+
+
+def _read(spec: CitySpec, count: int, classes: tuple[str, ...] = KINDS) -> list[tuple[Frame, Truth]]:
+    pairs = []
+    for frame, truth in itertools.islice(spec.open(classes).frames(), count):
+        assert truth is not None
+        pairs.append((frame, truth))
+    return pairs
+
+
+def _iou(a: np.ndarray, b: np.ndarray) -> float:
+    inner = np.clip(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0, None).prod()
+    return float(inner / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner))
+
+
+def _overlaps(pairs: list[tuple[Frame, Truth]], apart: int) -> list[float]:
+    found = []
+    for (_, first), (_, later) in zip(pairs, pairs[apart:], strict=False):
+        rows = {int(track): row for row, track in enumerate(later.tracks)}
+        for row, track in enumerate(first.tracks):
+            if int(track) in rows:
+                found.append(_iou(first.boxes[row], later.boxes[rows[int(track)]]))
+    return found
+
+
+def test_same_seed_same_pixels_in_every_pass() -> None:
+    source = CitySpec(seed=3, scenes=_DRIFT).open(KINDS)
+    first, second = (list(itertools.islice(source.frames(), 40)) for _ in range(2))
+    for (frame_a, truth_a), (frame_b, truth_b) in zip(first, second, strict=True):
+        assert truth_a is not None
+        assert truth_b is not None
+        assert np.array_equal(frame_a.image, frame_b.image)
+        assert np.array_equal(truth_a.boxes, truth_b.boxes)
+        assert np.array_equal(truth_a.tracks, truth_b.tracks)
+
+
+def test_same_seed_same_pixels_in_another_process() -> None:
+    code = (
+        "import itertools, zlib; from ekya.streams.city import CitySpec, KINDS\n"
+        "frames = itertools.islice(CitySpec(seed=5).open(KINDS).frames(), 8)\n"
+        "print(zlib.crc32(b''.join(frame.image.tobytes() for frame, _ in frames)))"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    here = zlib.crc32(b"".join(frame.image.tobytes() for frame, _ in _read(CitySpec(seed=5), 8)))
+    assert int(there) == here
+
+
+def test_another_seed_is_another_street() -> None:
+    (one, _), (other, _) = _read(CitySpec(seed=1), 1)[0], _read(CitySpec(seed=2), 1)[0]
+    assert np.mean(np.abs(one.image.astype(int) - other.image)) > 5
+
+
+@pytest.mark.parametrize("view", ["side", "front", "high"])
+def test_boxes_lie_inside_and_belong_to_the_frame(view: str) -> None:
+    spec = CitySpec(
+        seed=8, scenes=(Scene.model_validate({"view": view, "density": 8}),), width=400, height=200
+    )
+    for frame, truth in _read(spec, 60):
+        assert frame.image.shape == (200, 400, 3)
+        assert frame.boxes is not None
+        assert np.array_equal(frame.boxes, truth.boxes)
+        assert truth.boxes.dtype == np.float32
+        assert len(truth.boxes) == len(truth.classes) == len(truth.tracks)
+        assert (truth.boxes[:, :2] >= 0).all()
+        assert (truth.boxes[:, 2:] <= np.array([400, 200])).all()
+        assert (truth.boxes[:, 2:] > truth.boxes[:, :2]).all()
+
+
+def test_frames_are_numbered_and_timed_and_end() -> None:
+    pairs = _read(CitySpec(seed=1, fps=4, duration_s=2.5), 1000)
+    assert [frame.index for frame, _ in pairs] == list(range(10))
+    assert [frame.t_us for frame, _ in pairs] == [250_000 * index for index in range(10)]
+
+
+@pytest.mark.parametrize("view", ["side", "front", "high"])
+def test_tracks_are_unique_keep_their_class_and_move_continuously(view: str) -> None:
+    pairs = _read(CitySpec(seed=4, scenes=(Scene.model_validate({"view": view}),)), 70)
+    class_of: dict[int, int] = {}
+    for _, truth in pairs:
+        assert len(set(truth.tracks.tolist())) == len(truth.tracks)
+        for track, kind in zip(truth.tracks.tolist(), truth.classes.tolist(), strict=True):
+            assert class_of.setdefault(track, kind) == kind
+    next_frame, a_second = _overlaps(pairs, 1), _overlaps(pairs, 5)
+    # A street at 5 frames a second: an object overlaps itself well one frame on, and hardly five on.
+    assert min(next_frame) > 0.25
+    assert 0.5 < np.median(next_frame) < 0.8
+    assert np.mean(np.array(a_second) < 0.5) > 0.8
+    assert len(class_of) > 8
+
+
+def test_density_says_how_many_are_in_view() -> None:
+    few, many = (
+        np.mean([len(t.tracks) for _, t in _read(CitySpec(seed=6, scenes=(Scene(density=d),)), 60)])
+        for d in (3, 8)
+    )
+    assert few <= 3
+    assert 5 < many <= 8
+
+
+def test_script_changes_the_mix_at_once_and_the_light() -> None:
+    pairs = _read(CitySpec(seed=9, scenes=_DRIFT), 60)
+    before, after = pairs[:30], pairs[30:]
+    named = [[{KINDS[c] for c in truth.classes} for _, truth in part] for part in (before, after)]
+    assert set().union(*named[0]) == {"person"}
+    assert set().union(*named[1]) == {"bus", "truck"}
+    assert np.mean(after[0][0].image) < 0.6 * np.mean(before[-1][0].image)
+    tracks_before = {int(track) for _, truth in before for track in truth.tracks}
+    tracks_after = {int(track) for _, truth in after for track in truth.tracks}
+    assert not tracks_before & tracks_after
+
+
+def test_a_ramp_changes_light_steadily_and_keeps_those_in_view() -> None:
+    scenes = (Scene(density=6), Scene(at_s=2, ramp_s=8, lighting="night", density=6))
+    pairs = _read(CitySpec(seed=10, scenes=scenes), 52)
+    brightness = np.array([np.mean(frame.image) for frame, _ in pairs])
+    assert brightness[51] < 0.6 * brightness[0]
+    assert np.abs(np.diff(brightness)).max() < 0.1 * brightness[0]
+    assert set(pairs[9][1].tracks.tolist()) & set(pairs[11][1].tracks.tolist())
+
+
+def test_classes_are_indices_of_the_callers_names() -> None:
+    spec = CitySpec(seed=2, scenes=(Scene(mix={"bus": 1.0}),))
+    seen = {int(c) for _, truth in _read(spec, 10, ("car", "bus")) for c in truth.classes}
+    assert seen == {1}
+
+
+def test_wrong_classes_are_the_users_error() -> None:
+    with pytest.raises(UserError, match="'tram'"):
+        CitySpec(seed=1).open((*KINDS, "tram"))
+    with pytest.raises(UserError, match=r"scenes\[0\].*'truck'"):
+        CitySpec(seed=1).open(tuple(kind for kind in KINDS if kind != "truck"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seed": 1, "sceens": []},
+        {"seed": -1},
+        {"seed": 1, "scenes": [{"at_s": 3}]},
+        {"seed": 1, "scenes": [{"at_s": 0}, {"at_s": 5}, {"at_s": 5}]},
+        {"seed": 1, "scenes": [{"mix": {"car": 0}}]},
+        {"seed": 1, "scenes": [{"mix": {"tram": 1}}]},
+        {"seed": 1, "scenes": [{"lighting": "noon"}]},
+    ],
+)
+def test_a_wrong_description_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        CitySpec.model_validate(wrong)
