@@ -1,4 +1,8 @@
-"""The journal of a run: one JSON object a line, on disk before anything is done about it."""
+"""The journal of a run: one JSON object a line, on disk before anything is done about it.
+
+A turn that asks for nothing is handed to the operating system at once, and is on disk with the next
+turn that does: nothing is ever done that the disk does not know of, and the disk is not asked in vain.
+"""
 
 import json
 import os
@@ -20,7 +24,7 @@ _OPTIONS = TypeAdapter(LoopOptions)
 
 
 class FileJournal:
-    """Appends to ``journal.jsonl``. Every line is flushed to disk before the call returns."""
+    """Appends to ``journal.jsonl``."""
 
     def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
         try:
@@ -40,18 +44,20 @@ class FileJournal:
                 "decided_us": now_us,
                 "plan": None if plan is None else encode(plan),
                 "commands": [encode(command) for command in commands],
-            }
+            },
+            durable=bool(commands),
         )
 
     def close(self) -> None:
         """Closes the file; nothing can be written after it."""
         self._file.close()
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any], durable: bool = False) -> None:
         try:
             self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if durable:
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise UserError(
                 f"{self._file.name}: the journal cannot be written ({error.strerror}); "

@@ -1,5 +1,6 @@
 """From a fleet file to what the worlds are made of; the same for all of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +23,6 @@ from ekya.workers.preparation import PreparationSettings
 
 CHECKPOINT_DELAY_US = 50_000
 """What taking a checkpoint is planned to cost: copying the weights and handing them over."""
-
-TYPICAL_OBJECTS = 6.0
-"""Objects a frame, until a camera has shown how many it sees."""
 
 
 def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
@@ -119,7 +117,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
 
 
 def first_inference_options(
-    fleet: FleetConfig, fps: float, frame_gpu_s: dict[int, float]
+    fleet: FleetConfig, fps: float, frame_gpu_s: Mapping[int, float]
 ) -> tuple[InferenceOption, ...]:
     """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
     return inference_options(fleet.inference_configs(), (), frame_gpu_s, fps)

@@ -35,7 +35,7 @@ class Executor(Protocol):
 
 
 class Journal(Protocol):
-    """Append-only. What is written here is on disk when the call returns."""
+    """Append-only. A turn with commands is on disk, with all before it, when ``decision`` returns."""
 
     def batch(self, batch: Batch) -> None:
         """Before the events are applied."""

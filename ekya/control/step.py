@@ -28,6 +28,8 @@ ESTIMATE_CHANGE = 0.02
 ESTIMATE_EVERY_EPOCHS = 2
 """How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
 
+_GONE = (Status.ENDED, Status.SET_ASIDE, Status.LOST)
+
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
@@ -89,7 +91,7 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         closed = ev.WindowClosed(state.window_end_us, state.window)
         following = state.window + 1
         over = options.windows is not None and following >= options.windows
-        if over or all(stream.status in (Status.ENDED, Status.SET_ASIDE) for stream in state.streams):
+        if over or all(stream.status in _GONE for stream in state.streams):
             return (closed,)
         end_us = state.window_end_us + options.window_us
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))

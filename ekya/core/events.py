@@ -143,13 +143,13 @@ class ModelSwapped:
 
 
 @dataclass(frozen=True, slots=True)
-class SharesMeasured:
-    """What a stream's workers really used since the last such event."""
+class ShareMeasured:
+    """What a worker really used since the last such event."""
 
     t_us: int
     stream: StreamId
-    inference_milli: int
-    retraining_milli: int
+    role: Role
+    share_milli: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ Event = (
     | RetrainFinished
     | RetrainFailed
     | ModelSwapped
-    | SharesMeasured
+    | ShareMeasured
     | WorkerDied
     | WorkerBack
     | StreamLost
@@ -229,7 +229,7 @@ _ORDER: tuple[type[Event], ...] = (
     WorkerDied,
     StreamLost,
     StreamEnded,
-    SharesMeasured,
+    ShareMeasured,
     LabelsReady,
     InferenceProfiled,
     ProfileReady,

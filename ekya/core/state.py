@@ -17,6 +17,7 @@ class Status(StrEnum):
     """What a stream can do now."""
 
     SERVING = "serving"
+    RESTARTING = "restarting"
     LOST = "lost"
     ENDED = "ended"
     SET_ASIDE = "set aside"
@@ -70,6 +71,7 @@ class StreamState:
         needs_new_head: the labels hold a class that the serving model does not know.
         curves: what the micro-profiler measured in this window.
         inference, inference_share_milli: what inference was last told.
+        inference_measured_milli, retraining_measured_milli: what was really used of late.
         job: the retraining in progress.
         finished: the retraining that finished (or failed) in this window, if one did.
     """
@@ -171,16 +173,14 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, curves=(*stream.curves, event.curve))
         case ev.ModelSwapped():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
-        case ev.SharesMeasured():
-            return replace(
-                stream,
-                inference_measured_milli=event.inference_milli,
-                retraining_measured_milli=event.retraining_milli,
-            )
+        case ev.ShareMeasured(role=ev.Role.INFERENCE):
+            return replace(stream, inference_measured_milli=event.share_milli)
+        case ev.ShareMeasured():
+            return replace(stream, retraining_measured_milli=event.share_milli)
         case ev.WorkerDied():
             return _after_death(stream, event)
         case ev.WorkerBack() | ev.StreamBack():
-            back = stream.status is Status.LOST
+            back = stream.status in (Status.LOST, Status.RESTARTING)
             return replace(stream, status=Status.SERVING, reason="") if back else stream
         case ev.StreamLost():
             return replace(_silent(stream), status=Status.LOST, reason=event.reason)
@@ -217,7 +217,7 @@ def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
         return replace(_silent(stream), deaths=deaths, status=Status.SET_ASIDE, reason=reason)
     if event.role is ev.Role.RETRAINING:
         return replace(stream, deaths=deaths, job=None, finished=stream.job or stream.finished)
-    return replace(_silent(stream), deaths=deaths, status=Status.LOST, reason=event.reason)
+    return replace(_silent(stream), deaths=deaths, status=Status.RESTARTING, reason=event.reason)
 
 
 def _silent(stream: StreamState) -> StreamState:

@@ -17,9 +17,10 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import forward_operations, retraining_cost
 from ekya.learning.predictor import FORWARD_BATCH, Predictor
 from ekya.learning.trainer import Retraining
-from ekya.setup import TYPICAL_OBJECTS, crop_side, fleet_classes
+from ekya.setup import crop_side, fleet_classes
 from ekya.shipped import shipped_path
 from ekya.workers.costs import CostCard
+from ekya.workers.preparation import TYPICAL_OBJECTS
 
 PLANNING_US = 10_000
 """What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""

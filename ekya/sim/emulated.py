@@ -30,7 +30,6 @@ from ekya.scheduling.protocol import Scheduler
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import (
     CHECKPOINT_DELAY_US,
-    TYPICAL_OBJECTS,
     base_model,
     first_inference_options,
     fleet_classes,
@@ -44,6 +43,7 @@ from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess
 from ekya.workers.costs import CostCard, load_card
 from ekya.workers.inference import InferenceWorker
+from ekya.workers.preparation import TYPICAL_OBJECTS
 from ekya.workers.record import FrameRecord, ModelRecord
 
 _LOG = logging.getLogger(__name__)

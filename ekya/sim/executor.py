@@ -8,7 +8,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import LINEAR
-from ekya.core.units import US_PER_S
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
@@ -27,7 +27,7 @@ from ekya.workers.preparation import (
 )
 from ekya.workers.record import FrameRecord, ModelRecord
 
-MEASURE_EVERY_US = US_PER_S
+MEASURE_EVERY_US = 2 * US_PER_S
 """How often the shares that were really used are told."""
 
 
@@ -170,14 +170,10 @@ class EmulatedExecutor:
         self._tell_of_ends()
         for stream, camera in sorted(self._cameras.items()):
             training = 0.0 if camera.retraining is None else camera.retraining.used_gpu_s(t_us)
-            self._outbox.append(
-                ev.SharesMeasured(
-                    t_us,
-                    stream,
-                    round(1000 * camera.inference.used_gpu_s() / passed_s),
-                    round(1000 * training / passed_s),
-                )
-            )
+            used = {ev.Role.INFERENCE: camera.inference.used_gpu_s(), ev.Role.RETRAINING: training}
+            for role, gpu_s in used.items():
+                share_milli = round(FULL_GPU_MILLI * gpu_s / passed_s)
+                self._outbox.append(ev.ShareMeasured(t_us, stream, role, share_milli))
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         prepared = {}

@@ -35,6 +35,7 @@ class InferenceWorker:
         collector: keeps some frames for the golden model.
         side: of the crops, in pixels: the finest resolution of Λ.
         window_us: to say in which window a frame arrived.
+        device: torch's name of where the model runs.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class InferenceWorker:
         collector: WindowCollector,
         side: int,
         window_us: int,
+        device: str = "cpu",
     ) -> None:
         self._classes = classes
+        self._device = device
         self._proposer = proposer
         self._collector = collector
         self._side = side
@@ -62,7 +65,7 @@ class InferenceWorker:
 
     def ready(self, model: EdgeModel) -> "Classifier":
         """What takes time in a swap, done beforehand."""
-        return Classifier(model, self._classes)
+        return Classifier(model, self._classes, self._device)
 
     def use(self, classifier: "Classifier", version: ModelVersion) -> None:
         """Serve prepared weights from the next frame on."""
@@ -156,9 +159,9 @@ class InferenceWorker:
 class Classifier:
     """A model ready to serve; its answers index the fleet's classes, whatever order it knows them in."""
 
-    def __init__(self, model: EdgeModel, classes: tuple[str, ...]) -> None:
+    def __init__(self, model: EdgeModel, classes: tuple[str, ...], device: str = "cpu") -> None:
         self.model = model
-        self._predictor = Predictor(model)
+        self._predictor = Predictor(model, device)
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(

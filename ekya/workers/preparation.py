@@ -1,6 +1,6 @@
 """One stream's preparation of a window: labels, the profile of λ, the micro-profile of γ (paper §4.3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,9 @@ from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, label_window
 
+TYPICAL_OBJECTS = 6.0
+"""Objects a frame, until a camera has shown how many it sees."""
+
 Scope = Callable[[], AbstractContextManager[None]]
 
 
@@ -35,6 +38,7 @@ class PreparationSettings:
         fps: of the camera.
         labels_per_window: crops that may be labelled.
         seed: of the stream.
+        device: torch's name of where models run.
     """
 
     classes: tuple[str, ...]
@@ -42,6 +46,7 @@ class PreparationSettings:
     fps: float
     labels_per_window: int
     seed: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,16 +73,23 @@ class StreamPreparation:
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Accuracy of the serving model on the validation part; 0.0 without one."""
-        return accuracy(Classifier(self.model, self.settings.classes), labels.validation.crops)
+        return accuracy(
+            Classifier(self.model, self.settings.classes, self.settings.device), labels.validation.crops
+        )
 
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
         """Classes of a retrained model: those it knows, then those that are new in the labels."""
         return outputs_of(self.model, labels, self.settings.classes)
 
+    def frame_gpu_s(self, typical: Mapping[int, float]) -> dict[int, float]:
+        """GPU-seconds to analyse a frame of this window, from those of one with ``TYPICAL_OBJECTS``."""
+        crowd = self.material.mean_objects / TYPICAL_OBJECTS
+        return {resolution: gpu_s * crowd for resolution, gpu_s in typical.items()}
+
     def profile_inference(
         self,
         configs: Sequence[InferenceConfig],
-        frame_gpu_s: dict[int, float],
+        frame_gpu_s: Mapping[int, float],
         scope: Scope = nullcontext,
     ) -> tuple[InferenceOption, ...]:
         """Relative accuracy of each λ on the burst, and the share it needs (paper §3.1)."""
@@ -86,7 +98,7 @@ class StreamPreparation:
         if frames:
             with scope():
                 labels = self.golden.label(self.burst_items())
-            classifier = Classifier(self.model, self.settings.classes)
+            classifier = Classifier(self.model, self.settings.classes, self.settings.device)
             crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame in frames]
             ends = np.cumsum([len(cut) for cut in crops])[:-1]
             answers = {}
@@ -118,6 +130,7 @@ class StreamPreparation:
             classes=classes,
             seed=self.settings.seed,
             clock=clock,
+            device=self.settings.device,
             scope=scope,
         )
 

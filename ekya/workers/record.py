@@ -64,7 +64,7 @@ class ModelRecord:
     ) -> None:
         """A model that serves from now on, with its weights."""
         path = self._folder.model(self._stream, version)
-        save_model(model, path)
+        save_model(model, path, half=True)
         self._store.put_model(
             ModelRow(
                 stream=self._stream,

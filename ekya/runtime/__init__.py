@@ -1,0 +1,1 @@
+"""The live world: Ray actors on real shares, and the wall clock."""

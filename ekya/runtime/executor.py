@@ -1,0 +1,214 @@
+"""Commands to actor calls, and what actors tell to events, on the wall clock."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.units import US_PER_S
+from ekya.core.view import InferenceOption
+from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.inference_actor import Ready
+from ekya.runtime.mailbox import RunClock
+from ekya.workers.labels import StreamLabels
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 1.0
+_GATHER_S = 0.005
+"""After the first news, how long others may join them: planning once is better than twice."""
+
+_Worker = tuple[StreamId, ev.Role]
+
+
+class RayExecutor:
+    """The executor of the live world.
+
+    Args:
+        actors: all of them, ready.
+        ready: what inference actors said of their streams.
+        options: Λ by stream, before it is profiled.
+        keep_labels: is handed the labels of each stream as soon as the driver has them.
+        clock: run time.
+    """
+
+    def __init__(
+        self,
+        actors: FleetActors,
+        ready: dict[StreamId, Ready],
+        options: dict[StreamId, tuple[InferenceOption, ...]],
+        clock: RunClock,
+        keep_labels: Callable[[StreamId, StreamLabels], None],
+    ) -> None:
+        self._actors = actors
+        self._ready = ready
+        self._clock = clock
+        self._keep_labels = keep_labels
+        self._outbox: list[ev.Event] = [
+            ev.StreamAdded(0, stream, options[stream]) for stream in sorted(options)
+        ]
+        self._polls: dict[Any, _Worker | None] = {}
+        self._labels: dict[StreamId, Any] = {}
+        self._preparing: cmd.BeginPreparation | None = None
+        self._restarting: dict[Any, _Worker] = {}
+        self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
+        for stream, own in actors.streams.items():
+            self._listen(own.inference, (stream, ev.Role.INFERENCE))
+            self._listen(own.retraining, (stream, ev.Role.RETRAINING))
+        self._listen(actors.preparation, None)
+
+    def wait(self, until_us: int) -> Batch:
+        """The next events; comes back at ``until_us`` at the latest."""
+        while not self._outbox:
+            left_s = (until_us - self._clock.now_us()) / US_PER_S
+            if left_s <= 0:
+                break
+            waiting = [*self._polls, *self._restarting]
+            done, _ = ray.wait(waiting, timeout=min(left_s, _POLL_S), num_returns=1)
+            if done:
+                more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
+                for reference in more or done:
+                    self._hear(reference)
+        events, self._outbox = tuple(self._outbox), []
+        return Batch(max(self._clock.now_us(), 0), events)
+
+    def execute(self, commands: Sequence[cmd.Command]) -> None:
+        """Hands commands to actors; what comes of it is heard later."""
+        for command in commands:
+            self._execute(command)
+
+    def _execute(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.BeginPreparation():
+                self._begin_preparation(command)
+            case cmd.EndPreparation():
+                self._actors.preparation.end.remote(command.window)
+                self._preparing = None
+            case cmd.SetInference():
+                inference = self._actors.streams[command.stream].inference
+                inference.configure.remote(command.config, command.share_milli)
+            case cmd.StartRetraining():
+                own = self._actors.streams[command.stream]
+                own.retraining.start.remote(command, own.newest_weights, self._labels.get(command.stream))
+            case cmd.ResizeRetraining():
+                retraining = self._actors.streams[command.stream].retraining
+                retraining.resize.remote(command.job, command.share_milli)
+            case cmd.StopRetraining():
+                self._actors.streams[command.stream].retraining.stop.remote(command.job)
+            case cmd.ServeModel():
+                self._serve(command)
+            case cmd.RestartWorker():
+                self._restart(command)
+            case cmd.SetAside():
+                _LOG.error("%s is set aside: %s", command.stream, command.reason)
+                self._end_stream(command.stream)
+
+    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        """Lets every stream hand in what it kept; none of it passes through this process."""
+        self._preparing = command
+        self._labels = {}
+        preparation = self._actors.preparation
+        preparation.begin.remote(command)
+        for asked in command.streams:
+            own = self._actors.streams[asked.stream]
+            material = own.inference.material.remote(command.window - 1)
+            memory = own.retraining.memory.remote()
+            settings = self._ready[asked.stream].settings
+            preparation.hand_in.remote(
+                command.window, asked.stream, settings, material, own.newest_weights, memory
+            )
+
+    def _serve(self, command: cmd.ServeModel) -> None:
+        own = self._actors.streams[command.stream]
+        version = ModelVersion(own.version + 1)
+        hand_over = own.retraining.hand_over.options(num_returns=2)
+        weights, accuracy = hand_over.remote(command.job, version)
+        own.inference.swap.remote(weights, accuracy, version, command.job)
+        own.version, own.newest_weights = version, weights
+        self._handed[command.stream, version] = weights
+
+    def _restart(self, command: cmd.RestartWorker) -> None:
+        worker = (command.stream, command.role)
+        _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
+        actor = self._actors.make_again(command.stream, command.role)
+        self._restarting[actor.begin.remote(self._clock.started_monotonic_ns)] = worker
+
+    def _end_stream(self, stream: StreamId) -> None:
+        own = self._actors.streams[stream]
+        for actor in (own.inference, own.retraining):
+            ray.kill(actor)
+        self._polls = {
+            reference: worker
+            for reference, worker in self._polls.items()
+            if worker is None or worker[0] != stream
+        }
+
+    def _listen(self, actor: Any, worker: _Worker | None) -> None:
+        self._polls[actor.poll.remote(_POLL_S)] = worker
+
+    def _hear(self, reference: Any) -> None:
+        if reference in self._restarting:
+            self._hear_restarted(reference)
+            return
+        worker = self._polls.pop(reference)
+        try:
+            events: list[ev.Event] = ray.get(reference)
+        except RayError as error:
+            self._hear_death(worker, error)
+            return
+        for event in events:
+            if isinstance(event, ev.LabelsReady):
+                self._fetch_labels(event)
+            if isinstance(event, ev.ModelSwapped):
+                self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
+            self._outbox.append(event)
+        if worker is None:
+            self._listen(self._actors.preparation, None)
+        else:
+            own = self._actors.streams[worker[0]]
+            self._listen(own.inference if worker[1] is ev.Role.INFERENCE else own.retraining, worker)
+
+    def _fetch_labels(self, event: ev.LabelsReady) -> None:
+        reference = self._actors.preparation.labels.remote(event.window, event.stream)
+        self._labels[event.stream] = reference
+        labels = ray.get(reference)
+        if labels is not None:
+            self._keep_labels(event.stream, labels)
+
+    def _hear_restarted(self, reference: Any) -> None:
+        stream, role = self._restarting.pop(reference)
+        now_us = self._clock.now_us()
+        try:
+            ray.get(reference)
+        except RayError as error:
+            self._outbox.append(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            return
+        own = self._actors.streams[stream]
+        self._listen(own.inference if role is ev.Role.INFERENCE else own.retraining, (stream, role))
+        self._outbox.append(ev.WorkerBack(now_us, stream, role))
+
+    def _hear_death(self, worker: _Worker | None, error: RayError) -> None:
+        now_us = self._clock.now_us()
+        if worker is not None:
+            stream, role = worker
+            self._outbox.append(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            return
+        _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
+        costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}
+        self._actors.preparation = self._actors.make_preparation(costs)
+        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        self._listen(self._actors.preparation, None)
+        if self._preparing is not None:
+            self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
+            self._preparing = None
+
+
+def _in_words(error: RayError) -> str:
+    """The first line of an error that comes with a page of its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,116 @@
+"""The actors of a run: made, named so that a person finds them in Ray's dashboard, and made again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from ekya.core.events import Role
+from ekya.core.ids import ModelVersion, StreamId
+from ekya.gpu.protocol import Role as JobRole
+from ekya.gpu.protocol import ShareJob
+from ekya.runtime.inference_actor import InferenceActor, Ready
+from ekya.runtime.orders import ActorOrders, StreamOrders
+from ekya.runtime.preparation_actor import PreparationActor
+from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.runtime.scheduler_actor import SchedulerActor
+
+_THREADS = 6
+"""Methods of an actor that may run at once: one waits for news, the others answer."""
+
+MICRO_PROFILER = "micro-profiler"
+SCHEDULER = "scheduler"
+
+
+@dataclass(slots=True, eq=False)
+class StreamActors:
+    """A stream's two workers, and what they would be made from again.
+
+    Attributes:
+        weights: object reference to the bytes of the model that serves.
+        newest_weights: the same of the model that serves or is about to.
+        version: of the newest weights.
+    """
+
+    orders: StreamOrders
+    inference: Any
+    retraining: Any
+    weights: Any
+    newest_weights: Any
+    version: ModelVersion
+
+
+class FleetActors:
+    """All actors of a run. Nothing here waits, but for ``wait_ready``."""
+
+    def __init__(self, orders: ActorOrders, scheduler: str, weights: bytes, version: ModelVersion) -> None:
+        self._orders = orders
+        self._scheduler_name = scheduler
+        self.scheduler = self.make_scheduler()
+        self.streams: dict[StreamId, StreamActors] = {}
+        reference = ray.put(weights)
+        for place, stream in enumerate(orders.fleet.streams):
+            own = StreamOrders(orders, place, weights, version)
+            self.streams[stream.id] = StreamActors(
+                own, self._inference(own), self._retraining(own), reference, reference, version
+            )
+        self.preparation: Any = None
+
+    def wait_ready(self) -> dict[StreamId, Ready]:
+        """Waits until every actor has its models; then the golden model's actor is there too.
+
+        Raises:
+            UserError: what an actor found wrong with its input, as `cause_of` gives it back.
+        """
+        ready = {stream: actors.inference.ready.remote() for stream, actors in self.streams.items()}
+        rest = [actors.retraining.ready.remote() for actors in self.streams.values()]
+        known = {stream: ray.get(reference) for stream, reference in ready.items()}
+        self.preparation = self.make_preparation({stream: of.frame_gpu_s for stream, of in known.items()})
+        ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
+        return known
+
+    def make_scheduler(self) -> Any:
+        """The scheduler's actor."""
+        return _actor(SchedulerActor, SCHEDULER, {}, self._scheduler_name)
+
+    def make_preparation(self, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]) -> Any:
+        """The micro-profiler's actor."""
+        share_milli = self._orders.fleet.preparation.share_milli
+        environment = self._environment(MICRO_PROFILER, "preparation", share_milli)
+        return _actor(PreparationActor, MICRO_PROFILER, environment, self._orders, frame_gpu_s)
+
+    def make_again(self, stream: StreamId, role: Role) -> Any:
+        """A worker in place of a dead one, with the weights that served last."""
+        actors = self.streams[stream]
+        weights: bytes = ray.get(actors.weights)
+        actors.newest_weights = actors.weights
+        orders = replace(actors.orders, weights=weights, version=actors.version)
+        if role is Role.INFERENCE:
+            actors.inference = self._inference(orders)
+            return actors.inference
+        actors.retraining = self._retraining(orders)
+        return actors.retraining
+
+    def _inference(self, orders: StreamOrders) -> Any:
+        name = f"inference/{orders.stream}"
+        return _actor(InferenceActor, name, self._environment(name, "inference", 0), orders)
+
+    def _retraining(self, orders: StreamOrders) -> Any:
+        name = f"retraining/{orders.stream}"
+        return _actor(RetrainingActor, name, self._environment(name, "retraining", 0), orders)
+
+    def _environment(self, name: str, role: JobRole, share_milli: int) -> Mapping[str, str]:
+        return self._orders.shares.actor_env(ShareJob(name, role, share_milli))
+
+
+def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *arguments: object) -> Any:
+    """An actor under a name, with its environment set before anything is imported in its process."""
+    options = {
+        "name": name,
+        "num_cpus": 0,
+        "max_concurrency": _THREADS,
+        "max_restarts": 0,
+        "runtime_env": {"env_vars": dict(environment)} if environment else {},
+    }
+    return ray.remote(kind).options(**options).remote(*arguments)

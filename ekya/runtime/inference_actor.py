@@ -1,0 +1,248 @@
+"""The actor `inference/<stream>`: takes frames as they arrive and answers all of them, at its share."""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import cv2
+import numpy as np
+import torch
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamEnded, StreamLost
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.records import FramePrediction, FrameReference
+from ekya.gpu.protocol import ShareJob
+from ekya.learning.checkpoints import from_bytes
+from ekya.runstate import StreamRow
+from ekya.runtables import read_predictions
+from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.orders import StreamOrders
+from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
+from ekya.streams.process import Arrived, Pace, SourceProcess
+from ekya.workers.collector import WindowMaterial
+from ekya.workers.inference import Classifier, InferenceWorker
+from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
+from ekya.workers.record import FrameRecord
+
+MEASURE_EVERY_S = 2.0
+_POLL_S = 0.05
+_FLUSH_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What an inference actor knows before the run begins.
+
+    Attributes:
+        settings: of its stream.
+        frame_gpu_s: GPU-seconds to analyse a typical frame, per resolution, as just measured.
+    """
+
+    settings: PreparationSettings
+    frame_gpu_s: Mapping[int, float]
+
+
+@dataclass(slots=True, eq=False)
+class _Swap:
+    """Weights that are ready to serve, and what there is to tell of them."""
+
+    classifier: Classifier
+    version: ModelVersion
+    job: JobId
+    validation_accuracy: float
+
+
+@dataclass(slots=True, eq=False)
+class _Control:
+    """What other threads tell the loop; read and written under its lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    config: InferenceConfig | None = None
+    share_milli: int = 0
+    swap: _Swap | None = None
+    stop: bool = False
+
+
+class InferenceActor:
+    """One stream's inference. Methods may be called by several threads; one loop does the work."""
+
+    def __init__(self, orders: StreamOrders) -> None:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        common = orders.common
+        self._orders = orders
+        self._classes = fleet_classes(common.fleet)
+        self._stream = common.fleet.streams[orders.place]
+        self._source = SourceProcess(self._stream.source, self._classes)
+        setup = stream_setup(common.fleet, orders.place, self._source.wait_open(), common.seed)
+        self._settings = replace(setup.settings, device=common.device)
+        self._worker = InferenceWorker(
+            self._classes,
+            from_bytes(orders.weights),
+            proposer_for(common.fleet, self._stream),
+            setup.collector(),
+            self._settings.side,
+            setup.window_us,
+            common.device,
+        )
+        self._worker.use(self._worker.classifier, orders.version)
+        self._handle = common.shares.attach(ShareJob(f"inference/{self._stream.id}", "inference", 0))
+        self._record = FrameRecord(common.folder, self._stream.id)
+        self._control = _Control()
+        self._mailbox = Mailbox()
+        self._arrived = 0
+        self._last_analysed = -1
+        self._thread: threading.Thread | None = None
+
+    def ready(self) -> Ready:
+        """Warms the model up and says what a frame costs."""
+        objects = round(TYPICAL_OBJECTS)
+        crops = np.zeros((objects, self._settings.side, self._settings.side, 3), np.uint8)
+        costs = {}
+        for resolution in self._orders.common.fleet.inference.resolutions:
+            took = []
+            for _ in range(4):
+                began = time.thread_time()
+                self._worker.classifier.predict(crops, resolution)
+                took.append(time.thread_time() - began)
+            costs[resolution] = min(took)
+        return Ready(self._settings, costs)
+
+    def begin(self, started_monotonic_ns: int) -> None:
+        """Lets frames come. An actor that takes over from a dead one goes on where its record ends."""
+        done = read_predictions(self._orders.common.folder.predictions(self._stream.id)).frame
+        self._arrived = int(done[-1]) + 1 if len(done) else 0
+        self._clock = RunClock(started_monotonic_ns)
+        self._source.begin(Pace(started_monotonic_ns), self._arrived)
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+        self._thread.start()
+
+    def configure(self, config: InferenceConfig, share_milli: int) -> None:
+        """λ and share from now on; a frame that waits for its turn notices the share at once."""
+        with self._control.lock:
+            self._control.config, self._control.share_milli = config, share_milli
+        self._handle.resize(share_milli)
+
+    def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
+        """Makes new weights ready beside those that serve; they serve from the next frame on."""
+        swap = _Swap(self._worker.ready(from_bytes(weights)), version, job, validation_accuracy)
+        with self._control.lock:
+            self._control.swap = swap
+
+    def material(self, window: int) -> WindowMaterial:
+        """What was kept of a window that is over."""
+        return self._worker.material(window)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """What has happened here; waits for news."""
+        return self._mailbox.take(timeout_s)
+
+    def end(self, horizon_us: int) -> StreamRow:
+        """Stops, answers what is still open up to the end of the run, and says how much came."""
+        with self._control.lock:
+            self._control.stop = True
+        self._handle.release()
+        if self._thread is not None:
+            self._thread.join()
+        self._take(self._source.poll(0.0), horizon_us)
+        self._record.flush()
+        finest = InferenceConfig(1, crop_side(self._orders.common.fleet))
+        self._record.add_shadow(self._worker.base_answers(finest))
+        self._source.close()
+        return StreamRow(self._stream.id, self._arrived, self._source.damaged, self._source.died)
+
+    def _run(self) -> None:
+        measured_s = flushed_s = time.monotonic()
+        while not self._stopped():
+            self._take(self._source.poll(_POLL_S), None)
+            now_s = time.monotonic()
+            if now_s - measured_s >= MEASURE_EVERY_S:
+                measured_s = now_s
+                self._tell_share()
+            if now_s - flushed_s >= _FLUSH_EVERY_S:
+                flushed_s = now_s
+                self._record.flush()
+            self._serve_new_weights()
+            if self._source.ended:
+                self._tell_of_end()
+                return
+
+    def _take(self, arrived: list[Arrived], horizon_us: int | None) -> None:
+        """Answers every frame that arrived; at most the newest is looked at."""
+        for frame in arrived:
+            if horizon_us is not None and frame.t_us >= horizon_us:
+                return
+            if frame.index < self._arrived:
+                continue
+            self._arrived = frame.index + 1
+            answer = self._answer(frame, look=horizon_us is None)
+            self._record.add([answer], _reference(frame))
+
+    def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
+        with self._control.lock:
+            config, share_milli = self._control.config, self._control.share_milli
+        config = config or InferenceConfig(1, self._settings.side)
+        frame = arrived.frame
+        if frame is None or not look:
+            return self._worker.skip(arrived.index, arrived.t_us, config)
+        analyse = share_milli > 0 and arrived.index // config.every > self._last_analysed // config.every
+        boxes = frame.boxes
+        if boxes is None and (analyse or self._worker.wants(frame.t_us)):
+            with self._handle.scope():
+                boxes = self._worker.propose(frame)
+        if boxes is not None:
+            self._worker.see(frame, boxes)
+        if boxes is None or not analyse or self._stopped():
+            return self._worker.skip(arrived.index, arrived.t_us, config)
+        self._last_analysed = arrived.index
+        with self._handle.scope():
+            self._serve_new_weights()
+            answer = self._worker.classify([self._worker.cut(frame, boxes)], config)[0]
+        self._worker.answered(arrived.index)
+        return answer
+
+    def _serve_new_weights(self) -> None:
+        with self._control.lock:
+            swap, self._control.swap = self._control.swap, None
+        if swap is None:
+            return
+        began_ns = time.monotonic_ns()
+        self._worker.use(swap.classifier, swap.version)
+        stall_us = (time.monotonic_ns() - began_ns) // 1000
+        self._mailbox.put(
+            ModelSwapped(
+                self._clock.now_us(),
+                self._stream.id,
+                swap.version,
+                swap.job,
+                swap.validation_accuracy,
+                stall_us,
+            )
+        )
+
+    def _tell_share(self) -> None:
+        share_milli = self._handle.measured().share_milli
+        self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
+
+    def _tell_of_end(self) -> None:
+        self._record.flush()
+        now_us, died = self._clock.now_us(), self._source.died
+        if died is None:
+            self._mailbox.put(StreamEnded(now_us, self._stream.id))
+        else:
+            self._mailbox.put(StreamLost(now_us, self._stream.id, died))
+
+    def _stopped(self) -> bool:
+        with self._control.lock:
+            return self._control.stop
+
+
+def _reference(arrived: Arrived) -> list[FrameReference]:
+    truth = arrived.truth
+    if truth is None:
+        return []
+    return [
+        FrameReference(arrived.index, arrived.t_us, truth.boxes, truth.classes.astype(np.int16), truth.tracks)
+    ]

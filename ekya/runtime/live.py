@@ -1,0 +1,267 @@
+"""`ekya run`: a fleet on Ray actors, on the wall clock."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from rich.console import Console
+
+from ekya.config import FleetConfig, RunOptions, dump_fleet
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import Turn
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.commands import Command
+from ekya.core.ids import BASE_VERSION, JobId, StreamId
+from ekya.core.plan import Plan
+from ekya.core.view import WindowView
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.finishing import RunEnd, finish_run
+from ekya.gpu.registry import choose_backend
+from ekya.journal import FileJournal
+from ekya.learning.checkpoints import to_bytes
+from ekya.measuring.summary import HostFacts
+from ekya.report.screen import open_screen
+from ekya.runfolder import RunFolder
+from ekya.runstate import ModelRow, StateStore
+from ekya.runtime.executor import RayExecutor
+from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.metrics import RunMetrics
+from ekya.runtime.orders import ActorOrders
+from ekya.scheduling.registry import make_scheduler
+from ekya.setup import base_model, first_inference_options, loop_options
+from ekya.watching import Watcher
+from ekya.workers.costs import load_card
+from ekya.workers.labels import StreamLabels
+from ekya.workers.record import ModelRecord
+
+_LOG = logging.getLogger(__name__)
+_LEAD_NS = 500_000_000
+"""Between telling the cameras when the run begins, and its beginning."""
+
+_OBJECT_STORE_BYTES = 1024**3
+
+
+def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
+    """Runs a fleet on Ray actors and returns its run folder.
+
+    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    """
+    folder = RunFolder.create(options.runs, options.name or fleet.name)
+    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    chosen = choose_backend(options.shares)
+    _LOG.info("shares: %s", chosen.why)
+    constants = loop_options(
+        fleet,
+        load_card(),
+        options.seed,
+        chosen.capability.step_milli,
+        chosen.capability.capacity_milli,
+    )
+    with ExitStack() as stack:
+        dashboard = _start_ray(options.dashboard)
+        stack.callback(ray.shutdown)
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, options.scheduler, constants)
+        stack.callback(journal.close)
+        orders = ActorOrders(folder, fleet, options.seed, chosen.backend, chosen.capability.device)
+        host = _Run(orders, options, constants, store, journal, dashboard).go(console)
+    finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
+    _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
+    return folder.path
+
+
+def _start_ray(dashboard: bool) -> str:
+    """Starts Ray on this machine and returns where its dashboard is, or nothing."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    context = ray.init(
+        include_dashboard=dashboard,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        configure_logging=True,
+    )
+    url = str(context.dashboard_url or "")
+    return f"dashboard: http://{url}" if url else ""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One run from its actors to their end."""
+
+    orders: ActorOrders
+    options: RunOptions
+    constants: LoopOptions
+    store: StateStore
+    journal: FileJournal
+    dashboard: str
+    planning_ms: list[float] = field(default_factory=list)
+    stalls_ms: list[float] = field(default_factory=list)
+
+    def go(self, console: Console) -> HostFacts:
+        """Runs all windows; what the host's clock measured of it."""
+        began_s = time.monotonic()
+        fleet, seed = self.orders.fleet, self.options.seed
+        base = base_model(fleet, seed)
+        for stream in fleet.streams:
+            record = ModelRecord(self.orders.folder, self.store, stream.id)
+            record.add_model(BASE_VERSION, base, -1, None, None, 0)
+        actors = FleetActors(self.orders, self.options.scheduler, to_bytes(base), BASE_VERSION)
+        with console.status("starting the actors"):
+            ready = _or_user_error(actors.wait_ready)
+        ready_s = time.monotonic()
+        clock = RunClock(time.monotonic_ns() + _LEAD_NS)
+        _begin(actors, clock)
+        executor = _Timed(
+            RayExecutor(
+                actors,
+                ready,
+                {
+                    stream: first_inference_options(fleet, known.settings.fps, known.frame_gpu_s)
+                    for stream, known in ready.items()
+                },
+                clock,
+                self._keep_labels,
+            )
+        )
+        needs = make_scheduler(self.options.scheduler).needs
+        metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)
+        with open_screen(console) as screen:
+            watcher = Watcher(screen, self.constants, self.dashboard)
+
+            def observe(batch: Batch, turn: Turn) -> None:
+                watcher(batch, turn)
+                metrics(batch, turn)
+                models(batch, turn)
+                self._note_stalls(batch)
+
+            try:
+                run_loop(executor, self.journal, self._planner(actors), needs, self.constants, observe)
+            except KeyboardInterrupt:
+                _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
+        run_s = clock.now_us() / 1e6
+        self._end(actors, clock.now_us())
+        return HostFacts(
+            planning_ms=tuple(self.planning_ms),
+            swap_ms=tuple(self.stalls_ms),
+            others={
+                "start_s": round(ready_s - began_s, 3),
+                "run_s": round(run_s, 3),
+                "control_ms": round(executor.busy_s * 1000, 1),
+                "control_part": round(executor.busy_s / run_s, 5) if run_s > 0 else None,
+            },
+        )
+
+    def _planner(self, actors: FleetActors) -> Any:
+        def plan(view: WindowView) -> Plan:
+            try:
+                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
+            except RayError:
+                _LOG.exception("the scheduler died and is started again")
+                actors.scheduler = actors.make_scheduler()
+                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
+            self.planning_ms.append(took_ms)
+            decided: Plan = made
+            return decided
+
+        return plan
+
+    def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        ModelRecord(self.orders.folder, self.store, stream).add_labels(labels)
+
+    def _note_stalls(self, batch: Batch) -> None:
+        for event in batch.events:
+            if isinstance(event, ev.ModelSwapped):
+                self.stalls_ms.append(event.stall_us / 1000)
+
+    def _end(self, actors: FleetActors, horizon_us: int) -> None:
+        """Ends every stream's inference and keeps what it counted."""
+        ends = {stream: own.inference.end.remote(horizon_us) for stream, own in actors.streams.items()}
+        for stream, reference in ends.items():
+            try:
+                self.store.put_stream(ray.get(reference))
+            except RayError:
+                _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
+
+
+class _Timed:
+    """An executor, and how long the loop keeps it waiting: the loop's own work."""
+
+    def __init__(self, executor: RayExecutor) -> None:
+        self._executor = executor
+        self._came_back_s: float | None = None
+        self.busy_s = 0.0
+
+    def wait(self, until_us: int) -> Batch:
+        """As the executor's."""
+        if self._came_back_s is not None:
+            self.busy_s += time.monotonic() - self._came_back_s
+        batch = self._executor.wait(until_us)
+        self._came_back_s = time.monotonic()
+        return batch
+
+    def execute(self, commands: Sequence[Command]) -> None:
+        """As the executor's."""
+        self._executor.execute(commands)
+
+
+class _ModelKeeper:
+    """Writes down which model served from when; its weights are in the run folder already."""
+
+    def __init__(self, folder: RunFolder, store: StateStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._started: dict[JobId, cmd.StartRetraining] = {}
+
+    def __call__(self, batch: Batch, turn: Turn) -> None:
+        """Follows a turn."""
+        for command in turn.commands:
+            if isinstance(command, cmd.StartRetraining):
+                self._started[command.job] = command
+        for event in batch.events:
+            if isinstance(event, ev.ModelSwapped) and event.job in self._started:
+                started = self._started[event.job]
+                path = self._folder.model(event.stream, event.version)
+                self._store.put_model(
+                    ModelRow(
+                        stream=event.stream,
+                        version=event.version,
+                        window=started.window,
+                        path=self._folder.relative(path),
+                        gamma=started.config,
+                        validation_accuracy=event.validation_accuracy,
+                        served_from_us=event.t_us,
+                    )
+                )
+
+
+def _begin(actors: FleetActors, clock: RunClock) -> None:
+    started_ns = clock.started_monotonic_ns
+    begins = [own.inference.begin.remote(started_ns) for own in actors.streams.values()]
+    begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
+    ray.get([*begins, actors.preparation.begin_run.remote(started_ns)])
+
+
+def _or_user_error(work: Any) -> Any:
+    """Gives a UserError that an actor raised back as itself."""
+    try:
+        return work()
+    except RayError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise UserError(str(cause)) from error
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise

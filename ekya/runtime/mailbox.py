@@ -1,0 +1,40 @@
+"""How an actor tells what happened in it: the driver asks, and the answer waits for news."""
+
+import queue
+import time
+
+from ekya.core.events import Event
+
+
+class RunClock:
+    """Run time, in every process of a machine the same: microseconds since the run began."""
+
+    def __init__(self, started_monotonic_ns: int) -> None:
+        self.started_monotonic_ns = started_monotonic_ns
+
+    def now_us(self) -> int:
+        """Microseconds since the run began; negative before it."""
+        return (time.monotonic_ns() - self.started_monotonic_ns) // 1000
+
+
+class Mailbox:
+    """Events of one actor, in the order in which they happened. Any thread may put, one takes."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def put(self, event: Event) -> None:
+        """Adds an event."""
+        self._events.put(event)
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """All events there are; waits up to ``timeout_s`` for the first."""
+        try:
+            events = [self._events.get(timeout=timeout_s)]
+        except queue.Empty:
+            return []
+        while True:
+            try:
+                events.append(self._events.get_nowait())
+            except queue.Empty:
+                return events

@@ -1,0 +1,220 @@
+"""The actor `micro-profiler`: holds the golden model; labels, profiles λ and micro-profiles γ."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import cv2
+import torch
+
+from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.events import Event, InferenceProfiled, LabelsReady, PreparationEnded, ProfileReady
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family
+from ekya.gpu.protocol import ShareHandle, ShareJob
+from ekya.labeling.golden import open_golden
+from ekya.learning.checkpoints import from_bytes
+from ekya.learning.memory import ExemplarMemory
+from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.orders import ActorOrders
+from ekya.setup import fleet_classes
+from ekya.workers.collector import WindowMaterial
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
+
+_LOG = logging.getLogger(__name__)
+_HAND_IN_S = 3.0
+
+
+class _EndedError(Exception):
+    """The time for preparation is up; unwinds the thread from wherever it is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Preparation:
+    """One window's preparation and the thread that carries it out."""
+
+    command: BeginPreparation
+    handle: ShareHandle
+    ended: threading.Event = field(default_factory=threading.Event)
+    handed_in: threading.Condition = field(default_factory=threading.Condition)
+    streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
+    labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+
+
+class PreparationActor:
+    """Everything between the golden model and the plan. Methods may be called by several threads."""
+
+    def __init__(self, orders: ActorOrders, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]) -> None:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        self._orders = orders
+        self._frame_gpu_s = frame_gpu_s
+        self._golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
+        self._mailbox = Mailbox()
+        self._clock = RunClock(time.monotonic_ns())
+        self._now: _Preparation | None = None
+
+    def ready(self) -> None:
+        """Returns when the golden model is loaded."""
+
+    def begin_run(self, started_monotonic_ns: int) -> None:
+        """The run begins."""
+        self._clock = RunClock(started_monotonic_ns)
+
+    def begin(self, command: BeginPreparation) -> None:
+        """Begins a window's preparation; streams hand in what they kept with ``hand_in``."""
+        handle = self._orders.shares.attach(ShareJob("micro-profiler", "preparation", command.share_milli))
+        preparation = _Preparation(command, handle)
+        self._now = preparation
+        threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
+
+    def hand_in(
+        self,
+        window: int,
+        stream: StreamId,
+        settings: PreparationSettings,
+        material: WindowMaterial,
+        weights: bytes,
+        memory: ExemplarMemory,
+    ) -> None:
+        """What a stream is prepared from."""
+        preparation = self._now
+        if preparation is None or preparation.command.window != window:
+            return
+        prepared = StreamPreparation(settings, material, from_bytes(weights), memory, self._golden)
+        with preparation.handed_in:
+            preparation.streams[stream] = prepared
+            preparation.handed_in.notify_all()
+
+    def end(self, window: int) -> None:
+        """The time is up: what is unfinished stays undone."""
+        preparation = self._now
+        if preparation is not None and preparation.command.window == window:
+            preparation.ended.set()
+            preparation.handle.release()
+
+    def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
+        """The labels made for a stream in a window's preparation."""
+        preparation = self._now
+        if preparation is None or preparation.command.window != window:
+            return None
+        return preparation.labels.get(stream)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """What has happened here; waits for news."""
+        return self._mailbox.take(timeout_s)
+
+    def _run(self, preparation: _Preparation) -> None:
+        try:
+            self._prepare(preparation)
+        except _EndedError:
+            return
+        finally:
+            preparation.handle.release()
+        self._mailbox.put(PreparationEnded(self._clock.now_us(), preparation.command.window))
+
+    def _prepare(self, preparation: _Preparation) -> None:
+        for stream, step in self._steps(preparation):
+            try:
+                step()
+            except _EndedError:
+                raise
+            except Exception:
+                _LOG.exception("%s: a step of its preparation failed; it goes without", stream)
+
+    def _steps(self, preparation: _Preparation) -> Iterator[tuple[StreamId, Callable[[], None]]]:
+        """Labels of all streams, then λ of all, then γ, the family worth most first."""
+        asked = preparation.command.streams
+        for stream in asked:
+            if self._await(preparation, stream.stream):
+                yield stream.stream, partial(self._label, preparation, stream.stream)
+        labelled = [stream for stream in asked if stream.stream in preparation.labels]
+        for stream in labelled:
+            if stream.inference:
+                yield stream.stream, partial(self._profile_inference, preparation, stream)
+        for rank in range(max((len(stream.families) for stream in labelled), default=0)):
+            for stream in labelled:
+                if rank < len(stream.families) and _can_train(preparation.labels[stream.stream]):
+                    family = stream.families[rank]
+                    yield stream.stream, partial(self._micro_profile, preparation, stream.stream, family)
+
+    def _await(self, preparation: _Preparation, stream: StreamId) -> bool:
+        with preparation.handed_in:
+            return preparation.handed_in.wait_for(
+                lambda: stream in preparation.streams or preparation.ended.is_set(), _HAND_IN_S
+            )
+
+    def _label(self, preparation: _Preparation, stream: StreamId) -> None:
+        prepared = preparation.streams[stream]
+        with self._turn(preparation):
+            labels = prepared.label()
+            accuracy = prepared.serving_accuracy(labels)
+        preparation.labels[stream] = labels
+        self._mailbox.put(
+            LabelsReady(
+                t_us=self._clock.now_us(),
+                stream=stream,
+                window=preparation.command.window,
+                training_crops=len(labels.training.crops),
+                validation_crops=len(labels.validation.crops),
+                serving_accuracy=accuracy,
+                new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
+                gpu_s=_used_s(preparation),
+            )
+        )
+
+    def _profile_inference(self, preparation: _Preparation, asked: PrepareStream) -> None:
+        prepared = preparation.streams[asked.stream]
+        typical = self._frame_gpu_s[asked.stream]
+        options = prepared.profile_inference(
+            asked.inference, prepared.frame_gpu_s(typical), scope=lambda: self._turn(preparation)
+        )
+        self._mailbox.put(
+            InferenceProfiled(
+                self._clock.now_us(),
+                asked.stream,
+                preparation.command.window,
+                options,
+                _used_s(preparation),
+            )
+        )
+
+    def _micro_profile(self, preparation: _Preparation, stream: StreamId, family: Family) -> None:
+        trial = preparation.streams[stream].trial(
+            family,
+            preparation.labels[stream],
+            clock=time.thread_time,
+            scope=lambda: self._turn(preparation),
+        )
+        curve = trial.run()
+        self._mailbox.put(
+            ProfileReady(
+                self._clock.now_us(),
+                stream,
+                preparation.command.window,
+                curve,
+                _used_s(preparation),
+            )
+        )
+
+    @contextmanager
+    def _turn(self, preparation: _Preparation) -> Iterator[None]:
+        """Around each batch: waits for the share, and leaves when the time is up."""
+        with preparation.handle.scope():
+            if preparation.ended.is_set():
+                raise _EndedError
+            yield
+
+
+def _used_s(preparation: _Preparation) -> float:
+    """GPU-seconds since this was last asked."""
+    return preparation.handle.measured().used_us / 1e6
+
+
+def _can_train(labels: StreamLabels) -> bool:
+    return len(labels.training.crops) > 1 and len(labels.validation.crops) > 0

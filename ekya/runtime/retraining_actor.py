@@ -1,0 +1,217 @@
+"""The actor `retraining/<stream>`: real SGD at its share, one retraining after the other."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from ekya.core.commands import StartRetraining
+from ekya.core.events import (
+    Event,
+    RetrainFailed,
+    RetrainFinished,
+    RetrainProgress,
+    Role,
+    ShareMeasured,
+)
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.units import US_PER_S
+from ekya.gpu.protocol import ShareHandle, ShareJob
+from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
+from ekya.learning.edge import EdgeModel
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.trainer import Retraining
+from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.orders import StreamOrders
+from ekya.setup import fleet_classes, stream_setup
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import in_classes, memory_in_classes, outputs_of
+
+MEASURE_EVERY_S = 2.0
+
+
+class _StoppedError(Exception):
+    """The retraining is over before its end; unwinds its thread from wherever it is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A retraining and the thread that runs it.
+
+    Attributes:
+        used_us: GPU time so far.
+        untold_us: the part of it that no ShareMeasured has told.
+    """
+
+    command: StartRetraining
+    handle: ShareHandle
+    stopped: threading.Event
+    labels: StreamLabels
+    used_us: int = 0
+    untold_us: int = 0
+    best_epoch: int = 0
+    best_accuracy: float = -1.0
+    best_model: EdgeModel | None = None
+
+
+class RetrainingActor:
+    """One stream's retraining. Methods may be called by several threads; each job has its own."""
+
+    def __init__(self, orders: StreamOrders) -> None:
+        torch.set_num_threads(1)
+        self._orders = orders
+        fleet = orders.common.fleet
+        self._stream = fleet.streams[orders.place]
+        self._classes = fleet_classes(fleet)
+        self._seed = stream_setup(fleet, orders.place, 1.0, orders.common.seed).settings.seed
+        self._mailbox = Mailbox()
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+        self._memory = ExemplarMemory()
+        self._clock = RunClock(time.monotonic_ns())
+        self._told_s = time.monotonic()
+
+    def ready(self) -> None:
+        """Returns when the actor can take a retraining."""
+
+    def begin(self, started_monotonic_ns: int) -> None:
+        """The run begins."""
+        self._clock = RunClock(started_monotonic_ns)
+
+    def start(self, command: StartRetraining, weights: bytes, labels: StreamLabels | None) -> None:
+        """Begins a retraining from the weights that serve; tells of every epoch."""
+        if labels is None:
+            self._tell_failed(command, "there are no labels to train on")
+            return
+        name = f"retraining/{self._stream.id}"
+        handle = self._orders.common.shares.attach(ShareJob(name, "retraining", command.share_milli))
+        job = _Job(command, handle, threading.Event(), labels)
+        with self._lock:
+            self._job = job
+        threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
+
+    def resize(self, job: JobId, share_milli: int) -> None:
+        """Another share for a running retraining; nothing for one that is over."""
+        running = self._current(job)
+        if running is not None:
+            running.handle.resize(share_milli)
+
+    def stop(self, job: JobId) -> None:
+        """Ends a retraining at its next batch; its best weights stay at hand."""
+        running = self._current(job)
+        if running is not None:
+            running.stopped.set()
+            running.handle.release()
+
+    def hand_over(self, job: JobId, version: ModelVersion) -> tuple[bytes, float]:
+        """The best weights so far, as bytes, and their accuracy; they are written to the run folder first.
+
+        Raises:
+            LookupError: the job is not here any more, or has no epoch yet.
+        """
+        running = self._current(job)
+        with self._lock:
+            best = None if running is None else running.best_model
+            accuracy = 0.0 if running is None else running.best_accuracy
+        if best is None:
+            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
+        folder = self._orders.common.folder
+        save_model(best, folder.model(self._stream.id, version), half=True)
+        return to_bytes(best), accuracy
+
+    def memory(self) -> ExemplarMemory:
+        """The stream's exemplars; their labels index the fleet's classes."""
+        return self._memory
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """What has happened here; waits for news."""
+        self._tell_share()
+        return self._mailbox.take(timeout_s)
+
+    def _run(self, job: _Job, weights: bytes) -> None:
+        try:
+            self._train(job, weights)
+        except _StoppedError:
+            pass
+        except Exception as error:
+            self._tell_failed(job.command, f"{type(error).__name__}: {error}")
+        finally:
+            self._remember(job)
+            job.handle.release()
+
+    def _train(self, job: _Job, weights: bytes) -> None:
+        command = job.command
+        start = from_bytes(weights)
+        classes = outputs_of(start, job.labels, self._classes)
+        retraining = Retraining(
+            start,
+            command.config,
+            in_classes(job.labels.training.crops, classes, self._classes),
+            in_classes(job.labels.validation.crops, classes, self._classes),
+            memory=memory_in_classes(self._memory, classes, self._classes),
+            classes=classes,
+            seed=self._seed + command.window,
+            device=self._orders.common.device,
+            scope=lambda: self._turn(job),
+        )
+        retraining.prepare()
+        gpu_s = 0.0
+        while not retraining.done:
+            result = retraining.run_epoch()
+            with self._lock:
+                if result.validation_accuracy > job.best_accuracy:
+                    job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
+                    job.best_model = retraining.model()
+                gpu_s = job.used_us / US_PER_S
+            self._mailbox.put(
+                RetrainProgress(
+                    self._clock.now_us(),
+                    command.stream,
+                    command.job,
+                    result.epoch,
+                    result.validation_accuracy,
+                    gpu_s,
+                )
+            )
+        self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
+
+    @contextmanager
+    def _turn(self, job: _Job) -> Iterator[None]:
+        """Around each batch: waits for the share, leaves a job that was stopped, counts what was used."""
+        with job.handle.scope():
+            if job.stopped.is_set():
+                raise _StoppedError
+            yield
+        used_us = job.handle.measured().used_us
+        with self._lock:
+            job.used_us += used_us
+            job.untold_us += used_us
+
+    def _remember(self, job: _Job) -> None:
+        with self._lock:
+            best = job.best_model
+        if best is not None:
+            self._memory = self._memory.update(best, job.labels.training.crops)
+
+    def _current(self, job: JobId) -> _Job | None:
+        with self._lock:
+            return self._job if self._job is not None and self._job.command.job == job else None
+
+    def _tell_failed(self, command: StartRetraining, reason: str) -> None:
+        self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
+
+    def _tell_share(self) -> None:
+        now_s = time.monotonic()
+        passed_s = now_s - self._told_s
+        if passed_s < MEASURE_EVERY_S:
+            return
+        self._told_s = now_s
+        with self._lock:
+            used_us = 0 if self._job is None else self._job.untold_us
+            if self._job is not None:
+                self._job.untold_us = 0
+        share_milli = round(used_us / passed_s / 1000)
+        self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))

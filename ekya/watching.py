@@ -1,0 +1,75 @@
+"""From what the loop knows to what a person sees of it while it runs."""
+
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import Turn
+from ekya.core.ids import StreamId
+from ekya.core.state import FleetState, Status, StreamState
+from ekya.report.screen import Screen, ScreenRow, ScreenState
+
+
+class Watcher:
+    """Shows every turn of the loop on a screen."""
+
+    def __init__(self, screen: Screen, options: LoopOptions, note: str = "") -> None:
+        self._screen = screen
+        self._options = options
+        self._note = note
+        self._seen: dict[StreamId, _Mean] = {}
+        self._shown_us = 0
+
+    def __call__(self, batch: Batch, turn: Turn) -> None:
+        """Shows the state after a turn."""
+        fleet = turn.state.fleet
+        passed_us = batch.now_us - self._shown_us
+        self._shown_us = batch.now_us
+        for stream in fleet.streams:
+            if stream.accuracy is not None:
+                self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
+        self._screen.show(self._state(batch.now_us, fleet))
+
+    def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
+        return ScreenState(
+            now_us=now_us,
+            window=max(fleet.window, 0),
+            window_count=self._options.windows,
+            window_start_us=fleet.window_open_us,
+            window_end_us=fleet.window_end_us,
+            capacity_milli=self._options.capacity_milli,
+            rows=tuple(self._row(stream, fleet.preparing) for stream in fleet.streams),
+            note=self._note,
+        )
+
+    def _row(self, stream: StreamState, preparing: bool) -> ScreenRow:
+        job = stream.job
+        mean = self._seen.get(stream.stream)
+        status = "preparing" if preparing and stream.status is Status.SERVING else str(stream.status)
+        return ScreenRow(
+            stream=stream.stream,
+            status=status,
+            accuracy_now=stream.accuracy,
+            accuracy_mean=None if mean is None else mean.value,
+            training=None if job is None else job.config,
+            training_progress=None if job is None else len(job.accuracies) / job.config.epochs,
+            inference=stream.inference,
+            retrain_share_milli=0 if job is None else job.share_milli,
+            inference_share_milli=stream.inference_share_milli,
+        )
+
+
+class _Mean:
+    """A mean over time of a value that holds until the next."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._time_us = 0
+
+    def add(self, value: float, passed_us: int) -> None:
+        """The value held for so long."""
+        self._sum += value * max(passed_us, 1)
+        self._time_us += max(passed_us, 1)
+
+    @property
+    def value(self) -> float:
+        """The mean so far."""
+        return self._sum / self._time_us
