@@ -1,8 +1,6 @@
 """Models on disk and between processes: safetensors with the model's identity in its metadata."""
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ekya.errors import UserError
+from ekya.files import write_bytes_atomic
 from ekya.learning.edge import EDGE_MODELS, EdgeModel
 
 FORMAT = "ekya-edge-model"
@@ -70,22 +69,7 @@ def save_model(
     Raises:
         UserError: no permission, no such folder or no space left.
     """
-    data = to_bytes(model, extra, half=half)
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"{path}: cannot write the model ({error.strerror}); "
-            f"free {len(data) >> 20} MB, fix the folder's permissions or choose another folder"
-        ) from error
+    write_bytes_atomic(path, to_bytes(model, extra, half=half))
 
 
 def load_model(path: Path) -> EdgeModel:

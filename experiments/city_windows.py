@@ -1,0 +1,86 @@
+"""Labelled crops of the synthetic city's streams, window by window, for the other recipes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+import yaml
+
+from ekya.core.units import seconds_to_us
+from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
+from ekya.streams.city.scene import KINDS
+from ekya.streams.city.source import CitySpec
+from ekya.streams.crops import crop_objects
+
+SIDE = 32
+"""Pixels of a crop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CityFleet:
+    """What the recipes need of a fleet file.
+
+    Attributes:
+        classes: in the order of class indices.
+        streams: each stream's id and its script.
+        window_s: length of a window; 0.0 where the file does not say.
+        windows: how many; 0 where the file does not say.
+    """
+
+    classes: tuple[str, ...]
+    streams: tuple[tuple[str, CitySpec], ...]
+    window_s: float
+    windows: int
+
+
+def read_fleet(path: Path) -> CityFleet:
+    """The synthetic streams of a fleet file."""
+    content = yaml.safe_load(path.read_text())
+    streams = tuple(
+        (str(entry["id"]), CitySpec.model_validate(entry["source"])) for entry in content["streams"]
+    )
+    return CityFleet(
+        tuple(content.get("classes", KINDS)),
+        streams,
+        float(content.get("window_s", 0.0)),
+        int(content.get("windows", 0)),
+    )
+
+
+def windows_of(
+    spec: CitySpec, classes: tuple[str, ...], window_s: float, windows: int, every: int
+) -> list[LabelledCrops]:
+    """Every object of every ``every``-th frame with its true class, one entry a window.
+
+    Tracks are the stream's own numbers, so an object that stays over a window's end has one number.
+    """
+    parts: list[list[LabelledCrops]] = [[] for _ in range(windows)]
+    window_us = seconds_to_us(window_s)
+    for frame, truth in spec.open(classes).frames():
+        window = frame.t_us // window_us
+        if window >= windows:
+            break
+        if truth is None or frame.index % every or len(truth.boxes) == 0:
+            continue
+        times = np.full(len(truth.boxes), frame.t_us, np.int64)
+        crops = crop_objects(frame.image, truth.boxes, SIDE)
+        parts[window].append(LabelledCrops(crops, truth.classes, truth.tracks, times))
+    return [concatenate(part) if part else no_crops(SIDE) for part in parts]
+
+
+def sample(labelled: LabelledCrops, count: int, seed: int) -> LabelledCrops:
+    """A uniformly random sample, in its order, as a golden model's label budget leaves it."""
+    if count >= len(labelled):
+        return labelled
+    chosen = np.random.default_rng((seed, count)).choice(len(labelled), count, replace=False)
+    return labelled.take(np.sort(chosen))
+
+
+def one_thread() -> None:
+    """Results must not depend on how many cores the machine has."""
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    cv2.setNumThreads(1)
