@@ -7,21 +7,21 @@ from ekya.streams.tracking import IouTracker
 
 @settings(max_examples=60, deadline=None)
 @given(
-    velocity=st.tuples(st.floats(-18, 18), st.floats(-18, 18)),
+    steps=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3)),  # parts of its size, a frame
     size=st.tuples(st.floats(40, 120), st.floats(40, 120)),
     hidden=st.sets(st.integers(5, 28), max_size=8),
     seed=st.integers(0, 1000),
 )
 def test_a_moving_box_keeps_its_number(
-    velocity: tuple[float, float], size: tuple[float, float], hidden: set[int], seed: int
+    steps: tuple[float, float], size: tuple[float, float], hidden: set[int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     tracker = IouTracker()
     numbers = set()
     for i in range(30):
-        x, y = 500 + velocity[0] * i, 500 + velocity[1] * i
+        x, y = 1500 + steps[0] * size[0] * i, 1500 + steps[1] * size[1] * i
         mine = [x, y, x + size[0], y + size[1]]
-        others = [[2000 + 400 * k, 0, 2060 + 400 * k, 60] for k in range(3) if rng.random() < 0.7]
+        others = [[4000 + 400 * k, 0, 4060 + 400 * k, 60] for k in range(3) if rng.random() < 0.7]
         boxes = np.array(others if i in hidden else [mine, *others], dtype=np.float32).reshape(-1, 4)
         tracks = tracker.update(boxes)
         if i not in hidden:
