@@ -132,9 +132,10 @@ Every stream's edge model begins with these weights and is retrained from there.
 - Made from fresh weights, on one thread, by
   `python experiments/train_edge_base.py --epochs {epochs} --days {days} --every {every} --seed {seed}`.
 - Data: the two cameras of `datasets/synthetic_city/holdout.yaml`, which no run watches, on {days} days
-  (seeds {DAY} apart), with their true labels: {len(training)} crops of {len(np.unique(training.tracks))} objects, half
-  of them mirrored, light and colours varied a little. It knows ordinary days from the side, some fronts
-  and little else; what drifts away from that is for retraining.
+  (seeds {DAY} apart), with their true labels: {len(training)} crops of
+  {len(np.unique(training.tracks))} objects, half of them mirrored, light and colours varied a little.
+  It knows ordinary days from the side, some fronts and little else; what drifts away from that is for
+  retraining.
 - SGD with momentum, batch 32, {epochs} epochs, learning rate {FROM_SCRATCH.learning_rate} falling as
   1 / (1 + epoch / {FROM_SCRATCH.decay_epochs:g}).
 - Stored as safetensors with 16-bit kernels, loaded as 32 bits. The classes stand in the file's metadata:
@@ -155,7 +156,7 @@ def main(
     / "datasets/synthetic_city/holdout.yaml",
     out: Annotated[Path, typer.Option(help="Where the weights go; the card goes beside them.")] = ROOT
     / "golden_models/synthetic_city_resnet18_base.safetensors",
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 10,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 8,
     days: Annotated[int, typer.Option(help="Other days of the same cameras.")] = 10,
     every: Annotated[int, typer.Option(help="Take every k-th frame.")] = 30,
     seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
