@@ -52,7 +52,7 @@ class FakeWorld:
         self.asked = []
         self.meanwhile = lambda: None
 
-    def run(self, fleet, options):
+    def run(self, fleet, options, console=None):
         self.asked.append((fleet, options))
         folder = RunFolder.create(self.root, "run")
         # As the worlds do: they end early.

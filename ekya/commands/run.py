@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from rich.console import Console
+
 from ekya.commands.output import Output
 from ekya.config import (
     DEFAULT_FLEET,
@@ -89,7 +91,7 @@ def run(
     if clock == "wall":
         require_capacity(fleet, options.shares)
     with noticing_ctrl_c() as came:
-        folder = RunFolder(_RUNNERS[clock](fleet, options))
+        folder = RunFolder(_RUNNERS[clock](fleet, options, output.console))
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         output.report(summary)
         without = {stream: score.accuracy for stream, score in score_shadows(folder, fleet).items()}
@@ -133,20 +135,23 @@ def require_capacity(fleet: FleetConfig, shares: str) -> None:
         )
 
 
-def _live(fleet: FleetConfig, options: RunOptions) -> Path:
+def _live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     from ekya.runtime.live import run_live
 
-    return run_live(fleet, options)
+    return run_live(fleet, options, console)
 
 
-def _emulated(fleet: FleetConfig, options: RunOptions) -> Path:
+def _emulated(fleet: FleetConfig, options: RunOptions, _console: Console) -> Path:
     from ekya.sim.emulated import run_emulated
 
     return run_emulated(fleet, options)
 
 
 # Each world imports its own engine, so that virtual time needs no Ray.
-_RUNNERS: Mapping[str, Callable[[FleetConfig, RunOptions], Path]] = {"wall": _live, "virtual": _emulated}
+_RUNNERS: Mapping[str, Callable[[FleetConfig, RunOptions, Console], Path]] = {
+    "wall": _live,
+    "virtual": _emulated,
+}
 
 
 def _resumed(arguments: FleetArguments, options: RunOptions, clock: str) -> tuple[FleetArguments, RunOptions]:

@@ -32,6 +32,7 @@ MAX_SOCKET_BYTES = 107
 """The longest path of a UNIX socket; a longer one makes the daemon unreachable."""
 
 _ANSWER_WITHIN_S = 5.0
+_FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,14 @@ def ask_daemon() -> MpsAnswer:
 class MpsShares:
     """Caps processes at a percentage of the SMs.
 
-    A client's percentage is fixed while it lives. An inference lives for the whole run and its share
-    changes, so it is not capped; retraining and preparation, which are started anew each time, are.
+    A client's percentage is fixed while it lives. So an inference, which lives for the whole run, is
+    not capped, and neither is a process that starts before it knows its share; what such a process
+    may use changes only where a duty cycle is allowed.
 
     Attributes:
         inventory: the GPUs.
         ask: asks the daemon; tests pass their own.
-        duty_cycle: let a running job go slower than its cap by waiting between batches.
+        duty_cycle: hold jobs to their share under the cap by waiting between batches.
         clocks: what the duty cycle reads; spent time is time inside batches.
     """
 
@@ -94,7 +96,7 @@ class MpsShares:
         answer = self.ask() if self.inventory.gpus else MpsAnswer(False, self.inventory.why)
         return Capability(
             usable=answer.running,
-            enforcement="cap",
+            enforcement="cooperative" if self.duty_cycle else "cap",
             device="cuda",
             capacity_milli=self._capacity_milli() if answer.running else 0,
             step_milli=STEP_MILLI,
@@ -107,20 +109,15 @@ class MpsShares:
         return round_down(shares, STEP_MILLI, self._capacity_milli())
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """The percentage that the process keeps; none for an inference.
-
-        Raises:
-            ValueError: a share under one percent, which no client can have.
-        """
-        if job.role == "inference":
+        """The percentage that the process keeps; nothing where it must not be capped."""
+        if job.role == "inference" or job.share_milli < STEP_MILLI:
             return {}
-        if job.share_milli < STEP_MILLI:
-            raise ValueError(f"{job.name}: an MPS client cannot start at {job.share_milli} thousandths")
-        return {PERCENTAGE: str(_cap_milli(job) // STEP_MILLI)}
+        return {PERCENTAGE: str(min(job.share_milli, FULL_GPU_MILLI) // STEP_MILLI)}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A handle that knows the cap cannot change."""
-        return MpsHandle(job, self.duty_cycle, self.clocks)
+        """A handle that goes by the percentage with which this process was really started."""
+        cap_milli = int(os.environ.get(PERCENTAGE, "100")) * STEP_MILLI
+        return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.clocks)
 
     def _capacity_milli(self) -> int:
         return len(self.inventory.gpus) * FULL_GPU_MILLI
@@ -133,21 +130,22 @@ class MpsHandle:
     MPS itself counts nothing. A batch has to wait for the GPU before its scope ends.
     """
 
-    def __init__(self, job: ShareJob, duty_cycle: bool, clocks: Clocks | None) -> None:
-        self._cap_milli = _cap_milli(job)
+    def __init__(self, cap_milli: int, share_milli: int, duty_cycle: bool, clocks: Clocks | None) -> None:
+        self._cap_milli = cap_milli
         self._duty_cycle = duty_cycle
         wall = clocks or Clocks()
+        # Spent time is wall time here: between the two ends of a batch the GPU works for it.
         self._bucket = TokenBucket(FULL_GPU_MILLI, Clocks(wall.wall_ns, wall.wall_ns, wall.wait))
+        self.resize(share_milli)
 
     def resize(self, share_milli: int) -> Resized:
-        """Down to a duty cycle under the cap where that is allowed; otherwise nothing changes."""
+        """To a duty cycle under the cap where that is allowed; otherwise nothing changes."""
         if not self._duty_cycle:
-            return Resized(
-                self._cap_milli, 0, "the percentage of a running MPS client cannot change; it keeps its cap"
-            )
+            note = "" if share_milli == self._cap_milli else _FIXED
+            return Resized(self._cap_milli, 0, note)
         effective = min(share_milli, self._cap_milli)
         resized = self._bucket.resize(effective * FULL_GPU_MILLI // self._cap_milli)
-        note = "" if effective == share_milli else "more than the MPS client's cap cannot be had"
+        note = "" if effective == share_milli else "an MPS client cannot have more than its cap"
         return Resized(effective, resized.took_us, note)
 
     @contextmanager
@@ -164,9 +162,3 @@ class MpsHandle:
     def release(self) -> None:
         """Ends every wait."""
         self._bucket.release()
-
-
-def _cap_milli(job: ShareJob) -> int:
-    if job.role == "inference":
-        return FULL_GPU_MILLI
-    return max(STEP_MILLI, min(job.share_milli, FULL_GPU_MILLI) // STEP_MILLI * STEP_MILLI)

@@ -32,7 +32,8 @@ def this_machine() -> Machine:
 
 
 SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
-    "mps": lambda machine: MpsShares(machine.inventory, machine.ask_mps),
+    # Actors live for the whole run and their shares change, which the percentage alone cannot follow.
+    "mps": lambda machine: MpsShares(machine.inventory, machine.ask_mps, duty_cycle=True),
     "cpu": lambda machine: CpuShares(machine.cores),
 }
 """By name, in the order in which ``auto`` tries them."""

@@ -75,17 +75,23 @@ def test_mps_caps_what_is_started_anew_and_leaves_inference_alone():
     backend = MpsShares(ONE_GPU, answers)
     assert backend.actor_env(TRAINER) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "43"}
     assert backend.actor_env(ShareJob("inference/cam-1", "inference", 100)) == {}
-    with pytest.raises(ValueError, match="cannot start at 5"):
-        backend.actor_env(ShareJob("retraining/cam-1", "retraining", 5))
+    assert backend.actor_env(ShareJob("retraining/cam-1", "retraining", 0)) == {}
 
 
-def test_a_live_mps_client_says_that_its_share_stays():
+def test_a_live_mps_client_says_that_its_share_stays(monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "43")
     resized = MpsShares(ONE_GPU, answers).attach(TRAINER).resize(900)
     assert resized.share_milli == 430
     assert "cannot change" in resized.note
 
 
-def test_told_to_an_mps_client_waits_between_batches_under_its_cap():
+def test_a_client_that_was_started_without_a_cap_says_so(monkeypatch):
+    monkeypatch.delenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", raising=False)
+    assert MpsShares(ONE_GPU, answers).attach(TRAINER).resize(430).share_milli == 1000
+
+
+def test_told_to_an_mps_client_waits_between_batches_under_its_cap(monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "43")
     now = [0]
 
     def wait(_condition, seconds):
