@@ -73,6 +73,18 @@ def test_a_new_head_begins_below_the_old_one_and_is_judged_by_its_rise():
     assert fit(steps(6), points).accuracy_at(1280) > 0.72
 
 
+def test_a_last_point_near_perfection_does_not_outweigh_the_others():
+    """Its inverse is 50 times that of the first, and says no more about the curve."""
+    points = [0.5, 0.8, 0.88, 0.93, 0.99]
+    curve = fit(steps(5), points)
+    assert [curve.accuracy_at(x) for x in steps(4)] == pytest.approx(points[:4], abs=0.05)
+
+
+def test_later_points_count_more():
+    early, late = ([0.5, 0.6, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.6])
+    assert fit(steps(5), late).accuracy_at(256) > fit(steps(5), early).accuracy_at(256) + 0.02
+
+
 def test_few_validation_crops_are_believed_less():
     points = [0.50, 0.56, 0.60, 0.62]
     beyond = {

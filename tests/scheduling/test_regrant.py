@@ -1,7 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import window_views
+from views import GAMMAS, window_views
 
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import StreamId
+from ekya.core.speed import LINEAR
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.placement.grants import quantise
 from ekya.scheduling.allocation import shares_of
 from ekya.scheduling.objective import evaluate
@@ -41,3 +45,20 @@ def test_a_static_scheduler_keeps_its_gamma_and_takes_no_more(view, step):
     assert all(got[job] <= asked[job] for job in asked)
     for old, new in zip(before.phases[0].assignments, after.phases[0].assignments, strict=True):
         assert new.retrain == old.retrain or (new.retrain is None and new.retrain_share_milli == 0)
+
+
+def test_what_the_thief_left_idle_goes_where_it_gains_most():
+    """With nothing worth retraining the start's half for it is idle; inference needs 700 for every frame."""
+    stream = StreamView(
+        StreamId("a"),
+        0.9,
+        (RetrainOption(GAMMAS[0], 0.8, 1.0),),
+        (
+            InferenceOption(InferenceConfig(1, 32), 1.0, 700),
+            InferenceOption(InferenceConfig(2, 32), 0.9, 350),
+        ),
+    )
+    view = WindowView(0, 60_000_000, 1000, 50, 50, 0.4, (stream,), LINEAR)
+    before, after = (plan.phases[0].assignments[0] for plan in granted_plan("thief", view, 50))
+    assert (before.inference.every, before.inference_share_milli) == (2, 500)
+    assert (after.inference.every, after.inference_share_milli) == (1, 700)

@@ -152,3 +152,20 @@ def test_an_operator_can_read_the_reason():
     assert reason.startswith("retrains 2 ep, 0 blocks, linear head, batch 16, 50% data at ")
     assert ": 0.50 -> about 0.90 after " in reason
     assert "; analyses every frame at 32 px at 40% of a GPU" in reason
+
+
+def test_of_equal_gains_the_cheaper_gamma_runs():
+    """Both are done at once for any share here, so only the cost tells them apart."""
+    twins = stream(options=((0.9, 0.0), (0.9, 0.0)))
+    dearer_first = replace(twins, retrain_options=tuple(reversed(twins.retrain_options)))
+    assert only(make_scheduler("thief").plan(view(dearer_first))).retrain == GAMMAS[0]
+
+
+def test_the_minimum_is_kept_for_as_many_streams_as_possible():
+    """Needs of 400, 200 and 200 on 450: two streams can be kept, not the first one."""
+    lambdas = {"a": (FULL,), "b": (HALF,), "c": (HALF,)}
+    streams = [
+        replace(stream(name, options=()), inference_options=offered) for name, offered in lambdas.items()
+    ]
+    assignments = make_scheduler("thief").plan(view(*streams, capacity=450)).phases[0].assignments
+    assert [a.below_min for a in assignments] == [True, False, False]
