@@ -82,7 +82,7 @@ def test_a_last_point_near_perfection_does_not_outweigh_the_others():
 
 def test_later_points_count_more():
     early, late = ([0.5, 0.6, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.6])
-    assert fit(steps(5), late).accuracy_at(256) > fit(steps(5), early).accuracy_at(256) + 0.02
+    assert fit(steps(5), late).accuracy_at(256) > fit(steps(5), early).accuracy_at(256) + 0.05
 
 
 def test_few_validation_crops_are_believed_less():
