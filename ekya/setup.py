@@ -1,6 +1,8 @@
 """From a fleet file to what the worlds are made of; the same for all of them."""
 
+import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,16 +12,20 @@ from ekya.control.options import LoopOptions
 from ekya.core.units import seconds_to_us
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
+from ekya.labeling.classes import occurring_classes
 from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
 from ekya.labeling.golden import detector_of
 from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
 from ekya.learning.checkpoints import load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.profiling.inference import inference_options
+from ekya.streams.process import SourceProcess
 from ekya.streams.video import VideoSpec
 from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
 from ekya.workers.preparation import PreparationSettings
+
+_LOG = logging.getLogger(__name__)
 
 CHECKPOINT_DELAY_US = 50_000
 """What taking a checkpoint is planned to cost: copying the weights and handing them over."""
@@ -30,6 +36,20 @@ def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
     if fleet.classes is None:
         raise UserError("key 'classes': is auto, and nobody has looked yet which classes occur.")
     return fleet.classes
+
+
+def with_classes(fleet: FleetConfig) -> FleetConfig:
+    """The fleet with its classes found, where its file leaves them open: those that the videos show."""
+    if fleet.classes is not None:
+        return fleet
+    name = detector_of(fleet.golden)
+    if name is None:
+        raise UserError("key 'classes': only a golden detector can find them; list the names.")
+    with ExitStack() as stack:
+        sources = [stack.enter_context(SourceProcess(stream.source, ())) for stream in fleet.streams]
+        found = occurring_classes(open_detector(name, fleet.golden.weights), *sources)
+    _LOG.info("classes that occur: %s", ", ".join(found))
+    return fleet.model_copy(update={"classes": found})
 
 
 def loop_options(

@@ -86,7 +86,7 @@ def _at_granted_shares(view: WindowView, plan: Plan, options: LoopOptions, needs
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """The loop's own events: borders of windows, and the end of the time for preparation."""
     if state.window < 0:
-        return (ev.WindowOpened(now_us, 0, now_us + options.window_us),)
+        return (ev.WindowOpened(0, 0, options.window_us),)
     if now_us >= state.window_end_us:
         closed = ev.WindowClosed(state.window_end_us, state.window)
         following = state.window + 1

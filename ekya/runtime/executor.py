@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
@@ -56,6 +56,7 @@ class RayExecutor:
         self._labels: dict[StreamId, Any] = {}
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, _Worker] = {}
+        self._errands: dict[Any, str] = {}
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
         for stream, own in actors.streams.items():
             self._listen(own.inference, (stream, ev.Role.INFERENCE))
@@ -68,7 +69,7 @@ class RayExecutor:
             left_s = (until_us - self._clock.now_us()) / US_PER_S
             if left_s <= 0:
                 break
-            waiting = [*self._polls, *self._restarting]
+            waiting = [*self._polls, *self._restarting, *self._errands]
             done, _ = ray.wait(waiting, timeout=min(left_s, _POLL_S), num_returns=1)
             if done:
                 more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
@@ -80,57 +81,62 @@ class RayExecutor:
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Hands commands to actors; what comes of it is heard later."""
         for command in commands:
-            self._execute(command)
+            for errand in self._execute(command):
+                self._errands[errand] = type(command).__name__
 
-    def _execute(self, command: cmd.Command) -> None:
+    def _execute(self, command: cmd.Command) -> list[Any]:
+        """Calls actors, and returns the calls whose failure somebody should hear of."""
         match command:
             case cmd.BeginPreparation():
-                self._begin_preparation(command)
+                return self._begin_preparation(command)
             case cmd.EndPreparation():
-                self._actors.preparation.end.remote(command.window)
                 self._preparing = None
+                return [self._actors.preparation.end.remote(command.window)]
             case cmd.SetInference():
                 inference = self._actors.streams[command.stream].inference
-                inference.configure.remote(command.config, command.share_milli)
+                return [inference.configure.remote(command.config, command.share_milli)]
             case cmd.StartRetraining():
                 own = self._actors.streams[command.stream]
-                own.retraining.start.remote(command, own.newest_weights, self._labels.get(command.stream))
+                labels = self._labels.get(command.stream)
+                return [own.retraining.start.remote(command, own.newest_weights, labels)]
             case cmd.ResizeRetraining():
                 retraining = self._actors.streams[command.stream].retraining
-                retraining.resize.remote(command.job, command.share_milli)
+                return [retraining.resize.remote(command.job, command.share_milli)]
             case cmd.StopRetraining():
-                self._actors.streams[command.stream].retraining.stop.remote(command.job)
+                return [self._actors.streams[command.stream].retraining.stop.remote(command.job)]
             case cmd.ServeModel():
-                self._serve(command)
+                return [self._serve(command)]
             case cmd.RestartWorker():
                 self._restart(command)
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)
+        return []
 
-    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+    def _begin_preparation(self, command: cmd.BeginPreparation) -> list[Any]:
         """Lets every stream hand in what it kept; none of it passes through this process."""
         self._preparing = command
         self._labels = {}
         preparation = self._actors.preparation
-        preparation.begin.remote(command)
+        errands = [preparation.begin.remote(command)]
         for asked in command.streams:
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(command.window - 1)
             memory = own.retraining.memory.remote()
-            settings = self._ready[asked.stream].settings
-            preparation.hand_in.remote(
-                command.window, asked.stream, settings, material, own.newest_weights, memory
+            settings, weights = self._ready[asked.stream].settings, own.newest_weights
+            errands.append(
+                preparation.hand_in.remote(command.window, asked.stream, settings, material, weights, memory)
             )
+        return errands
 
-    def _serve(self, command: cmd.ServeModel) -> None:
+    def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
         version = ModelVersion(own.version + 1)
         hand_over = own.retraining.hand_over.options(num_returns=2)
         weights, accuracy = hand_over.remote(command.job, version)
-        own.inference.swap.remote(weights, accuracy, version, command.job)
         own.version, own.newest_weights = version, weights
         self._handed[command.stream, version] = weights
+        return own.inference.swap.remote(weights, accuracy, version, command.job)
 
     def _restart(self, command: cmd.RestartWorker) -> None:
         worker = (command.stream, command.role)
@@ -155,6 +161,9 @@ class RayExecutor:
         if reference in self._restarting:
             self._hear_restarted(reference)
             return
+        if reference in self._errands:
+            self._hear_errand(reference)
+            return
         worker = self._polls.pop(reference)
         try:
             events: list[ev.Event] = ray.get(reference)
@@ -172,6 +181,16 @@ class RayExecutor:
         else:
             own = self._actors.streams[worker[0]]
             self._listen(own.inference if worker[1] is ev.Role.INFERENCE else own.retraining, worker)
+
+    def _hear_errand(self, reference: Any) -> None:
+        """A call has returned; a dead actor tells of itself elsewhere, everything else is said here."""
+        what = self._errands.pop(reference)
+        try:
+            ray.get(reference)
+        except RayActorError:
+            return
+        except RayError as error:
+            _LOG.error("%s failed: %s", what, _in_words(error))
 
     def _fetch_labels(self, event: ev.LabelsReady) -> None:
         reference = self._actors.preparation.labels.remote(event.window, event.stream)
@@ -209,6 +228,9 @@ class RayExecutor:
 
 
 def _in_words(error: RayError) -> str:
-    """The first line of an error that comes with a page of its own."""
+    """What went wrong in one line, of an error that comes with a page of its own."""
+    cause = getattr(error, "cause", None)
+    if cause is not None:
+        return f"{type(cause).__name__}: {cause}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -40,7 +40,7 @@ from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
 from ekya.scheduling.registry import make_scheduler
-from ekya.setup import base_model, first_inference_options, loop_options
+from ekya.setup import base_model, first_inference_options, loop_options, with_classes
 from ekya.watching import Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -58,6 +58,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
+    fleet = with_classes(fleet)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     chosen = choose_backend(options.shares)

@@ -40,7 +40,7 @@ class RunMetrics:
                     self._epochs.inc(1, {"stream": event.stream})
 
     def _follow(self, stream: StreamState) -> None:
-        tags = {"stream": stream.stream}
+        tags: dict[str, str] = {"stream": stream.stream}
         if stream.accuracy is not None:
             self._accuracy.set(stream.accuracy, tags)
         self._inference.set(stream.inference_share_milli, tags)

@@ -12,6 +12,7 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.finishing import labelled_in, score_run
 from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder
+from ekya.setup import with_classes
 from ekya.sim.emulated import emulate
 
 _LOG = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def compare(
         ``runs``: the summary of each, with its accuracies on the common objects and its ``folder``;
         ``mean``: per scheduler its mean accuracy over the seeds, and per seed.
     """
+    fleet = with_classes(fleet)
     root = options.runs / (options.name or f"compare-{fleet.name}")
     runs: list[dict[str, Any]] = []
     for seed in seeds:

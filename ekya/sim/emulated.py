@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
+from ekya.control.options import LoopOptions
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.core.plan import Plan
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.files import write_text_atomic
 from ekya.finishing import Finished, RunEnd, finish_run
@@ -24,6 +25,7 @@ from ekya.labeling.golden import open_golden
 from ekya.labeling.proposer import Proposer
 from ekya.learning.memory import ExemplarMemory
 from ekya.measuring.summary import HostFacts
+from ekya.report.screen import open_screen
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore, StreamRow
 from ekya.scheduling.protocol import Scheduler
@@ -36,11 +38,13 @@ from ekya.setup import (
     loop_options,
     proposer_for,
     stream_setup,
+    with_classes,
 )
 from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess
+from ekya.watching import Watcher
 from ekya.workers.costs import CostCard, load_card
 from ekya.workers.inference import InferenceWorker
 from ekya.workers.preparation import TYPICAL_OBJECTS
@@ -49,14 +53,22 @@ from ekya.workers.record import FrameRecord, ModelRecord
 _LOG = logging.getLogger(__name__)
 
 
-def run_emulated(fleet: FleetConfig, options: RunOptions, observe: Observer | None = None) -> Path:
-    """Runs a fleet on virtual time and returns its run folder.
+def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
+    """Runs a fleet on virtual time, shown on the console, and returns its run folder.
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
+    fleet = with_classes(fleet)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
-    emulate(folder, fleet, options.scheduler, options.seed, observe or (lambda batch, turn: None))
+    with open_screen(console) as screen:
+        watcher = Watcher(screen, emulated_options(fleet, load_card(), options.seed))
+        emulate(folder, fleet, options.scheduler, options.seed, watcher)
     return folder.path
+
+
+def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptions:
+    """The loop's constants: shares to the thousandth, and as many GPUs as the fleet file says."""
+    return loop_options(fleet, card, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
 
 
 def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, observe: Observer) -> Finished:
@@ -66,7 +78,7 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     card = load_card()
     chosen = make_scheduler(scheduler)
-    constants = loop_options(fleet, card, seed, 1, len(fleet.streams) * 2 * FULL_GPU_MILLI)
+    constants = emulated_options(fleet, card, seed)
     began = time.monotonic()
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))

@@ -126,7 +126,7 @@ class EmulatedStream:
             self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
         if boxes is not None:
             self._worker.see(frame, boxes)
-        if self._share_milli == 0 or frame.index % self._config.every:
+        if frame.index % self._config.every:
             self._pass_over(frame)
             return
         if self._waiting is not None:
