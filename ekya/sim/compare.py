@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,23 @@ def compare(
     root = options.runs / (options.name or f"compare-{fleet.name}")
     runs: list[dict[str, Any]] = []
     for seed in seeds:
-        folders = {}
-        for scheduler in schedulers:
-            folders[scheduler] = RunFolder.create(root, f"{scheduler}-seed{seed}")
-            _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
-            finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)
-            runs.append({**finished.summary, "folder": str(folders[scheduler].path)})
-        _score_alike(fleet, folders, runs[-len(schedulers) :])
+        try:
+            runs += _one_seed(fleet, schedulers, seed, root)
+        except KeyboardInterrupt:
+            _LOG.warning("stopped during seed %d; the seeds before it are compared", seed)
+            break
     return {"runs": runs, "mean": {name: _means(runs, name) for name in schedulers}}
+
+
+def _one_seed(fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, root: Path) -> list[dict[str, Any]]:
+    folders, summaries = {}, []
+    for scheduler in schedulers:
+        folders[scheduler] = RunFolder.create(root, f"{scheduler}-seed{seed}")
+        _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
+        finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)
+        summaries.append({**finished.summary, "folder": str(folders[scheduler].path)})
+    _score_alike(fleet, folders, summaries)
+    return summaries
 
 
 def _score_alike(

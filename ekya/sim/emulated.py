@@ -4,7 +4,7 @@ import logging
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,8 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as screen:
         watcher = Watcher(screen, emulated_options(fleet, load_card(), options.seed))
-        emulate(folder, fleet, options.scheduler, options.seed, watcher)
+        with suppress(KeyboardInterrupt):
+            emulate(folder, fleet, options.scheduler, options.seed, watcher)
     return folder.path
 
 
@@ -72,7 +73,11 @@ def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptio
 
 
 def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, observe: Observer) -> Finished:
-    """One run of the emulated world in a folder that was just made."""
+    """One run of the emulated world in a folder that was just made.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came; what happened until then is measured and written.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
@@ -86,16 +91,21 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
         stack.callback(journal.close)
         world = _World.build(folder, fleet, store, card, seed, stack)
         planner = _Planner(chosen, world.executor, card.planning_us)
+        stopped = False
         try:
             run_loop(world.executor, journal, planner.plan, chosen.needs, constants, observe)
         except KeyboardInterrupt:
+            stopped = True
             _LOG.warning("stopped at %.1f s of virtual time", world.executor.now_us / 1e6)
         world.finish(store)
     host = HostFacts(
         planning_ms=tuple(planner.took_ms),
         others={"wall_s": round(time.monotonic() - began, 3), "machine": platform.machine()},
     )
-    return finish_run(folder, fleet, RunEnd("emulated", seed, host))
+    finished = finish_run(folder, fleet, RunEnd("emulated", seed, host))
+    if stopped:
+        raise KeyboardInterrupt
+    return finished
 
 
 class _Planner:
