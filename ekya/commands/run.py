@@ -144,7 +144,7 @@ def _live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 def _emulated(fleet: FleetConfig, options: RunOptions, _console: Console) -> Path:
     from ekya.sim.emulated import run_emulated
 
-    return run_emulated(fleet, options)
+    return run_emulated(fleet, options, console)
 
 
 # Each world imports its own engine, so that virtual time needs no Ray.

@@ -32,6 +32,8 @@ class SgdRecipe:
         learning_rate: of the trunk's blocks at a batch of 16; scaled by the root of the batch size.
         head_learning_rate: of the head, likewise.
         momentum, weight_decay: of SGD.
+        batch_statistics: normalise trained blocks by their batches, and learn the statistics from
+            them; otherwise by the start model's statistics, as frozen blocks always do.
         decay_epochs: the rate halves when so many epochs are done, is a third after twice as many.
     """
 
@@ -40,6 +42,7 @@ class SgdRecipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     decay_epochs: float = 8.0
+    batch_statistics: bool = True
 
 
 DISTILLATION_WEIGHT = 0.5
@@ -167,7 +170,7 @@ class Retraining:
         """Train on every fresh crop and some exemplars once, then validate."""
         rng = np.random.default_rng((self._seed, self.epochs_done))
         self._set_learning_rates()
-        self._suffix.train()
+        self._suffix.train(self._recipe.batch_statistics)
         losses = [self._step(batch) for batch in self._batches(rng)]
         self.epochs_done += 1
         return EpochResult(self.epochs_done, self._evaluate(), float(np.mean(losses)))
