@@ -141,7 +141,7 @@ def _live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     return run_live(fleet, options, console)
 
 
-def _emulated(fleet: FleetConfig, options: RunOptions, _console: Console) -> Path:
+def _emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     from ekya.sim.emulated import run_emulated
 
     return run_emulated(fleet, options, console)
