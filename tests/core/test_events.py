@@ -1,0 +1,71 @@
+"""The order in which a batch of events is taken."""
+
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core import events as ev
+from ekya.core.events import Event, in_order
+from ekya.core.ids import JobId, ModelVersion, StreamId
+
+A, B = StreamId("a"), StreamId("b")
+
+
+def one_of_each(t_us):
+    return (
+        ev.WindowOpened(t_us, 1, t_us + 10),
+        ev.WindowClosed(t_us, 0),
+        ev.PreparationEnded(t_us, 0),
+        ev.StreamAdded(t_us, A, ()),
+        ev.LabelsReady(t_us, A, 0, 8, 2, 0.5, False, 0.1),
+        ev.InferenceProfiled(t_us, A, 0, (), 0.1),
+        ev.ProfileReady(t_us, A, 0, None, 0.1),
+        ev.RetrainFailed(t_us, A, JobId(1), "why"),
+        ev.RetrainFinished(t_us, A, JobId(1), 1.0),
+        ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),
+        ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
+        ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
+        ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),
+        ev.WorkerBack(t_us, A, ev.Role.INFERENCE),
+        ev.StreamLost(t_us, A, "why"),
+        ev.StreamBack(t_us, A),
+        ev.StreamEnded(t_us, A),
+    )
+
+
+def test_every_kind_has_a_place_in_the_order():
+    assert {type(event) for event in one_of_each(0)} == set(get_args(Event))
+    assert len(in_order(one_of_each(0))) == len(get_args(Event))
+
+
+def kinds(events):
+    return [type(event) for event in events]
+
+
+@given(st.permutations(one_of_each(4)))
+def test_at_one_instant_the_old_window_ends_before_the_new_one_begins(events):
+    ordered = kinds(in_order(events))
+    assert ordered[-2:] == [ev.WindowClosed, ev.WindowOpened]
+    assert ordered[0] is ev.StreamAdded
+    assert ordered.index(ev.RetrainProgress) < ordered.index(ev.RetrainFinished)
+    assert ordered.index(ev.LabelsReady) < ordered.index(ev.PreparationEnded)
+
+
+def test_time_comes_before_kind():
+    opened, progress = ev.WindowOpened(10, 1, 20), ev.RetrainProgress(11, A, JobId(1), 1, 0.5, 0.5)
+    assert in_order([progress, opened]) == (opened, progress)
+
+
+@given(st.lists(st.sampled_from([A, B]), max_size=8), st.lists(st.integers(0, 2), min_size=8, max_size=8))
+def test_equals_keep_the_order_in_which_they_came(streams, times):
+    """A serial number in the reason makes equals tell-tale."""
+    given_events = [
+        ev.StreamLost(t_us, stream, str(number))
+        for number, (stream, t_us) in enumerate(zip(streams, times, strict=False))
+    ]
+    ordered = in_order(given_events)
+    for t_us in range(3):
+        serials = [int(event.reason) for event in ordered if event.t_us == t_us]
+        assert serials == sorted(serials)
+    assert [event.t_us for event in ordered] == sorted(event.t_us for event in given_events)

@@ -1,0 +1,34 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.speed import LINEAR, SpeedCurve
+
+BENT = SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))
+
+
+@pytest.mark.parametrize(("share", "speed"), [(0, 0.0), (50, 0.18), (100, 0.36), (300, 0.595), (750, 0.915)])
+def test_lines_between_the_points(share, speed):
+    assert BENT.speed(share) == pytest.approx(speed)
+
+
+@given(st.integers(-10, 3000), st.integers(-10, 3000))
+def test_more_share_is_never_slower_and_one_gpu_is_all(a, b):
+    low, high = sorted((a, b))
+    assert 0.0 <= BENT.speed(low) <= BENT.speed(high) <= 1.0
+    assert LINEAR.speed(high) == min(max(high, 0), 1000) / 1000
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ((0, 0.1), (1000, 1.0)),
+        ((0, 0.0), (900, 1.0)),
+        ((0, 0.0), (1000, 0.9)),
+        ((0, 0.0), (500, 0.5), (500, 0.6), (1000, 1.0)),
+        ((0, 0.0), (400, 0.6), (500, 0.5), (1000, 1.0)),
+    ],
+)
+def test_a_curve_that_makes_no_sense_is_refused(points):
+    with pytest.raises(ValueError, match="speed curve"):
+        SpeedCurve(points)

@@ -1,0 +1,202 @@
+"""What each event changes in what the loop knows."""
+
+from dataclasses import replace
+
+import pytest
+
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.profile import FamilyCurve
+from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.view import InferenceOption
+
+A, B = StreamId("a"), StreamId("b")
+GAMMA = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
+LAMBDA = InferenceConfig(1, 32)
+OPTIONS = (InferenceOption(LAMBDA, 1.0, 300),)
+CURVE = FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5)
+JOB = RetrainJob(JobId(3), GAMMA, 2, 400, 0.8, 0.8, 10.0, accuracies=(0.5, 0.7), gpu_s=4.0)
+
+
+def in_window_2(**changes) -> FleetState:
+    """Two streams in window 2; ``a`` retrains, serves and is as ``changes`` say."""
+    first = StreamState(
+        A,
+        OPTIONS,
+        accuracy=0.6,
+        training_crops=80,
+        validation_crops=20,
+        curves=(CURVE,),
+        inference=LAMBDA,
+        inference_share_milli=300,
+        job=JOB,
+    )
+    second = StreamState(B, OPTIONS, inference=LAMBDA, inference_share_milli=200)
+    return FleetState(
+        (replace(first, **changes), second), window=2, window_open_us=20, window_end_us=30, preparing=True
+    )
+
+
+def after(state, *events) -> StreamState:
+    for event in events:
+        state = apply(state, event)
+    return state.stream(A)
+
+
+def test_streams_are_kept_in_the_order_of_their_ids():
+    state = apply(apply(FleetState(), ev.StreamAdded(0, B, OPTIONS)), ev.StreamAdded(0, A, OPTIONS))
+    assert [stream.stream for stream in state.streams] == [A, B]
+    assert state.stream(A).version == BASE_VERSION
+    assert state.stream(A).accuracy is None
+    with pytest.raises(KeyError):
+        state.stream(StreamId("c"))
+
+
+def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
+    state = apply(in_window_2(finished=JOB, needs_new_head=True), ev.WindowOpened(30, 3, 40))
+    assert (state.window, state.window_open_us, state.window_end_us) == (3, 30, 40)
+    assert state.stream(A) == StreamState(
+        A, OPTIONS, accuracy=0.6, inference=LAMBDA, inference_share_milli=300
+    )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.LabelsReady(21, A, 1, 10, 5, 0.1, True, 0.2),
+        ev.ProfileReady(21, A, 1, CURVE, 0.2),
+        ev.PreparationEnded(21, 1),
+        ev.WindowClosed(30, 2),
+        ev.RetrainProgress(21, A, JobId(2), 1, 0.99, 9.0),
+        ev.RetrainFinished(21, A, JobId(2), 9.0),
+        ev.RetrainFailed(21, A, JobId(2), "late"),
+        ev.RetrainFinished(21, B, JobId(3), 9.0),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_events_about_what_is_over_change_nothing(event):
+    assert apply(in_window_2(), event) == in_window_2()
+
+
+def test_labels_and_profiles_of_this_window_count():
+    stream = after(
+        in_window_2(),
+        ev.LabelsReady(21, A, 2, 50, 12, 0.45, True, 0.2),
+        ev.ProfileReady(22, A, 2, CURVE, 0.2),
+        ev.InferenceProfiled(23, A, 2, (InferenceOption(LAMBDA, 0.9, 250),), 0.1),
+    )
+    assert (stream.training_crops, stream.validation_crops) == (50, 12)
+    assert stream.accuracy == 0.45
+    assert stream.needs_new_head
+    assert stream.curves == (CURVE, CURVE)
+    assert stream.inference_options[0].share_needed_milli == 250
+
+
+def test_the_end_of_this_windows_preparation():
+    assert not apply(in_window_2(), ev.PreparationEnded(21, 2)).preparing
+
+
+def test_progress_belongs_to_the_running_job():
+    stream = after(in_window_2(), ev.RetrainProgress(21, A, JobId(3), 3, 0.65, 6.0))
+    assert stream.job is not None
+    assert stream.job.accuracies == (0.5, 0.7, 0.65)
+    assert stream.job.gpu_s == 6.0
+    assert (stream.job.best_epoch, stream.job.best_accuracy) == (2, 0.7)
+    assert stream.accuracy == 0.6
+
+
+def test_the_first_of_two_best_epochs_is_the_best():
+    assert replace(JOB, accuracies=(0.5, 0.7, 0.7)).best_epoch == 2
+    assert (replace(JOB, accuracies=()).best_epoch, replace(JOB, accuracies=()).best_accuracy) == (0, 0.0)
+
+
+def test_a_finished_retraining_counts_with_its_best_epoch():
+    stream = after(in_window_2(), ev.RetrainFinished(21, A, JobId(3), 8.0))
+    assert stream.job is None
+    assert stream.finished == replace(JOB, gpu_s=8.0)
+    assert stream.accuracy == 0.7
+
+
+def test_a_finished_retraining_that_is_worse_leaves_the_accuracy():
+    assert after(in_window_2(accuracy=0.9), ev.RetrainFinished(21, A, JobId(3), 8.0)).accuracy == 0.9
+
+
+def test_a_failed_retraining_is_not_tried_again_and_brings_nothing():
+    stream = after(in_window_2(), ev.RetrainFailed(21, A, JobId(3), "no memory"))
+    assert (stream.job, stream.finished, stream.accuracy) == (None, JOB, 0.6)
+
+
+def test_a_swap_counts_from_its_own_event():
+    stream = after(in_window_2(), ev.ModelSwapped(21, A, ModelVersion(4), JobId(3), 0.72, 900))
+    assert (stream.version, stream.accuracy) == (4, 0.72)
+
+
+def test_measured_shares_are_kept_apart():
+    stream = after(
+        in_window_2(),
+        ev.ShareMeasured(21, A, ev.Role.INFERENCE, 280),
+        ev.ShareMeasured(21, A, ev.Role.RETRAINING, 390),
+    )
+    assert (stream.inference_measured_milli, stream.retraining_measured_milli) == (280, 390)
+    assert stream.inference_share_milli == 300
+
+
+def died(role=ev.Role.INFERENCE, reason="out of memory"):
+    return ev.WorkerDied(21, A, role, reason)
+
+
+def test_a_dead_inference_serves_nothing_until_it_is_back():
+    stream = after(in_window_2(), died())
+    assert (stream.status, stream.reason, stream.deaths) == (Status.RESTARTING, "out of memory", 1)
+    assert (stream.inference, stream.inference_share_milli) == (None, 0)
+    assert stream.job == JOB
+    back = after(in_window_2(), died(), ev.WorkerBack(22, A, ev.Role.INFERENCE))
+    assert (back.status, back.reason, back.deaths) == (Status.SERVING, "", 1)
+
+
+def test_a_dead_retraining_takes_its_job_along_and_leaves_inference_alone():
+    stream = after(in_window_2(), died(ev.Role.RETRAINING))
+    assert stream.status is Status.SERVING
+    assert (stream.job, stream.finished) == (None, JOB)
+    assert (stream.inference, stream.inference_share_milli) == (LAMBDA, 300)
+
+
+def test_a_retraining_worker_that_dies_idle_does_not_undo_what_finished():
+    state = in_window_2(job=None, finished=JOB)
+    assert after(state, died(ev.Role.RETRAINING)).finished == JOB
+
+
+@pytest.mark.parametrize("last", list(ev.Role))
+def test_two_deaths_are_forgiven_and_the_third_is_not(last):
+    back = ev.WorkerBack(22, A, ev.Role.INFERENCE)
+    twice = [died(), back, died(ev.Role.RETRAINING), back]
+    assert after(in_window_2(), *twice).status is Status.SERVING
+    stream = after(in_window_2(), *twice, died(last, "segmentation fault"))
+    assert stream.status is Status.SET_ASIDE
+    assert stream.deaths == 3
+    assert "3 times" in stream.reason
+    assert "segmentation fault" in stream.reason
+    assert stream.inference_share_milli == 0
+
+
+@pytest.mark.parametrize("back", [ev.WorkerBack(23, A, ev.Role.INFERENCE), ev.StreamBack(23, A)])
+def test_nobody_comes_back_from_being_set_aside_or_from_the_end(back):
+    aside = after(in_window_2(deaths=2), died(), back)
+    assert aside.status is Status.SET_ASIDE
+    assert after(in_window_2(), ev.StreamEnded(22, A), back).status is Status.ENDED
+
+
+def test_a_lost_camera_frees_its_share_and_may_come_back():
+    lost = after(in_window_2(), ev.StreamLost(21, A, "no signal"))
+    assert (lost.status, lost.reason) == (Status.LOST, "no signal")
+    assert (lost.inference, lost.inference_share_milli) == (None, 0)
+    assert lost.job == JOB
+    back = after(in_window_2(), ev.StreamLost(21, A, "no signal"), ev.StreamBack(22, A))
+    assert (back.status, back.reason) == (Status.SERVING, "")
+
+
+def test_an_event_touches_its_own_stream_only():
+    before = in_window_2()
+    for event in (died(), ev.StreamLost(21, A, ""), ev.RetrainFinished(21, A, JobId(3), 1.0)):
+        assert apply(before, event).stream(B) == before.stream(B)
