@@ -28,8 +28,8 @@ from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy
 from ekya.learning.trainer import Retraining, SgdRecipe
 
 ROOT = Path(__file__).resolve().parents[1]
-FROM_SCRATCH = SgdRecipe(learning_rate=0.03, head_learning_rate=0.03, decay_epochs=4.0)
-"""Fresh weights want larger steps than a retraining."""
+FROM_SCRATCH = SgdRecipe(learning_rate=0.03, head_learning_rate=0.03, decay_epochs=4.0, batch_statistics=True)
+"""Fresh weights want larger steps than a retraining, and statistics of their own."""
 
 DAY = 10_000
 """Added to a stream's seed for each further day."""

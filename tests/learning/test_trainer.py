@@ -10,9 +10,18 @@ from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import accuracy
-from ekya.learning.trainer import Retraining, batches_of, crops_in_epoch, fraction_of_tracks
+from ekya.learning.trainer import (
+    Retraining,
+    SgdRecipe,
+    batches_of,
+    crops_in_epoch,
+    fraction_of_tracks,
+)
 
 LAST_BLOCK = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
+
+QUICK = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1)
+"""Random features of a tiny model want larger steps than a real one."""
 
 
 def retrained(
@@ -26,6 +35,7 @@ def retrained(
         memory=memory,
         classes=classes or start.classes,
         seed=3,
+        recipe=QUICK,
         **options,
     )
     curve = [retraining.prepare()]
