@@ -44,6 +44,7 @@ class _Preparation:
     handed_in: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+    accuracy: dict[StreamId, float] = field(default_factory=dict)
 
 
 class PreparationActor:
@@ -128,12 +129,16 @@ class PreparationActor:
                 _LOG.exception("%s: a step of its preparation failed; it goes without", stream)
 
     def _steps(self, preparation: _Preparation) -> Iterator[tuple[StreamId, Callable[[], None]]]:
-        """Labels of all streams, then λ of all, then γ, the family worth most first."""
+        """Labels of all streams, then λ of all, then γ, the family worth most first.
+
+        After the labels, the streams whose models do worst come first: there is most to gain.
+        """
         asked = preparation.command.streams
         for stream in asked:
             if self._await(preparation, stream.stream):
                 yield stream.stream, partial(self._label, preparation, stream.stream)
         labelled = [stream for stream in asked if stream.stream in preparation.labels]
+        labelled.sort(key=lambda stream: preparation.accuracy[stream.stream])
         for stream in labelled:
             if stream.inference:
                 yield stream.stream, partial(self._profile_inference, preparation, stream)
@@ -154,7 +159,7 @@ class PreparationActor:
         with self._turn(preparation):
             labels = prepared.label()
             accuracy = prepared.serving_accuracy(labels)
-        preparation.labels[stream] = labels
+        preparation.labels[stream], preparation.accuracy[stream] = labels, accuracy
         self._mailbox.put(
             LabelsReady(
                 t_us=self._clock.now_us(),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.errors import UserError
 from ekya.scheduling.allocation import choices_by_stream, fair_shares_milli, largest_share_milli
@@ -21,8 +21,9 @@ class Uniform:
 
     Attributes:
         inference_part_milli: thousandths of a stream's share for inference, 0 to 1000.
-        fixed_gamma: the γ it always uses. None takes the most expensive one offered, as the paper's
-            baseline takes the most accurate one without knowing today's profiles.
+        fixed_gamma: the γ it always uses. None takes the most expensive one that its share can finish
+            in what is left of the window: the strongest choice that can be fixed without knowing
+            today's profiles. One that never finishes would be no baseline.
 
     Raises:
         UserError: the part is out of range.
@@ -75,10 +76,16 @@ class Uniform:
     def _retraining(self, view: WindowView, stream: StreamChoices, share_milli: int) -> RetrainChoice:
         if stream.stream.running is not None:
             return stream.retraining(share_milli)
-        option = self._fixed_option(stream.stream.retrain_options) if share_milli > 0 else None
+        option = self._fixed_option(view, stream.stream.retrain_options, share_milli)
         return fixed_retraining(view, stream.stream, option, share_milli)
 
-    def _fixed_option(self, options: tuple[RetrainOption, ...]) -> RetrainOption | None:
+    def _fixed_option(
+        self, view: WindowView, options: tuple[RetrainOption, ...], share_milli: int
+    ) -> RetrainOption | None:
         if self.fixed_gamma is not None:
             return next((option for option in options if option.config == self.fixed_gamma), None)
-        return max(options, key=lambda option: (option.gpu_s, option.config), default=None)
+        affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(
+            view.window_end_us - view.now_us
+        )
+        finishing = [option for option in options if option.gpu_s <= affordable_gpu_s]
+        return max(finishing, key=lambda option: (option.gpu_s, option.config), default=None)

@@ -50,16 +50,21 @@ class EmulatedPreparation:
         self._proposer_operations = proposer_operations
         self._keep = keep
         self._labels: dict[StreamId, StreamLabels] = {}
+        self._accuracy: dict[StreamId, float] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Labels of all streams, then λ of all, then γ, the family worth most first."""
+        """Labels of all streams, then λ of all, then γ, the family worth most first.
+
+        After the labels, the streams whose models do worst come first: there is most to gain.
+        """
         for asked in self._command.streams:
             yield self._label(asked.stream)
-        for asked in self._command.streams:
+        worst_first = sorted(self._command.streams, key=lambda asked: self._accuracy[asked.stream])
+        for asked in worst_first:
             if asked.inference:
                 yield self._profile_inference(asked.stream, asked.inference)
-        for rank in range(max((len(asked.families) for asked in self._command.streams), default=0)):
-            for asked in self._command.streams:
+        for rank in range(max((len(asked.families) for asked in worst_first), default=0)):
+            for asked in worst_first:
                 if rank < len(asked.families) and self._can_train(asked):
                     yield self._micro_profile(asked.stream, asked.families[rank])
 
@@ -75,6 +80,7 @@ class EmulatedPreparation:
         gpu_s = prepared.golden.operations(prepared.chosen_items()) / self._card.golden_ops_per_s
         gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
+        self._accuracy[stream] = accuracy
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
