@@ -24,12 +24,20 @@ def view(count=3, capacity=1000):
     return WindowView(0, 60_000_000, capacity, 50, 50, 0.4, streams, LINEAR)
 
 
-def test_uniform_splits_evenly_and_takes_the_most_expensive_gamma():
+def test_uniform_takes_the_most_expensive_gamma_that_its_share_can_finish():
+    rich = make_scheduler("uniform").plan(view(capacity=3000)).phases[0].assignments
+    poor = make_scheduler("uniform").plan(view(capacity=600)).phases[0].assignments
+    starved = make_scheduler("uniform").plan(view(capacity=300)).phases[0].assignments
+    assert {a.retrain for a in rich} == {DEAR.config}
+    assert {a.retrain for a in poor} == {CHEAP.config}
+    assert {a.retrain for a in starved} == {None}
+
+
+def test_uniform_splits_evenly():
     assignments = make_scheduler("uniform").plan(view()).phases[0].assignments
     totals = [a.retrain_share_milli + a.inference_share_milli for a in assignments]
     assert totals == [350, 350, 300]
     assert all(abs(a.retrain_share_milli - a.inference_share_milli) <= 50 for a in assignments)
-    assert {a.retrain for a in assignments} == {DEAR.config}
     assert {a.inference for a in assignments} == {InferenceConfig(5, 32)}
 
 
