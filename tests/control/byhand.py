@@ -1,0 +1,139 @@
+"""The loop fed by hand, with a planner that does as it is told."""
+
+from dataclasses import dataclass, field, replace
+
+from ekya.control.loop import first_state
+from ekya.control.options import FamilyCost, LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import LoopState, Turn, take_turn
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.profile import Family
+from ekya.core.view import InferenceOption, WindowView
+from ekya.scheduling.protocol import Needs
+
+A, B = StreamId("a"), StreamId("b")
+SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=0.5)
+LONG = RetrainConfig(epochs=10, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
+EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
+LAMBDAS = (InferenceOption(EVERY, 1.0, 300), InferenceOption(SECOND, 0.8, 150))
+INFERENCE, RETRAINING = ev.Role.INFERENCE, ev.Role.RETRAINING
+
+S = 1_000_000
+
+OPTIONS = LoopOptions(
+    window_us=100 * S,
+    windows=3,
+    capacity_milli=2000,
+    quantum_milli=100,
+    steal_milli=100,
+    min_accuracy=0.0,
+    preparation_share_milli=500,
+    preparation_us=15 * S,
+    checkpoint_delay_us=S // 2,
+    retrain_configs=(SHORT, LONG),
+    inference_configs=(EVERY, SECOND),
+    family_costs=(FamilyCost(Family(0, 0, 16), 0.01, 0.02), FamilyCost(Family(1, 0, 16), 0.01, 0.05)),
+)
+
+NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False)
+
+
+@dataclass
+class Wish:
+    """What the planner is to give a stream; a γ that is not offered is not given."""
+
+    inference_milli: int = 300
+    inference: InferenceConfig = EVERY
+    retrain: RetrainConfig | None = None
+    retrain_milli: int = 0
+
+
+@dataclass
+class Hand:
+    """Feeds batches to the loop and remembers what it says."""
+
+    wishes: dict[StreamId, Wish] = field(default_factory=lambda: {A: Wish(), B: Wish()})
+    options: LoopOptions = OPTIONS
+    needs: Needs = NEEDS
+    state: LoopState = field(default_factory=first_state)
+    views: list[WindowView] = field(default_factory=list)
+
+    def plan(self, view: WindowView) -> Plan:
+        self.views.append(view)
+        assignments = []
+        for stream in view.streams:
+            wish = self.wishes[stream.stream]
+            offered = [option.config for option in stream.retrain_options]
+            running = stream.running.option.config if stream.running else None
+            gamma = running or (wish.retrain if wish.retrain in offered else None)
+            assignments.append(
+                Assignment(
+                    stream.stream,
+                    gamma,
+                    wish.retrain_milli if gamma else 0,
+                    wish.inference,
+                    wish.inference_milli,
+                    False,
+                    "so",
+                )
+            )
+        return Plan((Phase(tuple(assignments)),), 0.5)
+
+    def give(self, now_us: int, *events: ev.Event) -> Turn:
+        """One turn. Asserts that the planner was asked once at most, and only if a plan came of it."""
+        asked = len(self.views)
+        turn = take_turn(self.state, Batch(now_us, events), self.options, self.needs, self.plan)
+        assert len(self.views) - asked == (turn.plan is not None)
+        self.state = turn.state
+        return turn
+
+    def stream(self, stream=A):
+        return self.state.fleet.stream(stream)
+
+
+def started(**changes) -> Hand:
+    """Streams ``a`` and ``b`` serve in window 0."""
+    hand = Hand(**changes)
+    hand.give(
+        0,
+        ev.StreamAdded(0, A, LAMBDAS),
+        ev.StreamAdded(0, B, LAMBDAS),
+        ev.WindowOpened(0, 0, hand.options.window_us),
+    )
+    return hand
+
+
+def labels(t_us, stream, window=1, accuracy=0.5, crops=100):
+    return ev.LabelsReady(t_us, stream, window, crops, 400, accuracy, False, 0.5)
+
+
+def opened_1(**changes) -> Hand:
+    """Window 1 has just opened and is being prepared."""
+    hand = started(**changes)
+    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    return hand
+
+
+def retraining(gamma=LONG, share_milli=400, accuracy=0.5) -> Hand:
+    """Job 1 runs on stream ``a`` in window 1, since 110 s."""
+    hand = opened_1()
+    hand.wishes[A] = Wish(retrain=gamma, retrain_milli=share_milli)
+    hand.give(105 * S, labels(105 * S, A, accuracy=accuracy), labels(105 * S, B))
+    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    assert hand.stream().job is not None
+    return hand
+
+
+def progress(t_us, epoch, accuracy):
+    """An epoch of job 1; each takes one GPU-second."""
+    return ev.RetrainProgress(t_us, A, JobId(1), epoch, accuracy, float(epoch))
+
+
+def promised(hand: Hand, accuracy: float) -> None:
+    """As if the running job's profile had promised this."""
+    stream = hand.stream()
+    job = replace(stream.job, promised_accuracy=accuracy, expected_accuracy=accuracy)
+    hand.state = replace(hand.state, fleet=hand.state.fleet.with_stream(replace(stream, job=job)))

@@ -1,0 +1,97 @@
+"""Weights from the middle of a retraining serve when gain x remaining time exceeds the delay's cost."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, LONG, OPTIONS, A, S
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.control.checkpointing import gpu_s_left, worth_serving
+from ekya.core.ids import JobId
+from ekya.core.state import RetrainJob, StreamState
+
+END_US = 200 * S
+
+
+def job(accuracies=(0.6,), share_milli=500, gpu_s=None, **changes):
+    """LONG has 10 epochs; each has taken one GPU-second so far."""
+    spent = float(len(accuracies)) if gpu_s is None else gpu_s
+    return replace(
+        RetrainJob(JobId(1), LONG, 1, share_milli, 0.8, 0.8, 20.0, accuracies=accuracies, gpu_s=spent),
+        **changes,
+    )
+
+
+def worth(a_job, accuracy=0.5, now_us=150 * S, delay_us=S // 2):
+    stream = StreamState(A, LAMBDAS, accuracy=accuracy, job=a_job)
+    return worth_serving(stream, a_job, now_us, END_US, replace(OPTIONS, checkpoint_delay_us=delay_us))
+
+
+def test_the_law_at_its_border():
+    """Gain 0.1 for the 18 s that 9 epochs take at half a GPU; the delay costs 0.8 for as long as it lasts."""
+    assert worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) - 1)
+    assert not worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
+
+
+def test_the_windows_end_cuts_what_a_checkpoint_brings():
+    delay_us = round(0.1 * 5 / 0.8 * S)
+    assert worth(job(), now_us=END_US - 5 * S - 100, delay_us=delay_us)
+    assert not worth(job(), now_us=END_US - 5 * S + 100, delay_us=delay_us)
+
+
+def test_a_slower_retraining_is_worth_a_checkpoint_sooner():
+    delay_us = round(0.1 * 30 / 0.8 * S)
+    assert not worth(job(share_milli=500), delay_us=delay_us)
+    assert worth(job(share_milli=250), delay_us=delay_us)
+    assert worth(job(share_milli=0), delay_us=delay_us), "a paused one brings nothing else in this window"
+
+
+def test_a_better_best_than_expected_makes_the_delay_dearer():
+    """What stands still is what is reached by then, even if the estimate is behind."""
+    behind = job(accuracies=(0.6,), expected_accuracy=0.3)
+    assert worth(behind, delay_us=round(0.1 * 18 / 0.6 * S) - 1)
+    assert not worth(behind, delay_us=round(0.1 * 18 / 0.6 * S) + 1)
+
+
+@pytest.mark.parametrize(
+    ("a_job", "accuracy"),
+    [
+        (job(accuracies=()), 0.5),
+        (job(accuracies=(0.5,)), 0.5),
+        (job(accuracies=(0.4,)), 0.5),
+        (job(accuracies=(0.6, 0.5), served_epoch=1), 0.5),
+        (job(accuracies=tuple(0.5 + n / 100 for n in range(10))), 0.5),
+    ],
+    ids=["no epoch yet", "no gain", "worse", "the best serves already", "the end comes now"],
+)
+def test_never_worth_it(a_job, accuracy):
+    assert not worth(a_job, accuracy, delay_us=0)
+
+
+def test_of_several_epochs_the_best_counts():
+    assert worth(job(accuracies=(0.7, 0.5)), accuracy=0.6)
+
+
+@given(
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.integers(0, 10 * S),
+    st.integers(0, 10 * S),
+    st.integers(100 * S, END_US),
+    st.integers(100 * S, END_US),
+)
+def test_less_delay_and_more_time_never_hurt(best, now, delay_a, delay_b, at_a, at_b):
+    less, more = sorted((delay_a, delay_b))
+    sooner, later = sorted((at_a, at_b))
+    a_job = job(accuracies=(best / 100,))
+    if worth(a_job, now / 100, later, more):
+        assert worth(a_job, now / 100, sooner, less)
+        assert best > now
+
+
+def test_gpu_seconds_left_by_its_own_pace():
+    assert gpu_s_left(job(accuracies=(), gpu_s=4.0)) == 16.0
+    assert gpu_s_left(job(accuracies=(), gpu_s=25.0)) == 0.0
+    assert gpu_s_left(job(accuracies=(0.5, 0.6), gpu_s=6.0)) == 24.0
+    assert gpu_s_left(job(accuracies=(0.5,) * 10, gpu_s=6.0)) == 0.0

@@ -1,0 +1,161 @@
+"""The fewest commands, in an order in which shares always fit."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import EVERY, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, A, B, S
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.control.diff import diff
+from ekya.control.effects import after_command
+from ekya.control.views import window_view
+from ekya.core import commands as cmd
+from ekya.core.ids import JobId, StreamId
+from ekya.core.plan import Assignment
+from ekya.core.state import FleetState, RetrainJob, Status, StreamState
+from ekya.scheduling.protocol import Needs
+
+NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False)
+CAPACITY = 2000
+
+
+def job(number=1, share_milli=400, config=LONG):
+    return RetrainJob(JobId(number), config, 1, share_milli, 0.8, 0.8, 20.0)
+
+
+def stream(name, **changes):
+    known = {"accuracy": 0.5, "training_crops": 50, "validation_crops": 10}
+    return StreamState(name, LAMBDAS, **{**known, **changes})
+
+
+def fleet(*streams, next_job=7):
+    return FleetState(streams, window=1, window_end_us=200 * S, next_job=JobId(next_job))
+
+
+def asked(state, *assignments):
+    view = window_view(state, 110 * S, OPTIONS, NEEDS, {})
+    return diff(view, assignments, state)
+
+
+def given_to(name, inference_milli, retrain_milli=0, gamma=None, config=EVERY):
+    return Assignment(StreamId(name), gamma, retrain_milli, config, inference_milli, False, "so")
+
+
+def test_what_is_as_planned_is_left_alone():
+    state = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job(share_milli=400)))
+    assert asked(state, given_to(A, 300, 400, LONG)) == ()
+
+
+def test_only_what_changes_is_asked_for():
+    state = fleet(
+        stream(A, inference=EVERY, inference_share_milli=300, job=job(share_milli=400)),
+        stream(B, inference=EVERY, inference_share_milli=300),
+    )
+    assert asked(state, given_to(A, 300, 500, LONG), given_to(B, 300)) == (
+        cmd.ResizeRetraining(A, JobId(1), 500),
+    )
+    assert asked(state, given_to(A, 300, 400, LONG), given_to(B, 300, config=SECOND)) == (
+        cmd.SetInference(B, SECOND, 300),
+    )
+
+
+def test_who_lets_go_comes_before_who_takes_and_a_start_comes_last():
+    state = fleet(
+        stream(A, inference=EVERY, inference_share_milli=100),
+        stream(B, inference=EVERY, inference_share_milli=900, job=job(share_milli=900)),
+    )
+    commands = asked(state, given_to(A, 700, 400, SHORT), given_to(B, 300, 500, LONG))
+    assert commands[:2] == (cmd.SetInference(B, EVERY, 300), cmd.ResizeRetraining(B, JobId(1), 500))
+    assert commands[2] == cmd.SetInference(A, EVERY, 700)
+    assert commands[3] == cmd.StartRetraining(A, JobId(7), 1, SHORT, 400, 0.5, pytest.approx(2.25))
+
+
+def test_jobs_are_numbered_on():
+    state = fleet(stream(A), stream(B))
+    commands = asked(state, given_to(A, 0, 200, SHORT), given_to(B, 0, 300, LONG))
+    starts = [command for command in commands if isinstance(command, cmd.StartRetraining)]
+    assert [(start.stream, start.job) for start in starts] == [(A, 7), (B, 8)]
+    for start in starts:
+        state = after_command(state, start)
+    assert state.next_job == 9
+
+
+def test_a_running_retraining_keeps_its_gamma_whatever_the_plan_says():
+    state = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job(config=LONG)))
+    commands = asked(state, given_to(A, 300, 600, SHORT))
+    assert commands == (cmd.ResizeRetraining(A, JobId(1), 600),)
+    assert after_command(state, commands[0]).stream(A).job.config == LONG
+
+
+def test_no_share_pauses_what_runs_and_starts_nothing():
+    running = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job()))
+    assert asked(running, given_to(A, 300, 0, LONG)) == (cmd.ResizeRetraining(A, JobId(1), 0),)
+    idle = fleet(stream(A, inference=EVERY, inference_share_milli=300))
+    assert asked(idle, given_to(A, 300, 0, LONG)) == ()
+
+
+@pytest.mark.parametrize("status", [one for one in Status if one is not Status.SERVING])
+def test_a_stream_that_does_not_serve_is_told_nothing(status):
+    state = fleet(stream(A, status=status))
+    assert diff(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
+
+
+def test_a_retraining_that_was_not_offered_is_a_mistake_that_is_named():
+    unknown = replace(LONG, epochs=99)
+    with pytest.raises(ValueError, match="not offered"):
+        asked(fleet(stream(A)), given_to(A, 0, 100, unknown))
+
+
+shares = st.integers(0, 10).map(lambda steps: steps * 100)
+
+
+@st.composite
+def situations(draw):
+    """A fleet within its capacity, and assignments within it too."""
+    states, assignments, before, after = [], [], 0, 0
+    for number in range(draw(st.integers(1, 5))):
+        name = StreamId(f"cam-{number}")
+        had, had_job, gets, gets_job = draw(st.tuples(shares, shares, shares, shares))
+        had, gets = min(had, CAPACITY - before), min(gets, CAPACITY - after)
+        had_job, gets_job = min(had_job, CAPACITY - before - had), min(gets_job, CAPACITY - after - gets)
+        running = job(number + 1, had_job) if draw(st.booleans()) else None
+        gamma = running.config if running else draw(st.sampled_from([None, SHORT, LONG]))
+        config = draw(st.sampled_from([EVERY, SECOND]))
+        before += had + (had_job if running else 0)
+        after += gets + (gets_job if gamma else 0)
+        states.append(stream(name, inference=EVERY, inference_share_milli=had, job=running))
+        assignments.append(given_to(name, gets, gets_job if gamma else 0, gamma, config))
+    return fleet(*states), tuple(assignments)
+
+
+def held_milli(state):
+    jobs = sum(one.job.share_milli for one in state.streams if one.job is not None)
+    return jobs + sum(one.inference_share_milli for one in state.streams)
+
+
+@settings(max_examples=60)
+@given(situations())
+def test_shares_fit_after_every_single_command(situation):
+    state, assignments = situation
+    for command in asked(state, *assignments):
+        state = after_command(state, command)
+        assert held_milli(state) <= CAPACITY
+
+
+@settings(max_examples=60)
+@given(situations())
+def test_commands_reach_the_plan_and_the_same_plan_again_asks_for_nothing(situation):
+    state, assignments = situation
+    commands = asked(state, *assignments)
+    assert len({(type(command), command.stream) for command in commands}) == len(commands)
+    for command in commands:
+        state = after_command(state, command)
+    for wanted in assignments:
+        reached = state.stream(wanted.stream)
+        assert (reached.inference, reached.inference_share_milli) == (
+            wanted.inference,
+            wanted.inference_share_milli,
+        )
+        assert (reached.job.share_milli if reached.job else 0) == wanted.retrain_share_milli
+    assert asked(state, *assignments) == ()

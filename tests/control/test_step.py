@@ -1,0 +1,367 @@
+"""One turn: what is asked of the scheduler, when, and what events ask for by themselves."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+from byhand import (
+    INFERENCE,
+    LAMBDAS,
+    LONG,
+    NEEDS,
+    OPTIONS,
+    RETRAINING,
+    SHORT,
+    A,
+    B,
+    Hand,
+    S,
+    Wish,
+    labels,
+    opened_1,
+    progress,
+    promised,
+    retraining,
+    started,
+)
+
+from ekya.control.loop import first_state
+from ekya.control.protocols import Batch
+from ekya.control.step import take_turn
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.profile import FamilyCurve
+from ekya.core.state import Status
+from ekya.core.view import InferenceOption
+from ekya.scheduling.protocol import Needs
+
+
+def only(kind, turn):
+    return [command for command in turn.commands if isinstance(command, kind)]
+
+
+# Planning
+
+
+def test_the_first_window_serves_the_base_model_and_prepares_nothing():
+    hand = Hand()
+    turn = hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
+    assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300),)
+    assert hand.views[0].streams[0].retrain_options == ()
+
+
+MATTERS = [
+    ev.PreparationEnded(120 * S, 1),
+    ev.RetrainFinished(120 * S, A, JobId(1), 9.0),
+    ev.RetrainFailed(120 * S, A, JobId(1), "why"),
+    ev.WorkerDied(120 * S, A, INFERENCE, "why"),
+    ev.WorkerBack(120 * S, A, INFERENCE),
+    ev.StreamLost(120 * S, A, "why"),
+    ev.StreamBack(120 * S, A),
+    ev.StreamEnded(120 * S, A),
+]
+DOES_NOT = [
+    ev.ShareMeasured(120 * S, A, INFERENCE, 200),
+    ev.ModelSwapped(120 * S, A, ModelVersion(1), JobId(1), 0.7, 100),
+    labels(120 * S, B),
+    ev.ProfileReady(120 * S, A, 1, FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5), 0.2),
+    ev.InferenceProfiled(120 * S, B, 1, LAMBDAS, 0.2),
+    progress(120 * S, 1, 0.7),
+]
+
+
+def name_of(event):
+    return type(event).__name__
+
+
+@pytest.mark.parametrize("event", MATTERS, ids=name_of)
+def test_events_that_matter_are_planned_on(event):
+    assert retraining().give(120 * S, event).plan is not None
+
+
+@pytest.mark.parametrize("event", DOES_NOT, ids=name_of)
+def test_events_that_do_not_matter_are_not(event):
+    assert retraining().give(120 * S, event).plan is None
+
+
+def test_nothing_is_planned_on_nothing():
+    turn = retraining().give(120 * S)
+    assert (turn.plan, turn.commands) == (None, ())
+
+
+def test_everything_at_once_is_planned_once():
+    """The helper asserts that the planner is asked once; it sees what all events left behind."""
+    hand = retraining()
+    turn = hand.give(120 * S, *DOES_NOT, ev.StreamLost(120 * S, B, "why"), *MATTERS[1:2])
+    assert turn.plan is not None
+    assert [stream.stream for stream in hand.views[-1].streams] == [A]
+    assert hand.views[-1].streams[0].accuracy == 0.7
+
+
+def test_the_order_in_which_a_batch_came_does_not_matter_across_kinds():
+    events = [ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S), progress(200 * S, 1, 0.9)]
+    hands = [retraining(), retraining()]
+    turns = [hand.give(200 * S, *order) for hand, order in zip(hands, (events, events[::-1]), strict=True)]
+    assert turns[0] == turns[1]
+
+
+def test_a_turn_leaves_the_state_that_it_was_given_alone():
+    hand = retraining()
+    before, held = hand.state, copy.deepcopy(hand.state)
+    hand.give(120 * S, *MATTERS)
+    assert before == held
+    assert hand.state != held
+
+
+def test_the_same_plan_again_asks_for_nothing():
+    hand = retraining()
+    turn = hand.give(120 * S, ev.StreamBack(120 * S, B))
+    assert turn.plan is not None
+    assert turn.commands == ()
+
+
+def test_a_window_that_is_over_already_is_not_planned():
+    """The loop was late: the batch holds the old window's end only, or comes after the new one's."""
+    assert retraining().give(200 * S, ev.RetrainFinished(199 * S, A, JobId(1), 9.0)).plan is None
+    late = opened_1()
+    assert late.give(350 * S, ev.WindowOpened(200 * S, 2, 300 * S)).plan is None
+
+
+def test_a_fleet_without_a_serving_stream_is_not_planned():
+    hand = started()
+    hand.give(10 * S, ev.StreamLost(10 * S, A, "why"))
+    assert hand.give(11 * S, ev.StreamEnded(11 * S, B)).plan is None
+
+
+def test_shares_are_granted_in_the_steps_of_the_backend():
+    hand = started(options=replace(OPTIONS, share_step_milli=125), wishes={A: Wish(300), B: Wish(130)})
+    assert (hand.stream(A).inference_share_milli, hand.stream(B).inference_share_milli) == (250, 125)
+
+
+# Borders of windows
+
+
+def test_a_window_begins_with_the_preparation_of_what_serves():
+    hand = started()
+    hand.give(50 * S, ev.StreamLost(50 * S, B, "why"))
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    (begun,) = only(cmd.BeginPreparation, turn)
+    assert (begun.window, begun.share_milli) == (1, 500)
+    assert [(asked.stream, asked.inference, asked.families) for asked in begun.streams] == [
+        (A, OPTIONS.inference_configs, ())
+    ]
+    assert hand.views[-1].capacity_milli == 1500
+    assert hand.state.fleet.preparing
+
+
+def test_a_scheduler_gets_the_preparation_that_it_needs():
+    hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
+    assert not hand.state.fleet.preparing
+    assert hand.views[-1].capacity_milli == 2000
+    hand = started(needs=Needs(labels=True, inference_profile=False, micro_profile=True))
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    (begun,) = only(cmd.BeginPreparation, turn)
+    assert [asked.inference for asked in begun.streams] == [(), ()]
+    assert all(len(asked.families) == 2 for asked in begun.streams)
+
+
+def test_nothing_is_retrained_before_the_preparation_ends_and_then_what_has_labels_is():
+    hand = opened_1(wishes={A: Wish(retrain=SHORT, retrain_milli=200), B: Wish(retrain=SHORT)})
+    hand.give(103 * S, labels(103 * S, A))
+    hand.give(104 * S, ev.WorkerBack(104 * S, A, INFERENCE))
+    assert all(stream.retrain_options == () for stream in hand.views[-1].streams)
+    turn = hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    assert turn.commands[0] == cmd.EndPreparation(1)
+    offered = {stream.stream: stream.retrain_options for stream in hand.views[-1].streams}
+    assert (len(offered[A]), len(offered[B])) == (2, 0)
+    assert hand.views[-1].capacity_milli == 2000
+    assert [start.stream for start in only(cmd.StartRetraining, turn)] == [A]
+
+
+def test_the_end_of_a_preparation_is_asked_for_once():
+    hand = opened_1()
+    twice = hand.give(115 * S, ev.PreparationEnded(115 * S, 1), ev.PreparationEnded(115 * S, 1))
+    assert len(only(cmd.EndPreparation, twice)) == 1
+    assert only(cmd.EndPreparation, hand.give(116 * S, ev.PreparationEnded(116 * S, 1))) == []
+
+
+def test_a_preparation_of_an_old_window_ends_nothing():
+    hand = opened_1()
+    assert only(cmd.EndPreparation, hand.give(101 * S, ev.PreparationEnded(101 * S, 0))) == []
+    assert hand.state.fleet.preparing
+
+
+def close(hand):
+    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+
+
+def about_job_1(turn):
+    kinds = (cmd.ServeModel, cmd.StopRetraining, cmd.ResizeRetraining)
+    return [command for command in turn.commands if isinstance(command, kinds)]
+
+
+def test_what_is_unfinished_stops_and_its_best_weights_serve_if_they_are_better():
+    hand = retraining(accuracy=0.5)
+    for epoch, accuracy in enumerate((0.40, 0.505, 0.45), start=1):
+        hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
+    assert hand.stream().job.served_epoch == 0
+    assert about_job_1(close(hand)) == [cmd.ServeModel(A, JobId(1), 2), cmd.StopRetraining(A, JobId(1))]
+    assert hand.stream().job is None
+
+
+@pytest.mark.parametrize("accuracies", [(), (0.3, 0.49)], ids=["no epoch", "worse"])
+def test_what_is_unfinished_and_no_better_only_stops(accuracies):
+    hand = retraining(accuracy=0.5)
+    for epoch, accuracy in enumerate(accuracies, start=1):
+        hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
+    assert about_job_1(close(hand)) == [cmd.StopRetraining(A, JobId(1))]
+
+
+def test_a_checkpoint_that_serves_already_is_not_served_again():
+    hand = retraining(accuracy=0.5)
+    turn = hand.give(120 * S, progress(120 * S, 1, 0.7))
+    assert turn.commands == (cmd.ServeModel(A, JobId(1), 1),)
+    hand.give(121 * S, ev.ModelSwapped(121 * S, A, ModelVersion(1), JobId(1), 0.7, 100))
+    assert about_job_1(hand.give(130 * S, progress(130 * S, 2, 0.65))) == []
+    assert about_job_1(close(hand)) == [cmd.StopRetraining(A, JobId(1))]
+
+
+def test_the_next_window_begins_free_of_the_last_ones_jobs():
+    hand = retraining()
+    close(hand)
+    assert hand.views[-1].streams[0].running is None
+    late = hand.give(201 * S, progress(200 * S, 9, 0.99), ev.RetrainFinished(200 * S, A, JobId(1), 9.0))
+    assert about_job_1(late) == []
+    assert hand.stream().accuracy == 0.5
+
+
+# A retraining from start to end
+
+
+def test_gamma_is_locked_while_it_runs_and_not_offered_again_afterwards():
+    hand = retraining(gamma=LONG)
+    hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=900)
+    turn = hand.give(120 * S, ev.StreamBack(120 * S, B))
+    assert turn.commands == (cmd.ResizeRetraining(A, JobId(1), 900),)
+    assert hand.stream().job.config == LONG
+    assert hand.views[-1].streams[0].running.option.config == LONG
+    assert hand.views[-1].streams[0].retrain_options == ()
+    done = hand.give(150 * S, ev.RetrainFinished(150 * S, A, JobId(1), 9.0))
+    assert only(cmd.StartRetraining, done) == []
+    assert hand.views[-1].streams[0].retrain_options == ()
+
+
+def test_finished_weights_serve_and_the_plan_knows_it_already():
+    hand = retraining(accuracy=0.5)
+    epochs = [progress(150 * S, epoch, 0.4 + 0.04 * epoch) for epoch in range(1, 11)]
+    turn = hand.give(150 * S, *epochs, ev.RetrainFinished(150 * S, A, JobId(1), 10.0))
+    assert only(cmd.ServeModel, turn)[-1] == cmd.ServeModel(A, JobId(1), 10)
+    assert hand.views[-1].streams[0].accuracy == 0.8
+
+
+def test_finished_weights_that_are_worse_do_not_serve():
+    hand = retraining(accuracy=0.5)
+    hand.give(150 * S, progress(150 * S, 10, 0.4))
+    assert about_job_1(hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0))) == []
+
+
+def test_the_best_of_a_failed_retraining_serves_and_nothing_starts_again():
+    hand = retraining(accuracy=0.5)
+    hand.give(195 * S, progress(195 * S, 1, 0.501))
+    turn = hand.give(196 * S, ev.RetrainFailed(196 * S, A, JobId(1), "no memory"))
+    assert turn.commands == (cmd.ServeModel(A, JobId(1), 1),)
+
+
+def test_an_estimate_that_changes_is_planned_on():
+    """The profile promised 0.8 of an epoch 10 that the first two epochs do not point at."""
+    hand = retraining(accuracy=0.5)
+    promised(hand, 0.8)
+    first = hand.give(120 * S, progress(120 * S, 1, 0.50))
+    assert first.plan is None, "estimated every second epoch"
+    second = hand.give(125 * S, progress(125 * S, 2, 0.50))
+    assert second.plan is not None
+    seen = hand.views[-1].streams[0].running.option
+    assert seen.accuracy_after == pytest.approx(0.8 * 0.8 + 0.2 * 0.5)
+    assert seen.gpu_s == pytest.approx(8.0)
+    assert hand.stream().job.promised_accuracy == 0.8
+
+
+def test_an_estimate_that_holds_is_not_planned_on():
+    hand = retraining(accuracy=0.5)
+    promised(hand, 0.52)
+    hand.give(120 * S, progress(120 * S, 1, 0.50))
+    assert hand.give(125 * S, progress(125 * S, 2, 0.50)).plan is None
+    assert hand.stream().job.expected_accuracy == 0.52
+
+
+# Deaths and losses
+
+
+def test_a_dead_worker_is_started_again_and_the_others_get_its_share_meanwhile():
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    died = hand.give(10 * S, ev.WorkerDied(10 * S, A, INFERENCE, "killed"))
+    assert died.commands == (cmd.RestartWorker(A, INFERENCE),)
+    assert [stream.stream for stream in hand.views[-1].streams] == [B]
+    back = hand.give(12 * S, ev.WorkerBack(12 * S, A, INFERENCE))
+    assert back.commands == (cmd.SetInference(A, LAMBDAS[0].config, 1000),)
+
+
+def test_what_a_silent_streams_job_holds_is_not_given_to_others():
+    hand = retraining(share_milli=400)
+    hand.give(120 * S, ev.WorkerDied(120 * S, A, INFERENCE, "killed"))
+    assert hand.views[-1].capacity_milli == 1600
+
+
+def test_a_dead_retraining_is_not_tried_again_in_this_window():
+    hand = retraining()
+    turn = hand.give(120 * S, ev.WorkerDied(120 * S, A, RETRAINING, "killed"))
+    assert turn.commands == (cmd.RestartWorker(A, RETRAINING),)
+    assert hand.views[-1].capacity_milli == 2000
+    assert hand.views[-1].streams[0].retrain_options == ()
+    assert close(hand).commands[0] == cmd.BeginPreparation(
+        2, 500, tuple(cmd.PrepareStream(stream, OPTIONS.inference_configs, ()) for stream in (A, B))
+    )
+
+
+def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
+    hand = retraining()
+    hand.give(120 * S, progress(120 * S, 1, 0.4))
+    for number in range(2):
+        at_us = (130 + number) * S
+        died = hand.give(at_us, ev.WorkerDied(at_us, A, INFERENCE, "killed"))
+        assert died.commands[0] == cmd.RestartWorker(A, INFERENCE)
+        hand.give(at_us, ev.WorkerBack(at_us, A, INFERENCE))
+    third = hand.give(140 * S, ev.WorkerDied(140 * S, A, INFERENCE, "killed again"))
+    (aside,) = only(cmd.SetAside, third)
+    assert aside.stream == A
+    assert "killed again" in aside.reason
+    assert only(cmd.RestartWorker, third) == []
+    assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
+    assert [stream.stream for stream in hand.views[-1].streams] == [B]
+    assert hand.views[-1].capacity_milli == 2000
+    turn = close(hand)
+    assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
+    assert turn.plan is not None
+    assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
+
+
+def test_a_lost_camera_is_neither_restarted_nor_prepared():
+    hand = started()
+    lost = hand.give(10 * S, ev.StreamLost(10 * S, A, "no signal"))
+    assert lost.commands == ()
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
+
+
+def test_inference_options_as_they_were_measured_are_planned_with():
+    hand = opened_1()
+    measured = (InferenceOption(LAMBDAS[0].config, 1.0, 777), InferenceOption(LAMBDAS[1].config, 0.9, 444))
+    hand.give(103 * S, ev.InferenceProfiled(103 * S, A, 1, measured, 0.1))
+    hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    assert hand.views[-1].streams[0].inference_options == measured
+
+
+def test_an_unknown_stream_is_a_mistake():
+    with pytest.raises(KeyError):
+        take_turn(first_state(), Batch(0, (ev.StreamBack(0, A),)), OPTIONS, NEEDS, Hand().plan)
