@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,9 +63,9 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
     told = tell(turns)
     _complete_references(folder, fleet, told)
     scores = score_run(folder, fleet)
-    summary = summarise(folder, fleet, scheduler, end, turns, told, scores)
     shadows = score_shadows(folder, fleet)
     without = {stream: score.accuracy for stream, score in shadows.items()}
+    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, without)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_records(told))
     _draw(folder, fleet, summary, told, scores, shadows, options.capacity_milli)
@@ -85,6 +85,7 @@ def summarise(
     turns: list[TurnRecord],
     told: Told,
     scores: Scores,
+    without_retraining: Mapping[StreamId, float | None],
 ) -> dict[str, Any]:
     """The summary of a run from its turns and its scores."""
     with StateStore(folder.state) as store:
@@ -101,9 +102,9 @@ def summarise(
         retrainings_failed=told.ended("failed"),
         profiling_gpu_s=told.profiling_gpu_s,
         labelling_gpu_s=told.labelling_gpu_s,
-        host=end.host,
+        host=_host_facts(end, told),
     )
-    return build_summary(facts, outcomes(turns, told), scores)
+    return build_summary(facts, outcomes(turns, told), scores, without_retraining)
 
 
 def score_run(
@@ -175,20 +176,31 @@ def _draw(
         retrainings=told.spans,
         swaps=told.swaps,
         capacity_milli=capacity_milli,
+        preparations=told.preparations,
     )
     if not timeline.windows:
         return
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
-    light, dark = draw_timeline(timeline, title, LIGHT), draw_timeline(timeline, title, DARK)
-    write_bytes_atomic(folder.figures / "timeline.png", light)
-    caption = "Accuracy of every stream over time, and which job held which share."
+    write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
+    # The page has its own heading over the figure.
+    light, dark = draw_timeline(timeline, theme=LIGHT), draw_timeline(timeline, theme=DARK)
+    caption = (
+        "Accuracy of every stream over time, and which job held which share. Without retraining: the base "
+        "model on the frames that were sampled for labelling."
+    )
     page = render_report(
         folder.name,
         summary,
         [ReportFigure("Accuracy and shares over time", caption, light, dark)],
-        without_retraining={stream: score.accuracy for stream, score in shadows.items()},
     )
     write_text_atomic(folder.report, page)
+
+
+def _host_facts(end: RunEnd, told: Told) -> HostFacts:
+    """With the time that new weights took to serve, where run time is the host's clock."""
+    if end.world != "live":
+        return end.host
+    return replace(end.host, swap_delay_ms=tuple(delay_us / 1000 for delay_us in told.swap_delays_us))
 
 
 def _curve(score: StreamScore) -> Curve:

@@ -57,11 +57,14 @@ class HostFacts:
     Attributes:
         planning_ms: how long each call of the scheduler took.
         swap_ms: how long inference could not take a frame, for each swap of models.
+        swap_delay_ms: from the command to serve new weights until they served, for each swap; None
+            in a world in which the host's clock does not tell.
         others: further JSON values by name, for example ``wall_s`` or ``cpu``.
     """
 
     planning_ms: tuple[float, ...] = ()
     swap_ms: tuple[float, ...] = ()
+    swap_delay_ms: tuple[float, ...] | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,7 +100,10 @@ class RunFacts:
 
 
 def build_summary(
-    facts: RunFacts, outcomes: Sequence[WindowOutcome], scores: Mapping[StreamId, StreamScore]
+    facts: RunFacts,
+    outcomes: Sequence[WindowOutcome],
+    scores: Mapping[StreamId, StreamScore],
+    without_retraining: Mapping[StreamId, float | None],
 ) -> dict[str, Any]:
     """The summary as JSON values. The same input gives the same bytes when it is dumped.
 
@@ -105,6 +111,8 @@ def build_summary(
         facts: of the run.
         outcomes: in any order; a window without one is not listed and does not count.
         scores: of every stream in ``facts``.
+        without_retraining: accuracy of the base model on the sampled frames, for the streams of which
+            it is known.
 
     Raises:
         KeyError: a stream has no score.
@@ -126,7 +134,10 @@ def build_summary(
         "mean_accuracy": _rounded(mean_or_none(plain)),
         "balanced_accuracy": _rounded(mean_or_none(balanced)),
         "streams": {
-            stream.stream: _stream(stream, own[stream.stream], scores[stream.stream]) for stream in ordered
+            stream.stream: _stream(
+                stream, own[stream.stream], scores[stream.stream], without_retraining.get(stream.stream)
+            )
+            for stream in ordered
         },
         "frames": {
             name: sum(getattr(score.frames, name) for score in scored)
@@ -143,15 +154,26 @@ def build_summary(
             **facts.host.others,
             "planning_ms": _spread(facts.host.planning_ms),
             "swap_ms": _spread(facts.host.swap_ms),
+            **_delays(facts.host),
         },
     }
 
 
-def _stream(facts: StreamFacts, outcomes: Sequence[WindowOutcome], score: StreamScore) -> dict[str, Any]:
+def _delays(host: HostFacts) -> dict[str, Any]:
+    return {} if host.swap_delay_ms is None else {"swap_delay_ms": _spread(host.swap_delay_ms)}
+
+
+def _stream(
+    facts: StreamFacts,
+    outcomes: Sequence[WindowOutcome],
+    score: StreamScore,
+    without_retraining: float | None,
+) -> dict[str, Any]:
     windows = {window.index: window for window in score.windows}
     return {
         "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
         "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
+        "without_retraining": _rounded(without_retraining),
         "false_alarm_share": _rounded(score.false_alarm_share),
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,

@@ -36,6 +36,15 @@ class RetrainSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparationSpan:
+    """Labelling and profiling, for all streams together, and the share that was kept for them."""
+
+    start_us: int
+    end_us: int
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
 class Swap:
     """From ``t_us`` on a stream serves another model."""
 
@@ -68,7 +77,7 @@ class StreamCurves:
     Attributes:
         stream: which.
         measured: in this run.
-        without_retraining: in a run on the same frames that never retrained, where it is known.
+        without_retraining: of the base model on the sampled frames, where it is known.
     """
 
     stream: StreamId
@@ -83,7 +92,7 @@ class RunTimeline:
     Attributes:
         windows: in order.
         streams: in the order in which they are drawn.
-        shares, retrainings, swaps: in rising order of time.
+        shares, retrainings, swaps, preparations: in rising order of time.
         capacity_milli: share of all GPUs together.
     """
 
@@ -93,6 +102,7 @@ class RunTimeline:
     retrainings: tuple[RetrainSpan, ...]
     swaps: tuple[Swap, ...]
     capacity_milli: int
+    preparations: tuple[PreparationSpan, ...] = ()
 
     @property
     def end_us(self) -> int:

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import JobId, StreamId
+from ekya.core.ids import BASE_VERSION, JobId, StreamId
 from ekya.core.records import ProfileRecord
 from ekya.core.turns import TurnRecord
 from ekya.measuring.summary import WindowOutcome
-from ekya.measuring.timeline import RetrainSpan, ShareSample, Swap, WindowSpan, mean_shares
+from ekya.measuring.timeline import (
+    PreparationSpan,
+    RetrainSpan,
+    ShareSample,
+    Swap,
+    WindowSpan,
+    mean_shares,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +43,24 @@ class Told:
     Attributes:
         windows: with the time they really covered; the last one may have been cut off.
         shares: as they were commanded, whenever they changed.
+        preparations: when labelling and profiling held a share.
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
         swaps: models that came into service.
         served: retrainings of which at least one checkpoint came into service.
         stalls_us: how long each swap held inference up.
+        swap_delays_us: how long after each command to serve a model it served.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
     """
 
     streams: tuple[StreamId, ...]
     windows: tuple[WindowSpan, ...]
     shares: tuple[ShareSample, ...]
+    preparations: tuple[PreparationSpan, ...]
     retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
     served: frozenset[JobId]
     stalls_us: tuple[int, ...]
+    swap_delays_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
     labelling_gpu_s: float
     profiling_gpu_s: float
@@ -79,6 +90,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             if isinstance(event, ev.WindowOpened)
         ),
         shares=tuple(_shares(turns)),
+        preparations=tuple(_preparations(turns, end_us)),
         retrainings=_retrainings(turns, end_us),
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version)
@@ -87,6 +99,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
         ),
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         stalls_us=tuple(event.stall_us for event in events if isinstance(event, ev.ModelSwapped)),
+        swap_delays_us=tuple(_swap_delays_us(turns)),
         set_aside=tuple(
             (command.stream, command.reason)
             for turn in turns
@@ -128,19 +141,26 @@ def _shares(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
     for turn in turns:
         changed: set[StreamId] = set()
         for event in turn.events:
-            if isinstance(event, ev.RetrainFinished | ev.RetrainFailed | ev.StreamEnded):
-                retraining[event.stream] = 0
-                changed.add(event.stream)
-            if isinstance(event, ev.StreamEnded | ev.StreamLost):
-                inference[event.stream] = 0
+            match event:
+                case ev.RetrainFinished() | ev.RetrainFailed() | ev.WorkerDied(role=ev.Role.RETRAINING):
+                    retraining[event.stream] = 0
+                case ev.StreamLost() | ev.WorkerDied():
+                    inference[event.stream] = 0
+                case ev.StreamEnded():
+                    retraining[event.stream] = inference[event.stream] = 0
+                case _:
+                    continue
+            changed.add(event.stream)
         for command in turn.commands:
             match command:
                 case cmd.SetInference():
                     inference[command.stream] = command.share_milli
                 case cmd.StartRetraining() | cmd.ResizeRetraining():
                     retraining[command.stream] = command.share_milli
-                case cmd.StopRetraining() | cmd.SetAside():
+                case cmd.StopRetraining():
                     retraining[command.stream] = 0
+                case cmd.SetAside():
+                    retraining[command.stream] = inference[command.stream] = 0
                 case _:
                     continue
             changed.add(command.stream)
@@ -148,11 +168,47 @@ def _shares(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
             yield ShareSample(turn.now_us, stream, retraining.get(stream, 0), inference.get(stream, 0))
 
 
+def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[PreparationSpan]:
+    """From the command until everything was there, its time was up, or its window was over."""
+    open_: tuple[int, int] | None = None
+    for turn in turns:
+        ended = any(isinstance(event, ev.PreparationEnded | ev.WindowClosed) for event in turn.events)
+        ended = ended or any(isinstance(command, cmd.EndPreparation) for command in turn.commands)
+        if open_ is not None and ended:
+            yield PreparationSpan(open_[0], turn.now_us, open_[1])
+            open_ = None
+        for command in turn.commands:
+            if isinstance(command, cmd.BeginPreparation):
+                open_ = (turn.now_us, command.share_milli)
+    if open_ is not None and end_us > open_[0]:
+        yield PreparationSpan(open_[0], end_us, open_[1])
+
+
+def _swap_delays_us(turns: Sequence[TurnRecord]) -> Iterator[int]:
+    """For each model that came into service, how long ago it was asked for.
+
+    Every command to serve makes the stream's next version, so the version tells which command a swap
+    answers even where a newer model overtook one that never served.
+    """
+    asked: dict[StreamId, list[tuple[JobId, int]]] = {}
+    for turn in turns:
+        for event in turn.events:
+            if isinstance(event, ev.ModelSwapped):
+                own = asked.get(event.stream, [])
+                which = event.version - BASE_VERSION - 1
+                if 0 <= which < len(own) and own[which][0] == event.job:
+                    yield event.t_us - own[which][1]
+        for command in turn.commands:
+            if isinstance(command, cmd.ServeModel):
+                asked.setdefault(command.stream, []).append((command.job, turn.now_us))
+
+
 def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, ...]:
     ends: dict[JobId, tuple[int, str]] = {}
     best: dict[JobId, float] = {}
     used: dict[JobId, float] = {}
     starts: list[tuple[int, cmd.StartRetraining]] = []
+    newest: dict[StreamId, JobId] = {}
     for turn in turns:
         for event in turn.events:
             match event:
@@ -163,12 +219,17 @@ def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, 
                     ends.setdefault(event.job, (event.t_us, "finished"))
                 case ev.RetrainFailed():
                     ends.setdefault(event.job, (event.t_us, "failed"))
+                case ev.WorkerDied(role=ev.Role.RETRAINING) if event.stream in newest:
+                    ends.setdefault(newest[event.stream], (event.t_us, "failed"))
         for command in turn.commands:
             match command:
                 case cmd.StartRetraining():
                     starts.append((turn.now_us, command))
+                    newest[command.stream] = command.job
                 case cmd.StopRetraining():
                     ends.setdefault(command.job, (turn.now_us, "stopped"))
+                case cmd.SetAside() if command.stream in newest:
+                    ends.setdefault(newest[command.stream], (turn.now_us, "stopped"))
     runs = []
     for start_us, start in starts:
         at_us, how = ends.get(start.job, (end_us, "stopped"))

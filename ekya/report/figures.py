@@ -1,7 +1,6 @@
 """The figure of a run: accuracy and shares over time."""
 
 import io
-from collections.abc import Sequence
 from math import ceil, floor
 
 import numpy as np
@@ -10,13 +9,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 from numpy.typing import NDArray
 
-from ekya.core.ids import StreamId
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
+from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.measuring.accuracy import ScoreSeries
-from ekya.measuring.timeline import RunTimeline, ShareSample, StreamCurves
+from ekya.measuring.timeline import RunTimeline, StreamCurves
+from ekya.report.panels import has_own_colors, mixed, plain_axes
+from ekya.report.shares import draw_shares
 from ekya.report.themes import LIGHT, Theme
 from ekya.report.words import percent
 
@@ -29,7 +29,7 @@ _TITLE_IN = 0.36
 _FOOT_IN = 0.6
 _ONE_COLUMN_STREAMS = 6
 # Of a window: the span over which the line is averaged, so that it is calm but still falls and jumps.
-_SMOOTHING = 1 / 15
+_SMOOTHING = 1 / 8
 _DASHES = (0, (3, 1.5))
 
 
@@ -68,11 +68,11 @@ def draw_timeline(timeline: RunTimeline, title: str = "", theme: Theme = LIGHT) 
     lowest = _lowest(timeline)
     for i, curves in enumerate(streams):
         axes = figure.add_subplot(grid[i // columns, i % columns])
-        color = theme.streams[i if _has_own_colors(theme, timeline) else 0]
+        color = theme.streams[i if has_own_colors(theme, timeline) else 0]
         _draw_stream(axes, timeline, curves, lowest=lowest, color=color, theme=theme, wide=wide)
         if i == 0 and wide:
             _number_windows(axes, timeline, theme)
-    _draw_shares(figure.add_subplot(grid[rows, :]), timeline, theme, wide=wide)
+    draw_shares(figure.add_subplot(grid[rows, :]), timeline, theme)
     figure.text(0.012, 1 - 0.26 / height, title, color=theme.ink, fontsize=13, fontweight="bold", va="center")
     _legend(figure, timeline, theme, top=1 - (head - 0.53) / height)
     buffer = io.BytesIO()
@@ -106,26 +106,6 @@ def smoothed(series: ScoreSeries, seconds: int) -> tuple[NDArray[np.float64], ND
     return (second + 1).astype(np.float64), accuracy
 
 
-def steps_of(
-    samples: Sequence[ShareSample], stream: StreamId, times_us: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Retraining and inference share of a stream from each time on; 0 before its first sample.
-
-    Args:
-        samples: of any streams, in rising order of time; of two at one time the later counts.
-        stream: whose.
-        times_us: (K,).
-
-    Returns:
-        (K,) and (K,) in thousandths.
-    """
-    own = [sample for sample in samples if sample.stream == stream]
-    at = np.searchsorted([sample.t_us for sample in own], times_us, side="right")
-    retrain = np.array([0, *(sample.retrain_share_milli for sample in own)], np.int64)
-    inference = np.array([0, *(sample.inference_share_milli for sample in own)], np.int64)
-    return retrain[at], inference[at]
-
-
 def _draw_stream(
     axes: Axes,
     timeline: RunTimeline,
@@ -136,15 +116,15 @@ def _draw_stream(
     theme: Theme,
     wide: bool,
 ) -> None:
-    _plain_axes(axes, timeline, theme)
+    plain_axes(axes, timeline, theme)
     for span in timeline.retrainings:
         if span.stream == curves.stream:
             hatch = None if span.finished else "////"
             axes.axvspan(
                 us_to_seconds(span.start_us),
                 us_to_seconds(span.end_us),
-                facecolor=_mixed(color, theme.page, 0.2),
-                edgecolor=_mixed(color, theme.page, 0.45) if hatch else "none",
+                facecolor=mixed(color, theme.page, 0.2),
+                edgecolor=mixed(color, theme.page, 0.45) if hatch else "none",
                 hatch=hatch,
                 linewidth=0,
                 zorder=1,
@@ -170,7 +150,8 @@ def _draw_stream(
                 zorder=5,
                 clip_on=False,
             )
-    axes.set_ylim(lowest, 1.0)
+    # A little more than all, so that the line is not cut in half where everything is right.
+    axes.set_ylim(lowest, 1.0 + 0.03 * (1.0 - lowest))
     axes.yaxis.set_major_locator(MultipleLocator(0.25 if lowest < 0.4 else 0.2 if lowest < 0.75 else 0.1))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
     axes.set_xticklabels([])
@@ -200,71 +181,6 @@ def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide
         )
 
 
-def _draw_shares(axes: Axes, timeline: RunTimeline, theme: Theme, *, wide: bool) -> None:
-    _plain_axes(axes, timeline, theme)
-    edges_us = {sample.t_us for sample in timeline.shares} | {timeline.windows[0].start_us, timeline.end_us}
-    times_us = np.array(sorted(edges_us), np.int64)
-    steps = [steps_of(timeline.shares, curves.stream, times_us) for curves in timeline.streams]
-    if _has_own_colors(theme, timeline):
-        bands = [
-            (share, _mixed(theme.streams[i], theme.page, strength))
-            for i, (retrain, inference) in enumerate(steps)
-            for share, strength in ((inference, 0.38), (retrain, 1.0))
-        ]
-    else:
-        totals = [np.sum([pair[kind] for pair in steps], axis=0) for kind in (1, 0)]
-        bands = [
-            (total, _mixed(theme.streams[0], theme.page, strength))
-            for total, strength in zip(totals, (0.38, 1.0), strict=True)
-        ]
-    below = np.zeros(len(times_us))
-    for share, color in bands:
-        above = below + share / FULL_GPU_MILLI
-        axes.fill_between(
-            times_us / US_PER_S,
-            below,
-            above,
-            step="post",
-            facecolor=color,
-            edgecolor=theme.page,
-            linewidth=0.6,
-            zorder=2,
-        )
-        below = above
-    capacity = timeline.capacity_milli / FULL_GPU_MILLI
-    axes.axhline(capacity, color=theme.ink, linewidth=1, zorder=4)
-    axes.set_ylim(0, max(capacity, float(below.max(initial=0.0))) * 1.04)
-    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-    axes.set_ylabel(f"share of {capacity:g} GPU{'' if capacity == 1 else 's'}", color=theme.quiet, fontsize=9)
-    axes.set_xlabel("seconds", color=theme.quiet, fontsize=9)
-    remarks = ["strong: retraining", "pale: inference"]
-    for i, text in enumerate(remarks):
-        axes.annotate(
-            text,
-            (1, 1),
-            xytext=(8, -20 - 15 * i) if wide else (-110 * i, 5),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            color=theme.quiet,
-            fontsize=8.5,
-            ha="left" if wide else "right",
-            va="top" if wide else "baseline",
-        )
-
-
-def _plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
-    axes.set_facecolor(theme.page)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(theme.line)
-    axes.tick_params(colors=theme.quiet, labelsize=8.5, length=0)
-    axes.grid(axis="y", color=theme.line, linewidth=0.7, zorder=0)
-    axes.set_axisbelow(True)
-    axes.set_xlim(us_to_seconds(timeline.windows[0].start_us), us_to_seconds(timeline.end_us))
-    for window in timeline.windows[1:]:
-        axes.axvline(us_to_seconds(window.start_us), color=theme.quiet, linewidth=0.7, alpha=0.55, zorder=2)
-
-
 def _number_windows(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     """Above the first panels. Of very many windows only some are numbered."""
     every = ceil(len(timeline.windows) / 12)
@@ -290,7 +206,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         entries.append(
             Line2D([], [], color=theme.quiet, linewidth=1.2, linestyle=_DASHES, label="without retraining")
         )
-    retraining = _mixed(color, theme.page, 0.25)
+    retraining = mixed(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
     if any(not span.finished for span in timeline.retrainings):
         entries.append(
@@ -334,19 +250,6 @@ def _lowest(timeline: RunTimeline) -> float:
 def _smoothing_s(timeline: RunTimeline) -> int:
     window = timeline.windows[0]
     return max(1, round(us_to_seconds(window.end_us - window.start_us) * _SMOOTHING))
-
-
-def _has_own_colors(theme: Theme, timeline: RunTimeline) -> bool:
-    return len(timeline.streams) <= len(theme.streams)
-
-
-def _mixed(color: str, page: str, strength: float) -> str:
-    """A colour as it looks at this opacity on the page, but opaque, so that bands do not mix."""
-    parts = [
-        round(strength * int(color[i : i + 2], 16) + (1 - strength) * int(page[i : i + 2], 16))
-        for i in (1, 3, 5)
-    ]
-    return "#{:02x}{:02x}{:02x}".format(*parts)
 
 
 def _shortened(text: str, letters: int = 18) -> str:

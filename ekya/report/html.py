@@ -53,7 +53,6 @@ def render_report(
     summary: Mapping[str, Any],
     figures: Sequence[ReportFigure] = (),
     crops: Sequence[SampleCrop] = (),
-    without_retraining: Mapping[StreamId, float | None] | None = None,
 ) -> str:
     """The whole page. Every text is escaped; no address outside the page is named.
 
@@ -62,7 +61,6 @@ def render_report(
         summary: as ``measuring.summary`` builds it.
         figures: in the order in which they appear.
         crops: are shown by stream, in the order given.
-        without_retraining: mean accuracy by stream of a run on the same frames that never retrained.
     """
     environment = Environment(
         loader=PackageLoader("ekya.report", "templates"),
@@ -86,7 +84,6 @@ def render_report(
         run=summary,
         figures=figures,
         crops=[(stream, list(group)) for stream, group in by_stream],
-        without=dict(without_retraining or {}),
         host=list(_flat(summary["host"])),
     )
 

@@ -6,40 +6,34 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ekya.core.ids import StreamId
 from ekya.report.words import gain, mean_share, percent, share
 
 
-def run_table(
-    summary: Mapping[str, Any], without_retraining: Mapping[StreamId, float | None] | None = None
-) -> Table:
+def run_table(summary: Mapping[str, Any]) -> Table:
     """One row a stream and one for all of them.
 
     Args:
         summary: as ``measuring.summary`` builds it.
-        without_retraining: mean accuracy of a run on the same frames that never retrained, by
-            stream, where it is known.
     """
     table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
     table.add_column("Stream")
     for name in ("Accuracy", "Balanced", "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
-    without = dict(without_retraining or {})
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
             Text(stream),
             percent(values["mean_accuracy"]),
             percent(values["balanced_accuracy"]),
-            percent(without.get(stream)),
-            gain(values["mean_accuracy"], without.get(stream)),
+            percent(values["without_retraining"]),
+            gain(values["mean_accuracy"], values["without_retraining"]),
             str(sum(window["retrained"] for window in windows)),
             share(round(mean_share(windows, "retrain_share_milli"))),
             share(round(mean_share(windows, "inference_share_milli"))),
         )
     table.add_section()
-    known = [without.get(stream) for stream in summary["streams"]]
+    known = [values["without_retraining"] for values in summary["streams"].values()]
     values_known = [value for value in known if value is not None]
     # A mean over some of the streams only would not be comparable with the mean beside it.
     mean_without = sum(values_known) / len(known) if known and len(values_known) == len(known) else None

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,11 +52,12 @@ SCORES = {
     A: score_of({0: ((8, 8), (2, 0)), 1: ((0, 0), (0, 0)), 2: ((10, 4), (0, 0)), 3: ((5, 0), (0, 0))}),
     B: score_of({0: ((4, 4), (4, 4))}),
 }
+WITHOUT = {A: 0.1234567}
 OUTCOMES = [outcome(B, 0), outcome(A, 2), outcome(A, 1), outcome(A, 0, GAMMA)]
 
 
 def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
-    summary = build_summary(FACTS, OUTCOMES, SCORES)
+    summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
     assert list(summary) == [
         "world",
         "scheduler",
@@ -97,10 +99,21 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
     assert summary["streams"]["b"]["damaged_frames"] == 3
     assert summary["streams"]["b"]["set_aside"] == "died"
     assert summary["streams"]["b"]["false_alarm_share"] == 0.25
+    assert summary["streams"]["a"]["without_retraining"] == 0.123457
+    assert summary["streams"]["b"]["without_retraining"] is None
+
+
+def test_only_a_world_on_the_hosts_clock_says_how_long_new_weights_took() -> None:
+    live = replace(FACTS, host=replace(FACTS.host, swap_delay_ms=(300.0, 100.0)))
+    assert "swap_delay_ms" not in build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)["host"]
+    assert build_summary(live, OUTCOMES, SCORES, WITHOUT)["host"]["swap_delay_ms"] == {
+        "p50": 200.0,
+        "max": 300.0,
+    }
 
 
 def test_its_means_are_those_of_the_windows_that_it_lists() -> None:
-    summary = build_summary(FACTS, OUTCOMES, SCORES)
+    summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
     a = summary["streams"]["a"]
     # Window 1 has no object and window 3 no outcome (the run was stopped in it).
     assert [window["accuracy"] for window in a["windows"]] == [0.8, None, 0.4]
@@ -112,12 +125,12 @@ def test_its_means_are_those_of_the_windows_that_it_lists() -> None:
 
 def test_the_order_of_the_input_does_not_show() -> None:
     scores = dict(reversed(SCORES.items()))
-    other = build_summary(FACTS, OUTCOMES[::-1], scores)
-    assert json.dumps(other) == json.dumps(build_summary(FACTS, OUTCOMES, SCORES))
+    other = build_summary(FACTS, OUTCOMES[::-1], scores, WITHOUT)
+    assert json.dumps(other) == json.dumps(build_summary(FACTS, OUTCOMES, SCORES, WITHOUT))
 
 
 def test_a_run_without_a_finished_window_has_a_summary_too() -> None:
-    summary = build_summary(FACTS, [], SCORES)
+    summary = build_summary(FACTS, [], SCORES, {})
     assert summary["mean_accuracy"] is None
     assert summary["streams"]["a"]["windows"] == []
 

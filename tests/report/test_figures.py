@@ -1,10 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.units import US_PER_S
 from ekya.measuring.accuracy import ScoreSeries
 from ekya.measuring.timeline import (
     Curve,
+    PreparationSpan,
     RetrainSpan,
     RunTimeline,
     ShareSample,
@@ -12,8 +19,9 @@ from ekya.measuring.timeline import (
     Swap,
     WindowSpan,
 )
-from ekya.report.figures import draw_timeline, smoothed, steps_of
-from ekya.report.themes import DARK
+from ekya.report.figures import draw_timeline, smoothed
+from ekya.report.shares import draw_shares, prepared_of, steps_of
+from ekya.report.themes import DARK, LIGHT
 
 WINDOW_US = 20 * US_PER_S
 
@@ -86,3 +94,62 @@ def test_shares_hold_until_the_next_sample() -> None:
     assert retrain.tolist() == [0, 1, 1, 5, 5]
     assert inference.tolist() == [0, 2, 2, 6, 6]
     assert steps_of(samples, StreamId("c"), np.array([5]))[0].tolist() == [0]
+
+
+def drawn_shares(run: RunTimeline) -> tuple[Axes, np.ndarray]:
+    figure = Figure(dpi=200)
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    draw_shares(axes, run, LIGHT)
+    canvas.draw()
+    return axes, np.asarray(canvas.buffer_rgba())
+
+
+def color_at(axes: Axes, pixels: np.ndarray, at_s: float, share: float) -> str:
+    x, y = axes.transData.transform((at_s, share))
+    return to_hex(pixels[len(pixels) - 1 - round(y), round(x)] / 255)
+
+
+def test_the_stack_holds_every_band_where_shares_fall_and_rise_again() -> None:
+    first, second = StreamId("a"), StreamId("b")
+    run = replace(
+        timeline(2),
+        streams=(StreamCurves(first, Curve(series(0.8), 0.8)), StreamCurves(second, Curve(series(0.8), 0.8))),
+        shares=(
+            ShareSample(0, first, 0, 500),
+            ShareSample(0, second, 0, 500),
+            ShareSample(WINDOW_US, first, 0, 200),
+            ShareSample(WINDOW_US, second, 0, 200),
+            ShareSample(WINDOW_US + 5 * US_PER_S, first, 300, 200),
+            ShareSample(WINDOW_US + 5 * US_PER_S, second, 0, 500),
+        ),
+        preparations=(PreparationSpan(WINDOW_US, WINDOW_US + 5 * US_PER_S, 600),),
+    )
+    axes, pixels = drawn_shares(run)
+    pale_first, pale_second = (color_at(axes, pixels, 10, share) for share in (0.25, 0.75))
+    assert len({pale_first, pale_second, LIGHT.page}) == 3
+    for at_s in (20.5, 22, 24.5):
+        assert color_at(axes, pixels, at_s, 0.1) == pale_first
+        assert color_at(axes, pixels, at_s, 0.3) == pale_second
+    assert color_at(axes, pixels, 30, 0.1) == pale_first
+    assert color_at(axes, pixels, 30, 0.35) == LIGHT.streams[0]
+    assert color_at(axes, pixels, 30, 0.75) == pale_second
+    # Where shares change no line stands between before and after: it would look like an end.
+    assert LIGHT.page not in {color_at(axes, pixels, at_s, 0.35) for at_s in np.arange(19.5, 20.5, 0.02)}
+    assert LIGHT.page not in {color_at(axes, pixels, 22, share) for share in np.arange(0.45, 0.95, 0.01)}
+
+
+def test_preparation_is_named_only_where_there_was_one() -> None:
+    def named(run: RunTimeline) -> list[str]:
+        legend = drawn_shares(run)[0].get_legend()
+        return [] if legend is None else [text.get_text() for text in legend.get_texts()]
+
+    span = PreparationSpan(WINDOW_US, WINDOW_US + US_PER_S, 100)
+    assert "labelling and profiling" not in named(timeline(2))
+    assert "labelling and profiling" in named(replace(timeline(2), preparations=(span,)))
+
+
+def test_preparation_holds_its_share_from_its_start_to_its_end() -> None:
+    spans = [PreparationSpan(10, 20, 300), PreparationSpan(40, 50, 200)]
+    held = prepared_of(spans, np.array([0, 10, 19, 20, 39, 40, 50]))
+    assert held.tolist() == [0, 300, 300, 0, 0, 200, 0]

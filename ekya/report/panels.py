@@ -1,0 +1,35 @@
+"""What the panels of a figure have in common."""
+
+from matplotlib.axes import Axes
+
+from ekya.core.units import us_to_seconds
+from ekya.measuring.timeline import RunTimeline
+from ekya.report.themes import Theme
+
+
+def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
+    """A panel over the whole run, with a quiet grid and the borders of its windows."""
+    axes.set_facecolor(theme.page)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(theme.line)
+    axes.tick_params(colors=theme.quiet, labelsize=8.5, length=0)
+    axes.grid(axis="y", color=theme.line, linewidth=0.7, zorder=0)
+    axes.set_axisbelow(True)
+    axes.set_xlim(us_to_seconds(timeline.windows[0].start_us), us_to_seconds(timeline.end_us))
+    for window in timeline.windows[1:]:
+        axes.axvline(us_to_seconds(window.start_us), color=theme.quiet, linewidth=0.7, alpha=0.55, zorder=2)
+
+
+def has_own_colors(theme: Theme, timeline: RunTimeline) -> bool:
+    """Whether every stream has a colour that no other one has."""
+    return len(timeline.streams) <= len(theme.streams)
+
+
+def mixed(color: str, page: str, strength: float) -> str:
+    """A colour as it looks at this opacity on the page, but opaque, so that bands do not mix."""
+    parts = [
+        round(strength * int(color[i : i + 2], 16) + (1 - strength) * int(page[i : i + 2], 16))
+        for i in (1, 3, 5)
+    ]
+    return "#{:02x}{:02x}{:02x}".format(*parts)
