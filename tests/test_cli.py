@@ -28,7 +28,13 @@ SUMMARY = {
     "mean_accuracy": 0.8,
     "balanced_accuracy": 0.7,
     "streams": {
-        "cam-1": {"mean_accuracy": 0.8, "balanced_accuracy": 0.7, "set_aside": None, "windows": [WINDOW]}
+        "cam-1": {
+            "mean_accuracy": 0.8,
+            "balanced_accuracy": 0.7,
+            "without_retraining": 0.6,
+            "set_aside": None,
+            "windows": [WINDOW],
+        }
     },
     "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
     "retrainings": {"started": 1, "finished": 1, "failed": 0},
@@ -69,7 +75,6 @@ def world(tmp_path, monkeypatch):
         stand_in = ModuleType(module)
         setattr(stand_in, function, fake.run)
         monkeypatch.setitem(sys.modules, module, stand_in)
-    monkeypatch.setattr(ekya.commands.run, "score_shadows", lambda folder, fleet: {})
     return fake
 
 

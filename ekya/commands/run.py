@@ -21,7 +21,6 @@ from ekya.config import (
 )
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
-from ekya.finishing import score_shadows
 from ekya.gpu.registry import choose_backend
 from ekya.report.table import run_table
 from ekya.runfolder import RunFolder
@@ -94,8 +93,7 @@ def run(
         folder = RunFolder(_RUNNERS[clock](fleet, options, output.console))
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         output.report(summary)
-        without = {stream: score.accuracy for stream, score in score_shadows(folder, fleet).items()}
-        output.console.print(run_table(summary, without))
+        output.console.print(run_table(summary))
         output.console.print(
             f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True
         )

@@ -122,10 +122,9 @@ class RayExecutor:
         for asked in command.streams:
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(command.window - 1)
-            memory = own.retraining.memory.remote()
             settings, weights = self._ready[asked.stream].settings, own.newest_weights
             errands.append(
-                preparation.hand_in.remote(command.window, asked.stream, settings, material, weights, memory)
+                preparation.hand_in.remote(command.window, asked.stream, settings, material, weights)
             )
         return errands
 

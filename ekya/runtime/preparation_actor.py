@@ -18,7 +18,6 @@ from ekya.core.profile import Family
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
-from ekya.learning.memory import ExemplarMemory
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
 from ekya.setup import fleet_classes
@@ -81,13 +80,12 @@ class PreparationActor:
         settings: PreparationSettings,
         material: WindowMaterial,
         weights: bytes,
-        memory: ExemplarMemory,
     ) -> None:
         """What a stream is prepared from."""
         preparation = self._now
         if preparation is None or preparation.command.window != window:
             return
-        prepared = StreamPreparation(settings, material, from_bytes(weights), memory, self._golden)
+        prepared = StreamPreparation(settings, material, from_bytes(weights), self._golden)
         with preparation.handed_in:
             preparation.streams[stream] = prepared
             preparation.handed_in.notify_all()

@@ -122,10 +122,6 @@ class RetrainingActor:
         save_model(best, folder.model(self._stream.id, version), half=True)
         return to_bytes(best), accuracy
 
-    def memory(self) -> ExemplarMemory:
-        """The stream's exemplars; their labels index the fleet's classes."""
-        return self._memory
-
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened here; waits for news."""
         self._tell_share()

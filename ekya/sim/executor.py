@@ -184,7 +184,6 @@ class EmulatedExecutor:
                 camera.settings,
                 camera.inference.material(command.window - 1, self._now_us),
                 camera.model,
-                camera.memory,
                 self._golden,
             )
         self._preparing = command
