@@ -1,0 +1,78 @@
+"""Whole runs of the loop over a scripted fleet."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripted import OPTIONS, PLANNING_US, Camera, ScriptedFleet, three_cameras
+
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import LoopState, Turn
+from ekya.core import events as ev
+from ekya.core.turns import TurnRecord
+from ekya.core.view import WindowView
+from ekya.journal import FileJournal
+from ekya.scheduling.registry import make_scheduler
+
+
+@dataclass
+class Run:
+    """What came of a run; ``views`` holds what the scheduler was asked in each turn, if it was."""
+
+    fleet: ScriptedFleet
+    options: LoopOptions
+    turns: list[TurnRecord] = field(default_factory=list)
+    states: list[LoopState] = field(default_factory=list)
+    views: list[WindowView | None] = field(default_factory=list)
+
+    def events(self, *kinds):
+        return [event for turn in self.turns for event in turn.events if isinstance(event, kinds)]
+
+    def commands(self, *kinds):
+        return [command for turn in self.turns for command in turn.commands if isinstance(command, kinds)]
+
+
+class _Ignored:
+    """A journal that is not kept."""
+
+    def batch(self, batch):
+        pass
+
+    def decision(self, now_us, plan, commands):
+        pass
+
+
+def run(
+    scheduler: str,
+    seed: int = 1,
+    *,
+    options: LoopOptions = OPTIONS,
+    cameras: tuple[Camera, ...] | None = None,
+    misfortunes: tuple[ev.Event, ...] = (),
+    path: Path | None = None,
+    after_turn=lambda run: None,
+) -> Run:
+    """One run; ``after_turn`` is called when a turn's commands have been carried out."""
+    chosen = make_scheduler(scheduler)
+    fleet = ScriptedFleet(options, cameras or three_cameras(), seed, misfortunes)
+    done = Run(fleet, options)
+    asked: list[WindowView] = []
+
+    def planner(view):
+        asked.append(view)
+        fleet.charge(PLANNING_US)
+        return chosen.plan(view)
+
+    def observe(batch: Batch, turn: Turn) -> None:
+        assert len(asked) <= 1, "more than one plan in a turn"
+        done.turns.append(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+        done.states.append(turn.state)
+        done.views.append(asked.pop() if asked else None)
+        after_turn(done)
+
+    journal = FileJournal(path, scheduler, options) if path else _Ignored()
+    run_loop(fleet, journal, planner, chosen.needs, options, observe)
+    if path:
+        journal.close()
+    return done

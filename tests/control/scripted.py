@@ -1,0 +1,414 @@
+"""A fleet that follows a script: what an executor does, as a pure model on virtual time.
+
+Learning follows a law, labels take as long as they cost, and everything that is drawn comes from the
+seed; so the loop runs whole windows in milliseconds, and twice alike. The fleet also watches the loop:
+it asserts that every command makes sense when it comes, and that shares fit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from ekya.control.options import FamilyCost, LoopOptions
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.speed import SpeedCurve
+from ekya.core.view import InferenceOption
+
+S = 1_000_000
+
+GAMMAS = tuple(
+    RetrainConfig(epochs, 16, 0, blocks, fraction)
+    for epochs in (3, 8)
+    for blocks in (0, 1)
+    for fraction in (0.5, 1.0)
+)
+LAMBDAS = (InferenceConfig(1, 32), InferenceConfig(2, 32), InferenceConfig(5, 32))
+BENT = SpeedCurve(((0, 0.0), (200, 0.4), (500, 0.75), (1000, 1.0)))
+
+OPTIONS = LoopOptions(
+    window_us=30 * S,
+    windows=4,
+    capacity_milli=2000,
+    quantum_milli=100,
+    steal_milli=100,
+    min_accuracy=0.3,
+    preparation_share_milli=500,
+    preparation_us=4_500_000,
+    checkpoint_delay_us=S // 20,
+    retrain_configs=GAMMAS,
+    inference_configs=LAMBDAS,
+    family_costs=(FamilyCost(Family(0, 0, 16), 0.002, 0.002), FamilyCost(Family(1, 0, 16), 0.002, 0.008)),
+    training_speed=BENT,
+    seed=1,
+)
+
+CAM_1, CAM_2, CAM_3 = (StreamId(f"cam-{number}") for number in (1, 2, 3))
+
+MISFORTUNES = (
+    ev.ShareMeasured(5 * S, CAM_1, ev.Role.INFERENCE, 333),
+    ev.WorkerDied(12 * S, CAM_2, ev.Role.INFERENCE, "killed"),
+    ev.StreamLost(31 * S, CAM_1, "no signal"),
+    ev.StreamBack(36 * S, CAM_1),
+    ev.WorkerDied(66 * S, CAM_2, ev.Role.RETRAINING, "killed"),
+    ev.RetrainFailed(67 * S, CAM_1, JobId(999), "not the job that runs"),
+    ev.StreamEnded(95 * S, CAM_3),
+)
+"""All kinds of them, at most two deaths a stream."""
+
+LABEL_GPU_S, LAMBDA_GPU_S, SUBSET_CROPS, PROFILED_EPOCHS = 0.1, 0.03, 36, 3
+VALIDATION_CROPS, SWAP_US, RESTART_US, PLANNING_US = 60, 20_000, 300_000, 10_000
+LIMITS = {0: 0.74, 1: 0.92}
+"""What a retraining of so many blocks can reach."""
+
+
+@dataclass
+class Camera:
+    """One stream.
+
+    ``drift`` is what each window takes from the accuracy of whatever serves, ``slowness`` how many times
+    longer an epoch takes than its profile said.
+    """
+
+    stream: StreamId
+    accuracy: float
+    drift: float
+    crops: int
+    needed_milli: int
+    slowness: float = 1.0
+    version: int = 0
+    inference_milli: int = 0
+    alive: bool = True
+    labelled: int = -1
+    job: "Job | None" = None
+    ended: "Job | None" = None
+
+
+def three_cameras() -> tuple[Camera, ...]:
+    """One that drifts hard, one that drifts, and one that hardly does."""
+    return (
+        Camera(CAM_1, 0.62, 0.25, 240, 350),
+        Camera(CAM_2, 0.66, 0.12, 180, 250),
+        Camera(CAM_3, 0.80, 0.01, 120, 300),
+    )
+
+
+@dataclass
+class Job:
+    """A retraining: the preparation is a step, and each epoch is one."""
+
+    started: cmd.StartRetraining
+    from_accuracy: float
+    share_milli: int
+    since_us: int
+    step_gpu_s: float
+    epoch_gpu_s: float
+    left_gpu_s: float
+    prepared: bool = False
+    gpu_s: float = 0.0
+    accuracies: list[float] = field(default_factory=list)
+
+    def work_until(self, now_us: int) -> None:
+        passed_s = max(now_us - self.since_us, 0) / S
+        self.left_gpu_s = max(self.left_gpu_s - passed_s * BENT.speed(self.share_milli), 0.0)
+        self.since_us = max(self.since_us, now_us)
+
+    @property
+    def due_us(self) -> int | None:
+        speed = BENT.speed(self.share_milli)
+        return self.since_us + round(self.left_gpu_s / speed * S) if speed else None
+
+
+class ScriptedFleet:
+    """An executor. ``misfortunes`` are events that come at their time, whatever the loop does."""
+
+    def __init__(
+        self, options: LoopOptions, cameras: tuple[Camera, ...], seed: int, misfortunes: tuple[ev.Event, ...]
+    ) -> None:
+        self.cameras = {camera.stream: camera for camera in cameras}
+        self.now_us = 0
+        self.preparation: cmd.BeginPreparation | None = None
+        self.peak_milli = 0
+        self._options, self._seed = options, seed
+        self._jobs_seen: set[JobId] = set()
+        self._serial = count(len(cameras))
+        self._later: list[tuple[int, int, Callable[[], None]]] = []
+        self._outbox: list[ev.Event] = [
+            ev.StreamAdded(0, camera.stream, self._lambdas(camera, measured=False)) for camera in cameras
+        ]
+        for window in range(1, options.windows or 1):
+            self._at(window * options.window_us, self._drift)
+        for event in misfortunes:
+            self._at(event.t_us, lambda event=event: self._strike(event))
+
+    # What an executor is
+
+    def wait(self, until_us: int) -> Batch:
+        while not self._outbox:
+            due = self._next_due(until_us)
+            if due is None:
+                self.now_us = max(self.now_us, until_us)
+                break
+            at_us, act = due
+            self.now_us = max(self.now_us, at_us)
+            act()
+        events, self._outbox = tuple(self._outbox), []
+        return Batch(self.now_us, events)
+
+    def execute(self, commands) -> None:
+        for command in commands:
+            self._execute(command)
+            if not isinstance(command, cmd.BeginPreparation):
+                self.peak_milli = max(self.peak_milli, self.held_milli)
+        assert self.held_milli <= self._options.capacity_milli, commands
+
+    def charge(self, duration_us: int) -> None:
+        self.now_us += duration_us
+
+    @property
+    def held_milli(self) -> int:
+        """The shares that everybody holds together."""
+        jobs = sum(camera.job.share_milli for camera in self.cameras.values() if camera.job)
+        inference = sum(camera.inference_milli for camera in self.cameras.values())
+        return jobs + inference + (self.preparation.share_milli if self.preparation else 0)
+
+    # Commands
+
+    def _execute(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.BeginPreparation():
+                assert self.preparation is None
+                self.preparation = command
+                self._prepare(self._steps(command))
+            case cmd.EndPreparation():
+                assert self.preparation is None or self.preparation.window == command.window
+                self.preparation = None
+            case cmd.SetInference():
+                camera = self.cameras[command.stream]
+                assert camera.alive
+                assert 0 <= command.share_milli <= 1000
+                camera.inference_milli = command.share_milli
+            case cmd.StartRetraining():
+                self._start(command)
+            case cmd.ResizeRetraining():
+                job = self._running(command)
+                job.work_until(self.now_us)
+                assert job.share_milli != command.share_milli, "a resize to the same share"
+                job.share_milli = command.share_milli
+            case cmd.ServeModel():
+                self._serve(command)
+            case cmd.StopRetraining():
+                self._running(command)
+                self.cameras[command.stream].job = None
+            case cmd.RestartWorker():
+                assert command.role is ev.Role.RETRAINING or not self.cameras[command.stream].alive
+                self._at(self.now_us + RESTART_US, lambda: self._back(command))
+            case cmd.SetAside():
+                camera = self.cameras[command.stream]
+                camera.alive, camera.job, camera.inference_milli = False, None, 0
+
+    def _start(self, command: cmd.StartRetraining) -> None:
+        camera = self.cameras[command.stream]
+        assert camera.alive
+        assert camera.job is None
+        assert command.job not in self._jobs_seen
+        assert command.window == camera.labelled, "there are no labels of this window"
+        assert self.preparation is None
+        self._jobs_seen.add(command.job)
+        step, epoch = self._gpu_s(command.config, camera)
+        camera.ended = None
+        camera.job = Job(command, camera.accuracy, command.share_milli, self.now_us, step, epoch, step)
+
+    def _serve(self, command: cmd.ServeModel) -> None:
+        camera = self.cameras[command.stream]
+        job = camera.job or camera.ended
+        assert job is not None
+        assert job.started.job == command.job
+        accuracy = max(job.accuracies)
+        assert command.epoch == job.accuracies.index(accuracy) + 1, "not its best epoch"
+        if camera.job is not None:
+            camera.job.work_until(self.now_us)
+            camera.job.since_us += self._options.checkpoint_delay_us
+        self._at(self.now_us + SWAP_US, lambda: self._swap(camera, command.job, accuracy))
+
+    def _running(self, command) -> Job:
+        job = self.cameras[command.stream].job
+        assert job is not None
+        assert job.started.job == command.job
+        return job
+
+    # What comes of them
+
+    def _drift(self) -> None:
+        for camera in self.cameras.values():
+            camera.accuracy = round(max(camera.accuracy - camera.drift, 0.1), 4)
+
+    def _swap(self, camera: Camera, job: JobId, accuracy: float) -> None:
+        camera.version += 1
+        camera.accuracy = accuracy
+        version = ModelVersion(camera.version)
+        self._tell(ev.ModelSwapped(self.now_us, camera.stream, version, job, accuracy, 1500))
+
+    def _back(self, command: cmd.RestartWorker) -> None:
+        self.cameras[command.stream].alive = True
+        self._tell(ev.WorkerBack(self.now_us, command.stream, command.role))
+
+    def _strike(self, event: ev.Event) -> None:
+        camera = self.cameras[event.stream]
+        match event:
+            case ev.WorkerDied(role=ev.Role.RETRAINING):
+                camera.job = None
+            case ev.RetrainFailed() if camera.job is not None and camera.job.started.job == event.job:
+                camera.ended, camera.job = camera.job, None
+            case ev.WorkerDied() | ev.StreamLost() | ev.StreamEnded():
+                camera.alive, camera.inference_milli = False, 0
+            case ev.StreamBack():
+                camera.alive = True
+        self._tell(event)
+
+    def _next_due(self, until_us: int) -> tuple[int, Callable[[], None]] | None:
+        due = list(self._later)
+        for place, camera in enumerate(self.cameras.values()):
+            if camera.job is not None and camera.job.due_us is not None:
+                due.append((camera.job.due_us, place, lambda camera=camera: self._finish_step(camera)))
+        first = min(due, key=lambda item: item[:2], default=None)
+        if first is None or first[0] > until_us:
+            return None
+        if first in self._later:
+            self._later.remove(first)
+        return first[0], first[2]
+
+    def _finish_step(self, camera: Camera) -> None:
+        job = camera.job
+        assert job is not None
+        job.work_until(self.now_us)
+        job.gpu_s = round(job.gpu_s + (job.epoch_gpu_s if job.prepared else job.step_gpu_s), 6)
+        job.left_gpu_s = job.epoch_gpu_s
+        if not job.prepared:
+            job.prepared = True
+            return
+        config, number = job.started.config, job.started.job
+        epoch = len(job.accuracies) + 1
+        seen = epoch * config.data_fraction * camera.crops
+        job.accuracies.append(self._after(family_of(config), job.from_accuracy, seen, (number, epoch)))
+        self._tell(
+            ev.RetrainProgress(self.now_us, camera.stream, number, epoch, job.accuracies[-1], job.gpu_s)
+        )
+        if epoch == config.epochs:
+            camera.ended, camera.job = job, None
+            self._tell(ev.RetrainFinished(self.now_us, camera.stream, number, job.gpu_s))
+
+    # Preparation
+
+    def _steps(self, command: cmd.BeginPreparation) -> list[tuple[float, Callable[[], ev.Event]]]:
+        window, steps = command.window, []
+        for asked in command.streams:
+            camera = self.cameras[asked.stream]
+            steps.append((LABEL_GPU_S, lambda camera=camera: self._labels(camera, window)))
+        for asked in command.streams:
+            camera = self.cameras[asked.stream]
+            if asked.inference:
+                steps.append((LAMBDA_GPU_S, lambda camera=camera: self._profiled(camera, window)))
+        for rank in range(max((len(asked.families) for asked in command.streams), default=0)):
+            for asked in command.streams:
+                camera = self.cameras[asked.stream]
+                if rank < len(asked.families):
+                    curve = self._curve(asked.families[rank], camera, window)
+                    gpu_s = round(curve.prepare_gpu_s + PROFILED_EPOCHS * curve.epoch_gpu_s, 6)
+                    steps.append(
+                        (gpu_s, lambda c=camera, v=curve, g=gpu_s: self._micro_profiled(c, window, v, g))
+                    )
+        return steps
+
+    def _prepare(self, steps: list[tuple[float, Callable[[], ev.Event]]]) -> None:
+        """Runs the first step, and the rest after it, unless the preparation has ended by then."""
+        begun = self.preparation
+        assert begun is not None
+        if not steps:
+            self._at(self.now_us, lambda: self._tell(ev.PreparationEnded(self.now_us, begun.window)))
+            return
+        gpu_s, make = steps[0]
+
+        def finish() -> None:
+            if self.preparation is begun:
+                self._tell(make())
+                self._prepare(steps[1:])
+
+        self._at(self.now_us + round(gpu_s / BENT.speed(begun.share_milli) * S), finish)
+
+    def _labels(self, camera: Camera, window: int) -> ev.LabelsReady:
+        camera.labelled = window
+        return ev.LabelsReady(
+            self.now_us,
+            camera.stream,
+            window,
+            camera.crops,
+            VALIDATION_CROPS,
+            camera.accuracy,
+            False,
+            LABEL_GPU_S,
+        )
+
+    def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:
+        options = self._lambdas(camera, measured=True)
+        return ev.InferenceProfiled(self.now_us, camera.stream, window, options, LAMBDA_GPU_S)
+
+    def _micro_profiled(
+        self, camera: Camera, window: int, curve: FamilyCurve, gpu_s: float
+    ) -> ev.ProfileReady:
+        return ev.ProfileReady(self.now_us, camera.stream, window, curve, gpu_s)
+
+    # The laws
+
+    def _lambdas(self, camera: Camera, measured: bool) -> tuple[InferenceOption, ...]:
+        guess = {1: 1.0, 2: 0.8, 5: 0.6}
+        true = {1: 1.0, 2: 0.93, 5: 0.75}
+        return tuple(
+            InferenceOption(
+                config, (true if measured else guess)[config.every], camera.needed_milli // config.every
+            )
+            for config in LAMBDAS
+        )
+
+    def _after(self, family: Family, before: float, seen: float, salt: tuple[int, ...]) -> float:
+        """Accuracy after so many crops: towards the limit, with the noise of a small validation part."""
+        rng = np.random.default_rng((self._seed, family.trainable_blocks, *salt))
+        limit = max(LIMITS[family.trainable_blocks], before)
+        reached = limit - (limit - before) / (1 + seen / 150) + rng.normal(0, 0.008)
+        return round(float(np.clip(reached, 0.0, 1.0)), 4)
+
+    def _curve(self, family: Family, camera: Camera, window: int) -> FamilyCurve:
+        place = list(self.cameras).index(camera.stream)
+        accuracies = [camera.accuracy]
+        for epoch in range(1, PROFILED_EPOCHS + 1):
+            salt = (window, place, epoch)
+            accuracies.append(self._after(family, camera.accuracy, epoch * SUBSET_CROPS, salt))
+        cost = self._cost(family)
+        return FamilyCurve(
+            family.batch_size,
+            family.head_width,
+            family.trainable_blocks,
+            SUBSET_CROPS,
+            tuple(accuracies),
+            round(cost.epoch_gpu_s * SUBSET_CROPS, 6),
+            round(cost.prepare_gpu_s * SUBSET_CROPS, 6),
+        )
+
+    def _gpu_s(self, config: RetrainConfig, camera: Camera) -> tuple[float, float]:
+        cost, crops = self._cost(family_of(config)), config.data_fraction * camera.crops
+        return cost.prepare_gpu_s * crops, cost.epoch_gpu_s * crops * camera.slowness
+
+    def _cost(self, family: Family) -> FamilyCost:
+        return next(cost for cost in self._options.family_costs if cost.family == family)
+
+    def _at(self, t_us: int, act: Callable[[], None]) -> None:
+        self._later.append((t_us, next(self._serial), act))
+
+    def _tell(self, event: ev.Event) -> None:
+        self._outbox.append(event)

@@ -1,0 +1,87 @@
+"""A recorded run, to the byte: what the loop asks for changes only where somebody means it to.
+
+`EKYA_RENEW_GOLDEN=1 pytest tests/control/test_golden.py` writes the file again; look at what changed in
+it before you commit it, and say in the commit why.
+
+Floats are kept to six digits behind the point, since the last ones depend on the machine's linear algebra.
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runs import run
+from scripted import MISFORTUNES, OPTIONS, three_cameras
+
+from ekya.control.replay import replay
+from ekya.core.codec import encode
+from ekya.journal import read_journal
+from ekya.scheduling.registry import make_scheduler
+
+GOLDEN = Path(__file__).parent / "golden" / "thief.jsonl"
+DIGITS = 6
+
+
+def cameras():
+    """One of them trains slower than its profile says, and is stopped by the end of its window."""
+    first, second, third = three_cameras()
+    return first, replace(second, slowness=5.0), third
+
+
+def rounded(value):
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return value
+
+
+def lines_of(path):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.dumps(rounded(json.loads(line)), separators=(",", ":"))
+
+
+def test_the_run_is_the_recorded_one(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    run("thief", cameras=cameras(), misfortunes=MISFORTUNES, path=path)
+    told = "\n".join(lines_of(path)) + "\n"
+    if os.environ.get("EKYA_RENEW_GOLDEN") == "1":
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(told, encoding="utf-8")
+        pytest.skip("the golden journal was written again")
+    kept = GOLDEN.read_text(encoding="utf-8")
+    for number, (now, then) in enumerate(zip(told.splitlines(), kept.splitlines(), strict=False), start=1):
+        assert now == then, f"line {number} of the journal differs"
+    assert told == kept
+
+
+def test_the_recorded_events_give_the_recorded_commands():
+    """The golden journal is a journal as any other: an old run, replayed by the loop as it is now."""
+    scheduler, options, turns = read_journal(GOLDEN)
+    assert (scheduler, options) == ("thief", OPTIONS)
+    chosen = make_scheduler(scheduler)
+    for replayed in replay(turns, options, chosen.needs, chosen.plan):
+        then, now = (
+            [rounded(encode(c)) for c in cs] for cs in (replayed.recorded.commands, replayed.commands)
+        )
+        assert now == then
+
+
+def test_the_recording_shows_what_matters():
+    """A golden run in which nothing happens guards nothing."""
+    _, _, turns = read_journal(GOLDEN)
+    commands = {type(command).__name__ for turn in turns for command in turn.commands}
+    assert commands == {
+        "BeginPreparation",
+        "EndPreparation",
+        "SetInference",
+        "StartRetraining",
+        "ResizeRetraining",
+        "ServeModel",
+        "StopRetraining",
+        "RestartWorker",
+    }

@@ -1,0 +1,214 @@
+"""Whole runs under every scheduler: what must hold whatever it decides.
+
+The scripted fleet asserts on its own that every command makes sense when it comes: a start needs labels
+and no job, a resize and a stop need that job, a model that is to serve is the best there is.
+"""
+
+from dataclasses import replace
+
+import pytest
+from runs import run
+from scripted import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.core.state import Status
+from ekya.scheduling.registry import SCHEDULERS
+
+every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
+either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
+
+
+def known_shares_milli(fleet):
+    """What the loop believes that everybody holds."""
+    jobs = sum(stream.job.share_milli for stream in fleet.streams if stream.job is not None)
+    preparation = OPTIONS.preparation_share_milli if fleet.preparing else 0
+    return jobs + preparation + sum(stream.inference_share_milli for stream in fleet.streams)
+
+
+def check_turn(done):
+    """After each turn the loop knows what the fleet does, and nothing is given out twice."""
+    fleet, known = done.fleet, done.states[-1].fleet
+    turn, view = done.turns[-1], done.views[-1]
+    assert known_shares_milli(known) <= done.options.capacity_milli
+    assert (fleet.preparation is not None) == known.preparing
+    for stream in known.streams:
+        camera = fleet.cameras[stream.stream]
+        assert camera.alive == (stream.status is Status.SERVING)
+        assert camera.inference_milli == stream.inference_share_milli
+        assert (camera.job is None) == (stream.job is None)
+        if camera.job is not None:
+            assert camera.job.started.job == stream.job.job
+            assert camera.job.share_milli == stream.job.share_milli
+            assert camera.job.started.config == stream.job.config
+            assert camera.job.accuracies == list(stream.job.accuracies)
+    if turn.plan is not None:
+        assignments = turn.plan.phases[0].assignments
+        given = sum(a.inference_share_milli + a.retrain_share_milli for a in assignments)
+        assert given <= view.capacity_milli
+        assert [a.stream for a in assignments] == [stream.stream for stream in view.streams]
+        assert all(a.reason for a in assignments)
+
+
+@every_scheduler
+@either_luck
+def test_the_loop_and_the_fleet_agree_after_every_turn(name, misfortunes):
+    done = run(name, misfortunes=misfortunes, after_turn=check_turn)
+    assert len(done.turns) > (3 if name == "no-retrain" else 50)
+
+
+@every_scheduler
+@either_luck
+def test_windows_follow_each_other_and_each_has_a_plan(name, misfortunes):
+    done = run(name, misfortunes=misfortunes)
+    opened = done.events(ev.WindowOpened)
+    assert [(event.index, event.t_us) for event in opened] == [(k, k * OPTIONS.window_us) for k in range(4)]
+    assert [event.t_us for event in done.events(ev.WindowClosed)] == [event.end_us for event in opened]
+    for turn in done.turns:
+        if any(isinstance(event, ev.WindowOpened) for event in turn.events):
+            assert turn.plan is not None
+    assert done.turns[-1].events == (ev.WindowClosed(4 * OPTIONS.window_us, 3),)
+    times = [turn.now_us for turn in done.turns]
+    assert times == sorted(times)
+
+
+@every_scheduler
+@either_luck
+def test_the_next_plan_of_the_same_moment_would_ask_for_nothing(name, misfortunes):
+    """Each turn leaves what its own plan says, for every stream that serves."""
+
+    def reached(done):
+        if done.turns[-1].plan is None:
+            return
+        for wanted in done.turns[-1].plan.phases[0].assignments:
+            stream = done.states[-1].fleet.stream(wanted.stream)
+            assert stream.inference == wanted.inference
+            assert stream.inference_share_milli == wanted.inference_share_milli
+            assert (stream.job.share_milli if stream.job else 0) == wanted.retrain_share_milli
+            assert (stream.job.config if stream.job else None) == wanted.retrain
+
+    run(name, misfortunes=misfortunes, after_turn=reached)
+
+
+@pytest.mark.parametrize("name", ["thief", "uniform"])
+@either_luck
+def test_preparation_begins_with_the_window_and_keeps_its_deadline(name, misfortunes):
+    done = run(name, misfortunes=misfortunes)
+    assert [command.window for command in done.commands(cmd.BeginPreparation)] == [1, 2, 3]
+    assert [command.window for command in done.commands(cmd.EndPreparation)] == [1, 2, 3]
+    for event in done.events(ev.PreparationEnded):
+        began_us = event.window * OPTIONS.window_us
+        assert began_us < event.t_us <= began_us + OPTIONS.preparation_us + PLANNING_US
+    families = [len(asked.families) for c in done.commands(cmd.BeginPreparation) for asked in c.streams]
+    assert set(families) == ({2} if name == "thief" else {0})
+
+
+def test_a_preparation_that_is_cut_off_gives_what_was_ready():
+    """The scripted families need longer than there is: some profiles are missing, and the window goes on."""
+    done = run("thief")
+    assert 0 < len(done.events(ev.ProfileReady)) < 2 * 9
+    deadlines = [k * OPTIONS.window_us + OPTIONS.preparation_us for k in (1, 2, 3)]
+    assert [event.t_us for event in done.events(ev.PreparationEnded)] == deadlines
+    profiled = {(e.stream, e.window, e.curve.family) for e in done.events(ev.ProfileReady)}
+    for start in done.commands(cmd.StartRetraining):
+        assert any((start.stream, start.window) == known[:2] for known in profiled)
+
+
+def test_a_preparation_with_time_to_spare_ends_when_it_is_done():
+    done = run("thief", options=replace(OPTIONS, preparation_us=15 * S))
+    assert len(done.events(ev.ProfileReady)) == 2 * 9
+    for event in done.events(ev.PreparationEnded):
+        assert event.t_us < event.window * OPTIONS.window_us + 10 * S
+
+
+def test_no_retrain_prepares_and_retrains_nothing():
+    done = run("no-retrain", misfortunes=MISFORTUNES)
+    assert {type(command) for turn in done.turns for command in turn.commands} == {
+        cmd.SetInference,
+        cmd.RestartWorker,
+    }
+
+
+@pytest.mark.parametrize("name", ["thief", "uniform"])
+def test_retraining_never_makes_what_serves_worse(name):
+    for seed in (1, 2):
+        done = run(name, seed)
+        assert done.events(ev.RetrainFinished)
+        serving: dict[StreamId, float] = {}
+        for turn in done.turns:
+            for event in ev.in_order(turn.events):
+                if isinstance(event, ev.LabelsReady):
+                    serving[event.stream] = event.serving_accuracy
+                if isinstance(event, ev.ModelSwapped):
+                    assert event.validation_accuracy >= serving[event.stream]
+                    serving[event.stream] = event.validation_accuracy
+
+
+@pytest.mark.parametrize("name", ["thief", "uniform"])
+def test_every_retraining_has_one_end_and_the_late_ones_are_stopped(name):
+    late = tuple(replace(camera, slowness=5.0) for camera in three_cameras())
+    done = run(name, cameras=late, after_turn=check_turn)
+    started = [command.job for command in done.commands(cmd.StartRetraining)]
+    finished = {event.job for event in done.events(ev.RetrainFinished)}
+    stopped = {command.job for command in done.commands(cmd.StopRetraining)}
+    assert started == sorted(set(started))
+    assert stopped
+    assert finished | stopped == set(started)
+    assert not finished & stopped
+    for turn in done.turns:
+        if any(isinstance(command, cmd.StopRetraining) for command in turn.commands):
+            assert any(isinstance(event, ev.WindowClosed) for event in turn.events)
+
+
+def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
+    deaths = tuple(ev.WorkerDied(at * S, CAM_1, ev.Role.INFERENCE, "killed") for at in (8, 35, 37))
+    done = run("thief", misfortunes=deaths, after_turn=check_turn)
+    assert [command.stream for command in done.commands(cmd.SetAside)] == [CAM_1]
+    assert done.states[-1].fleet.stream(CAM_1).status is Status.SET_ASIDE
+    assert len(done.commands(cmd.RestartWorker)) == 2
+    later = [turn for turn in done.turns if turn.now_us > 38 * S]
+    asked = [
+        command for turn in later for command in turn.commands if not isinstance(command, cmd.EndPreparation)
+    ]
+    assert asked
+    assert all(getattr(command, "stream", None) != CAM_1 for command in asked)
+    assert {e.stream for turn in later for e in turn.events if isinstance(e, ev.RetrainFinished)} == {
+        CAM_2,
+        CAM_3,
+    }
+    freed = max(view.capacity_milli for view in done.views if view is not None and len(view.streams) == 2)
+    assert freed == OPTIONS.capacity_milli
+
+
+def test_a_run_without_a_number_of_windows_ends_with_its_streams():
+    ends = tuple(ev.StreamEnded(at * S, stream) for at, stream in ((20, CAM_1), (40, CAM_2), (61, CAM_3)))
+    done = run("thief", options=replace(OPTIONS, windows=None), misfortunes=ends)
+    assert done.turns[-1].events == (ev.WindowClosed(3 * OPTIONS.window_us, 2),)
+
+
+def test_estimates_that_change_are_planned_on_in_the_middle_of_a_retraining():
+    done = run("thief")
+    for turn in done.turns:
+        if turn.plan is not None and {type(event) for event in turn.events} == {ev.RetrainProgress}:
+            return
+    raise AssertionError("no plan came of progress alone")
+
+
+@every_scheduler
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(name):
+    first, again = run(name, 1), run(name, 1)
+    assert first.turns == again.turns
+    if name != "no-retrain":
+        assert first.turns != run(name, 2).turns
+
+
+def test_labels_are_told_to_the_scheduler_as_they_are():
+    done = run("thief")
+    for turn, view in zip(done.turns, done.views, strict=True):
+        for event in turn.events:
+            if isinstance(event, ev.PreparationEnded):
+                labels = [one for one in done.events(ev.LabelsReady) if one.window == event.window]
+                assert {stream.stream: stream.accuracy for stream in view.streams} == {
+                    one.stream: one.serving_accuracy for one in labels
+                }

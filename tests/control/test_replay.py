@@ -1,0 +1,92 @@
+"""Parity: the events that a run wrote down, through the loop again, give the commands that it gave."""
+
+from dataclasses import replace
+
+import pytest
+from runs import run
+from scripted import MISFORTUNES, OPTIONS
+
+from ekya.control.replay import replay
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.journal import read_journal
+from ekya.scheduling.registry import SCHEDULERS, make_scheduler
+
+
+def replayed(turns, name="thief", options=OPTIONS):
+    chosen = make_scheduler(name)
+    return list(replay(turns, options, chosen.needs, chosen.plan))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_a_journal_that_was_read_back_gives_the_same_commands(name, tmp_path):
+    path = tmp_path / "journal.jsonl"
+    done = run(name, misfortunes=MISFORTUNES, path=path)
+    scheduler, options, turns = read_journal(path)
+    assert (scheduler, options) == (name, done.options)
+    assert turns == done.turns
+    again = replayed(turns, scheduler, options)
+    assert [one.recorded for one in again] == turns
+    assert all(one.same for one in again)
+    assert again[-1].state == done.states[-1]
+
+
+def tampered(turns, change):
+    """The same turns with one event changed: the first that ``change`` gives another for."""
+    turns = list(turns)
+    for number, turn in enumerate(turns):
+        for place, event in enumerate(turn.events):
+            other = change(event)
+            if other is not None:
+                events = (*turn.events[:place], other, *turn.events[place + 1 :])
+                turns[number] = replace(turn, events=events)
+                return turns, number
+    raise AssertionError("there is nothing to tamper with")
+
+
+def worse_profile(event):
+    if isinstance(event, ev.ProfileReady) and event.curve.trainable_blocks == 1:
+        curve = replace(event.curve, accuracies=(event.curve.accuracies[0],) * 4)
+        return replace(event, curve=curve)
+    return None
+
+
+def lower_accuracy(event):
+    if isinstance(event, ev.LabelsReady):
+        return replace(event, serving_accuracy=0.99)
+    return None
+
+
+def other_epoch(event):
+    if isinstance(event, ev.RetrainProgress):
+        return replace(event, validation_accuracy=0.0)
+    return None
+
+
+@pytest.mark.parametrize("change", [worse_profile, lower_accuracy, other_epoch])
+def test_a_tampered_event_is_noticed_and_not_before_its_turn(change):
+    turns, changed_at = tampered(run("thief").turns, change)
+    different = [number for number, one in enumerate(replayed(turns)) if not one.same]
+    assert different
+    assert different[0] >= changed_at
+
+
+def test_a_tampered_command_is_noticed_where_it_stands():
+    turns = run("thief").turns
+    number = next(
+        n for n, t in enumerate(turns) if any(isinstance(c, cmd.StartRetraining) for c in t.commands)
+    )
+    turns[number] = replace(turns[number], commands=turns[number].commands[:-1])
+    assert [n for n, one in enumerate(replayed(turns)) if not one.same] == [number]
+
+
+def test_other_options_give_other_commands():
+    again = replayed(run("thief").turns, options=replace(OPTIONS, capacity_milli=1000))
+    assert not all(one.same for one in again)
+
+
+def test_the_state_after_a_part_of_a_run_is_the_state_it_had_then():
+    """How a crashed controller finds out where it was."""
+    done = run("thief", misfortunes=MISFORTUNES)
+    half = len(done.turns) // 2
+    assert replayed(done.turns[:half])[-1].state == done.states[half - 1]
