@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripted import OPTIONS, PLANNING_US, Camera, ScriptedFleet, three_cameras
+from script import OPTIONS, PLANNING_US, Camera, three_cameras
+from scripted import ScriptedFleet
 
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions

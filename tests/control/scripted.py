@@ -6,123 +6,31 @@ it asserts that every command makes sense when it comes, and that shares fit.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
+from script import (
+    BENT,
+    LABEL_GPU_S,
+    LAMBDA_GPU_S,
+    PROFILED_EPOCHS,
+    RESTART_US,
+    SWAP_US,
+    VALIDATION_CROPS,
+    Camera,
+    Job,
+    S,
+    accuracy_after,
+    curve_of,
+    gpu_s_of,
+    lambdas_of,
+)
 
-from ekya.control.options import FamilyCost, LoopOptions
+from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import JobId, ModelVersion, StreamId
-from ekya.core.profile import Family, FamilyCurve, family_of
-from ekya.core.speed import SpeedCurve
-from ekya.core.view import InferenceOption
-
-S = 1_000_000
-
-GAMMAS = tuple(
-    RetrainConfig(epochs, 16, 0, blocks, fraction)
-    for epochs in (3, 8)
-    for blocks in (0, 1)
-    for fraction in (0.5, 1.0)
-)
-LAMBDAS = (InferenceConfig(1, 32), InferenceConfig(2, 32), InferenceConfig(5, 32))
-BENT = SpeedCurve(((0, 0.0), (200, 0.4), (500, 0.75), (1000, 1.0)))
-
-OPTIONS = LoopOptions(
-    window_us=30 * S,
-    windows=4,
-    capacity_milli=2000,
-    quantum_milli=100,
-    steal_milli=100,
-    min_accuracy=0.3,
-    preparation_share_milli=500,
-    preparation_us=4_500_000,
-    checkpoint_delay_us=S // 20,
-    retrain_configs=GAMMAS,
-    inference_configs=LAMBDAS,
-    family_costs=(FamilyCost(Family(0, 0, 16), 0.002, 0.002), FamilyCost(Family(1, 0, 16), 0.002, 0.008)),
-    training_speed=BENT,
-    seed=1,
-)
-
-CAM_1, CAM_2, CAM_3 = (StreamId(f"cam-{number}") for number in (1, 2, 3))
-
-MISFORTUNES = (
-    ev.ShareMeasured(5 * S, CAM_1, ev.Role.INFERENCE, 333),
-    ev.WorkerDied(12 * S, CAM_2, ev.Role.INFERENCE, "killed"),
-    ev.StreamLost(31 * S, CAM_1, "no signal"),
-    ev.StreamBack(36 * S, CAM_1),
-    ev.WorkerDied(66 * S, CAM_2, ev.Role.RETRAINING, "killed"),
-    ev.RetrainFailed(67 * S, CAM_1, JobId(999), "not the job that runs"),
-    ev.StreamEnded(95 * S, CAM_3),
-)
-"""All kinds of them, at most two deaths a stream."""
-
-LABEL_GPU_S, LAMBDA_GPU_S, SUBSET_CROPS, PROFILED_EPOCHS = 0.1, 0.03, 36, 3
-VALIDATION_CROPS, SWAP_US, RESTART_US, PLANNING_US = 60, 20_000, 300_000, 10_000
-LIMITS = {0: 0.74, 1: 0.92}
-"""What a retraining of so many blocks can reach."""
-
-
-@dataclass
-class Camera:
-    """One stream.
-
-    ``drift`` is what each window takes from the accuracy of whatever serves, ``slowness`` how many times
-    longer an epoch takes than its profile said.
-    """
-
-    stream: StreamId
-    accuracy: float
-    drift: float
-    crops: int
-    needed_milli: int
-    slowness: float = 1.0
-    version: int = 0
-    inference_milli: int = 0
-    alive: bool = True
-    labelled: int = -1
-    job: "Job | None" = None
-    ended: "Job | None" = None
-
-
-def three_cameras() -> tuple[Camera, ...]:
-    """One that drifts hard, one that drifts, and one that hardly does."""
-    return (
-        Camera(CAM_1, 0.62, 0.25, 240, 350),
-        Camera(CAM_2, 0.66, 0.12, 180, 250),
-        Camera(CAM_3, 0.80, 0.01, 120, 300),
-    )
-
-
-@dataclass
-class Job:
-    """A retraining: the preparation is a step, and each epoch is one."""
-
-    started: cmd.StartRetraining
-    from_accuracy: float
-    share_milli: int
-    since_us: int
-    step_gpu_s: float
-    epoch_gpu_s: float
-    left_gpu_s: float
-    prepared: bool = False
-    gpu_s: float = 0.0
-    accuracies: list[float] = field(default_factory=list)
-
-    def work_until(self, now_us: int) -> None:
-        passed_s = max(now_us - self.since_us, 0) / S
-        self.left_gpu_s = max(self.left_gpu_s - passed_s * BENT.speed(self.share_milli), 0.0)
-        self.since_us = max(self.since_us, now_us)
-
-    @property
-    def due_us(self) -> int | None:
-        speed = BENT.speed(self.share_milli)
-        return self.since_us + round(self.left_gpu_s / speed * S) if speed else None
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.profile import FamilyCurve, family_of
 
 
 class ScriptedFleet:
@@ -140,7 +48,7 @@ class ScriptedFleet:
         self._serial = count(len(cameras))
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._outbox: list[ev.Event] = [
-            ev.StreamAdded(0, camera.stream, self._lambdas(camera, measured=False)) for camera in cameras
+            ev.StreamAdded(0, camera.stream, lambdas_of(camera, measured=False)) for camera in cameras
         ]
         for window in range(1, options.windows or 1):
             self._at(window * options.window_us, self._drift)
@@ -221,7 +129,7 @@ class ScriptedFleet:
         assert command.window == camera.labelled, "there are no labels of this window"
         assert self.preparation is None
         self._jobs_seen.add(command.job)
-        step, epoch = self._gpu_s(command.config, camera)
+        step, epoch = gpu_s_of(command.config, camera)
         camera.ended = None
         camera.job = Job(command, camera.accuracy, command.share_milli, self.now_us, step, epoch, step)
 
@@ -296,7 +204,9 @@ class ScriptedFleet:
         config, number = job.started.config, job.started.job
         epoch = len(job.accuracies) + 1
         seen = epoch * config.data_fraction * camera.crops
-        job.accuracies.append(self._after(family_of(config), job.from_accuracy, seen, (number, epoch)))
+        job.accuracies.append(
+            accuracy_after(family_of(config), job.from_accuracy, seen, (self._seed, number, epoch))
+        )
         self._tell(
             ev.RetrainProgress(self.now_us, camera.stream, number, epoch, job.accuracies[-1], job.gpu_s)
         )
@@ -319,7 +229,8 @@ class ScriptedFleet:
             for asked in command.streams:
                 camera = self.cameras[asked.stream]
                 if rank < len(asked.families):
-                    curve = self._curve(asked.families[rank], camera, window)
+                    salt = (self._seed, window, list(self.cameras).index(asked.stream))
+                    curve = curve_of(asked.families[rank], camera, salt)
                     gpu_s = round(curve.prepare_gpu_s + PROFILED_EPOCHS * curve.epoch_gpu_s, 6)
                     steps.append(
                         (gpu_s, lambda c=camera, v=curve, g=gpu_s: self._micro_profiled(c, window, v, g))
@@ -356,56 +267,13 @@ class ScriptedFleet:
         )
 
     def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:
-        options = self._lambdas(camera, measured=True)
+        options = lambdas_of(camera, measured=True)
         return ev.InferenceProfiled(self.now_us, camera.stream, window, options, LAMBDA_GPU_S)
 
     def _micro_profiled(
         self, camera: Camera, window: int, curve: FamilyCurve, gpu_s: float
     ) -> ev.ProfileReady:
         return ev.ProfileReady(self.now_us, camera.stream, window, curve, gpu_s)
-
-    # The laws
-
-    def _lambdas(self, camera: Camera, measured: bool) -> tuple[InferenceOption, ...]:
-        guess = {1: 1.0, 2: 0.8, 5: 0.6}
-        true = {1: 1.0, 2: 0.93, 5: 0.75}
-        return tuple(
-            InferenceOption(
-                config, (true if measured else guess)[config.every], camera.needed_milli // config.every
-            )
-            for config in LAMBDAS
-        )
-
-    def _after(self, family: Family, before: float, seen: float, salt: tuple[int, ...]) -> float:
-        """Accuracy after so many crops: towards the limit, with the noise of a small validation part."""
-        rng = np.random.default_rng((self._seed, family.trainable_blocks, *salt))
-        limit = max(LIMITS[family.trainable_blocks], before)
-        reached = limit - (limit - before) / (1 + seen / 150) + rng.normal(0, 0.008)
-        return round(float(np.clip(reached, 0.0, 1.0)), 4)
-
-    def _curve(self, family: Family, camera: Camera, window: int) -> FamilyCurve:
-        place = list(self.cameras).index(camera.stream)
-        accuracies = [camera.accuracy]
-        for epoch in range(1, PROFILED_EPOCHS + 1):
-            salt = (window, place, epoch)
-            accuracies.append(self._after(family, camera.accuracy, epoch * SUBSET_CROPS, salt))
-        cost = self._cost(family)
-        return FamilyCurve(
-            family.batch_size,
-            family.head_width,
-            family.trainable_blocks,
-            SUBSET_CROPS,
-            tuple(accuracies),
-            round(cost.epoch_gpu_s * SUBSET_CROPS, 6),
-            round(cost.prepare_gpu_s * SUBSET_CROPS, 6),
-        )
-
-    def _gpu_s(self, config: RetrainConfig, camera: Camera) -> tuple[float, float]:
-        cost, crops = self._cost(family_of(config)), config.data_fraction * camera.crops
-        return cost.prepare_gpu_s * crops, cost.epoch_gpu_s * crops * camera.slowness
-
-    def _cost(self, family: Family) -> FamilyCost:
-        return next(cost for cost in self._options.family_costs if cost.family == family)
 
     def _at(self, t_us: int, act: Callable[[], None]) -> None:
         self._later.append((t_us, next(self._serial), act))

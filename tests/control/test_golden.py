@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from runs import run
-from scripted import MISFORTUNES, OPTIONS, three_cameras
+from script import MISFORTUNES, OPTIONS, three_cameras
 
 from ekya.control.replay import replay
 from ekya.core.codec import encode

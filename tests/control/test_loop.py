@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from runs import run
-from scripted import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
+from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
