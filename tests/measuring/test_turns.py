@@ -1,86 +1,239 @@
+"""What a run's turns say of it, from a journal that is written by hand."""
+
+import pytest
+
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.profile import FamilyCurve
 from ekya.core.turns import TurnRecord
-from ekya.measuring.timeline import PreparationSpan, ShareSample
-from ekya.measuring.turns import Told, tell
+from ekya.measuring.timeline import ShareSample, Swap, WindowSpan
+from ekya.measuring.turns import outcomes, profile_records, tell
 
 A, B = StreamId("a"), StreamId("b")
-GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
-LAMBDA = InferenceConfig(2, 32)
+GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
+OTHER = RetrainConfig(2, 16, 0, 0, 0.5)
+EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
+CURVE = FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5)
+S = 1_000_000
 
 
-def turn(now_us: int, *facts: ev.Event | cmd.Command) -> TurnRecord:
-    events = tuple(fact for fact in facts if isinstance(fact, ev.Event))
-    commands = tuple(fact for fact in facts if isinstance(fact, cmd.Command))
-    return TurnRecord(now_us, events, None, commands)
+def plan(*reasons):
+    assignments = tuple(Assignment(stream, None, 0, EVERY, 300, False, reason) for stream, reason in reasons)
+    return Plan((Phase(assignments),), 0.5)
 
 
-def start(stream: StreamId, job: int) -> cmd.StartRetraining:
-    return cmd.StartRetraining(stream, JobId(job), 1, GAMMA, 300, 0.9, 1.0)
-
-
-def serve(stream: StreamId, job: int, epoch: int = 8) -> cmd.ServeModel:
-    return cmd.ServeModel(stream, JobId(job), epoch)
-
-
-def swapped(t_us: int, stream: StreamId, version: int, job: int) -> ev.ModelSwapped:
-    return ev.ModelSwapped(t_us, stream, ModelVersion(version), JobId(job), 0.9, 7)
-
-
-def delays(*turns: TurnRecord) -> tuple[int, ...]:
-    return tell(turns).swap_delays_us
-
-
-def test_preparation_lasts_until_all_is_there_or_its_window_ends() -> None:
-    told = tell(
-        [
-            turn(100, cmd.BeginPreparation(1, 900, ())),
-            turn(120),
-            turn(150, ev.PreparationEnded(150, 1), cmd.EndPreparation(1)),
-            # The border of two windows is one turn: it ends one preparation and begins another.
-            turn(200, cmd.BeginPreparation(2, 500, ())),
-            turn(
-                300, ev.WindowClosed(300, 2), ev.WindowOpened(300, 3, 400), cmd.BeginPreparation(3, 400, ())
-            ),
-            turn(340),
-        ]
-    )
-    assert told.preparations == (
-        PreparationSpan(100, 150, 900),
-        PreparationSpan(200, 300, 500),
-        PreparationSpan(300, 340, 400),
+def turn(now_s, *happened, because=None):
+    """Events and commands of a turn, in one list; ``because`` makes a plan with these reasons."""
+    return TurnRecord(
+        now_s * S,
+        tuple(one for one in happened if hasattr(one, "t_us")),
+        plan(*because) if because else None,
+        tuple(one for one in happened if not hasattr(one, "t_us")),
     )
 
 
-def test_new_weights_take_from_the_command_until_they_serve() -> None:
-    assert delays(
-        turn(10, serve(A, 1, 2), serve(B, 2)),
-        turn(25, swapped(22, B, 1, 2), swapped(25, A, 1, 1)),
-        turn(30, serve(A, 1, 8)),
-        turn(90, swapped(80, A, 2, 1)),
-        turn(99, serve(A, 3)),
-    ) == (12, 15, 50)
+def start(stream, job, window, config=GAMMA, share_milli=400):
+    return cmd.StartRetraining(stream, JobId(job), window, config, share_milli, 0.8, 12.0)
 
 
-def test_weights_that_were_overtaken_are_not_mistaken_for_those_that_served() -> None:
-    assert delays(turn(10, serve(A, 1, 2)), turn(20, serve(A, 1, 4)), turn(30, swapped(26, A, 2, 1))) == (6,)
+def progress(now_s, stream, job, epoch, accuracy, gpu_s):
+    return ev.RetrainProgress(now_s * S, stream, JobId(job), epoch, accuracy, gpu_s)
 
 
-def told_with(*facts: ev.Event | cmd.Command) -> Told:
-    begin = turn(0, cmd.SetInference(A, LAMBDA, 400), start(A, 1))
-    return tell([begin, turn(50, *facts), turn(100)])
+def swap(now_s, stream, version, job, stall_us=900):
+    return ev.ModelSwapped(now_s * S, stream, ModelVersion(version), JobId(job), 0.7, stall_us)
 
 
-def test_who_is_gone_holds_no_share_and_trains_no_more() -> None:
-    lost = told_with(ev.StreamLost(50, A, "no signal"))
-    assert lost.shares[-1] == ShareSample(50, A, 300, 0)
-    dead = told_with(ev.WorkerDied(50, A, ev.Role.INFERENCE, "killed"))
-    assert dead.shares[-1] == ShareSample(50, A, 300, 0)
-    trainer = told_with(ev.WorkerDied(50, A, ev.Role.RETRAINING, "killed"))
-    assert trainer.shares[-1] == ShareSample(50, A, 0, 400)
-    assert [(run.end_us, run.ended) for run in trainer.retrainings] == [(50, "failed")]
-    aside = told_with(cmd.SetAside(A, "it died too often"))
-    assert aside.shares[-1] == ShareSample(50, A, 0, 0)
-    assert [(run.end_us, run.ended) for run in aside.retrainings] == [(50, "stopped")]
+TURNS = [
+    turn(
+        0,
+        ev.StreamAdded(0, B, ()),
+        ev.StreamAdded(0, A, ()),
+        ev.WindowOpened(0, 0, 10 * S),
+        cmd.SetInference(A, EVERY, 600),
+        cmd.SetInference(B, EVERY, 400),
+        because=[(A, "first a"), (B, "first b")],
+    ),
+    turn(
+        10,
+        ev.WindowClosed(10 * S, 0),
+        ev.WindowOpened(10 * S, 1, 20 * S),
+        cmd.SetInference(A, SECOND, 200),
+        because=[(A, "border a"), (B, "border b")],
+    ),
+    turn(
+        11,
+        ev.LabelsReady(11 * S, A, 1, 80, 20, 0.5, False, 0.25),
+        ev.LabelsReady(11 * S, B, 1, 80, 20, 0.5, False, 0.5),
+        ev.InferenceProfiled(11 * S, A, 1, (), 0.125),
+        ev.ProfileReady(11 * S, A, 1, CURVE, 2.0),
+    ),
+    turn(
+        12,
+        ev.PreparationEnded(12 * S, 1),
+        start(A, 1, 1),
+        start(B, 2, 1, OTHER, 300),
+        because=[(A, "starts a"), (B, "starts b")],
+    ),
+    turn(13, progress(13, A, 1, 1, 0.7, 2.5), cmd.ServeModel(A, JobId(1), 1)),
+    turn(14, swap(14, A, 1, 1)),
+    turn(
+        15,
+        progress(15, A, 1, 2, 0.6, 5.0),
+        ev.RetrainFinished(15 * S, A, JobId(1), 5.0),
+        cmd.ResizeRetraining(B, JobId(2), 700),
+        because=[(A, "later a"), (B, "later b")],
+    ),
+    turn(
+        20,
+        ev.WindowClosed(20 * S, 1),
+        ev.WindowOpened(20 * S, 2, 30 * S),
+        cmd.StopRetraining(B, JobId(2)),
+        cmd.SetInference(A, EVERY, 500),
+        because=[(A, "border a"), (B, "border b")],
+    ),
+    turn(22, start(A, 3, 2), start(B, 4, 2), because=[(A, "again a"), (B, "again b")]),
+    turn(23, progress(23, B, 4, 1, 0.6, 3.0)),
+    turn(
+        24,
+        ev.RetrainFailed(24 * S, B, JobId(4), "no memory"),
+        cmd.SetAside(B, "its workers died 3 times"),
+        cmd.SetInference(A, SECOND, 800),
+    ),
+    turn(26, swap(26, A, 2, 3, 1100)),
+]
+
+TOLD = tell(TURNS)
+OUTCOMES = {(one.stream, one.index): one for one in outcomes(TURNS, TOLD)}
+
+
+def test_streams_and_windows_as_far_as_they_went():
+    assert TOLD.streams == (A, B)
+    assert TOLD.windows == (
+        WindowSpan(0, 0, 10 * S),
+        WindowSpan(1, 10 * S, 20 * S),
+        WindowSpan(2, 20 * S, 26 * S),
+    )
+
+
+def test_a_run_that_ends_as_a_window_opens_still_has_that_window():
+    assert tell(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
+
+
+def test_retrainings_with_their_ends():
+    runs = TOLD.retrainings
+    ends = [(run.stream, run.job, run.window, run.start_us // S, run.end_us // S, run.ended) for run in runs]
+    assert ends == [
+        (A, 1, 1, 12, 15, "finished"),
+        (B, 2, 1, 12, 20, "stopped"),
+        (A, 3, 2, 22, 26, "stopped"),
+        (B, 4, 2, 22, 24, "failed"),
+    ]
+    assert [(run.best_accuracy, run.gpu_s) for run in runs] == [
+        (0.7, 5.0),
+        (None, 0.0),
+        (None, 0.0),
+        (0.6, 3.0),
+    ]
+    assert [TOLD.ended(how) for how in ("finished", "failed", "stopped")] == [1, 1, 2]
+
+
+def test_spans_are_what_a_figure_shows():
+    assert [(span.stream, span.gamma_name, span.finished) for span in TOLD.spans] == [
+        (A, GAMMA.name, True),
+        (B, OTHER.name, False),
+        (A, GAMMA.name, False),
+        (B, GAMMA.name, False),
+    ]
+
+
+def test_swaps_stalls_costs_and_who_was_set_aside():
+    assert TOLD.swaps == (Swap(14 * S, A, ModelVersion(1)), Swap(26 * S, A, ModelVersion(2)))
+    assert TOLD.stalls_us == (900, 1100)
+    assert TOLD.served == {JobId(1), JobId(3)}
+    assert TOLD.labelling_gpu_s == 0.75
+    assert TOLD.profiling_gpu_s == 2.125
+    assert TOLD.set_aside == ((B, "its workers died 3 times"),)
+
+
+def test_shares_are_told_when_they_change():
+    assert [sample for sample in TOLD.shares if sample.stream == A] == [
+        ShareSample(0, A, 0, 600),
+        ShareSample(10 * S, A, 0, 200),
+        ShareSample(12 * S, A, 400, 200),
+        ShareSample(15 * S, A, 0, 200),
+        ShareSample(20 * S, A, 0, 500),
+        ShareSample(22 * S, A, 400, 500),
+        ShareSample(24 * S, A, 400, 800),
+    ]
+
+
+def test_every_stream_has_an_outcome_in_every_window():
+    assert set(OUTCOMES) == {(stream, index) for stream in (A, B) for index in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("stream", "index", "retrain_milli", "inference_milli"),
+    [
+        (A, 0, 0, 600),
+        (B, 0, 0, 400),
+        # 3 of 10 s at 400.
+        (A, 1, 120, 200),
+        # 3 s at 300 and 5 s at 700.
+        (B, 1, 440, 400),
+        # Of 6 s: 4 s at 400; 4 s at 500 and 2 s at 800.
+        (A, 2, 267, 600),
+    ],
+)
+def test_shares_are_averaged_over_the_window(stream, index, retrain_milli, inference_milli):
+    outcome = OUTCOMES[stream, index]
+    assert (outcome.retrain_share_milli, outcome.inference_share_milli) == (retrain_milli, inference_milli)
+
+
+def test_retrained_means_that_a_model_came_into_service():
+    assert {where for where, outcome in OUTCOMES.items() if outcome.retrained} == {(A, 1), (A, 2)}
+    assert [OUTCOMES[B, index].gamma for index in range(3)] == [None, OTHER, GAMMA]
+    assert OUTCOMES[A, 0].gamma is None
+
+
+def test_inference_is_the_one_that_held_longest():
+    assert [OUTCOMES[A, index].inference for index in range(3)] == [EVERY, SECOND, EVERY]
+    assert [OUTCOMES[B, index].inference for index in range(3)] == [EVERY] * 3
+
+
+def test_a_stream_that_never_served_has_no_inference():
+    turns = [turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)), turn(10)]
+    (outcome,) = outcomes(turns, tell(turns))
+    assert (outcome.inference, outcome.retrain_share_milli, outcome.inference_share_milli) == (None, 0, 0)
+    assert outcome.reason == ""
+
+
+def test_the_reason_is_that_of_the_plan_which_started_the_retraining():
+    assert [OUTCOMES[A, index].reason for index in range(3)] == ["first a", "starts a", "again a"]
+    assert OUTCOMES[B, 1].reason == "starts b"
+
+
+def test_without_a_retraining_the_last_reason_counts():
+    turns = [*TURNS[:3], turn(13, because=[(A, "no gain"), (B, "no gain")]), turn(19)]
+    reasons = {one.stream: one.reason for one in outcomes(turns, tell(turns)) if one.index == 1}
+    assert reasons == {A: "no gain", B: "no gain"}
+
+
+def test_profiles_hold_what_was_promised_and_what_came():
+    first, second, *_ = profile_records(TOLD)
+    assert (first.window, first.stream, first.kind, first.gamma) == (1, A, "retraining", GAMMA)
+    assert (first.predicted, first.achieved, first.gpu_s) == (0.8, 0.7, 5.0)
+    assert second.achieved is None
+
+
+def test_a_stream_that_has_ended_has_no_inference_share_from_then_on():
+    turns = [TURNS[0], turn(5, ev.StreamEnded(5 * S, A)), turn(10, ev.WindowClosed(10 * S, 0))]
+    assert outcomes(turns, tell(turns))[0].inference_share_milli == 300
+
+
+def test_nothing_happened():
+    assert tell([]).windows == ()
+    assert outcomes([], tell([])) == ()

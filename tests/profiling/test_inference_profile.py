@@ -1,0 +1,112 @@
+"""What leaving frames out costs, counted by hand on small bursts (paper §3.1)."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.core.configs import InferenceConfig
+from ekya.profiling.inference import HEADROOM, BurstFrame, inference_options, prior_relative_accuracy
+
+FPS = 10.0
+COSTS = {16: 0.004, 32: 0.01}
+SIDE = 30.0
+
+
+def frame(*objects, seen_16=None):
+    """Objects as (x, true class, class that the model says at 32 px)."""
+    boxes = np.array([[x, 0, x + SIDE, SIDE] for x, _, _ in objects], np.float32).reshape(-1, 4)
+    says = np.array([answer for _, _, answer in objects], np.int64)
+    return BurstFrame(
+        boxes,
+        np.array([label for _, label, _ in objects], np.int64),
+        {32: says, 16: says if seen_16 is None else np.array(seen_16, np.int64)},
+    )
+
+
+def relative(burst, *configs):
+    return [option.relative_accuracy for option in inference_options(configs, burst, COSTS, FPS)]
+
+
+def every(k, side=32):
+    return InferenceConfig(k, side)
+
+
+def test_a_still_street_loses_nothing_by_leaving_frames_out():
+    burst = [frame((0, 1, 1), (100, 2, 2))] * 6
+    assert relative(burst, every(1), every(2), every(5)) == [1.0, 1.0, 1.0]
+
+
+def test_an_object_that_moves_by_its_own_size_is_only_right_where_it_was_looked_at():
+    """Every second frame is right, from either start: 6 frames give 3 of 6 and 3 of 5."""
+    burst = [frame((at * SIDE, 1, 1)) for at in range(6)]
+    assert relative(burst, every(2)) == [pytest.approx(6 / 11)]
+
+
+def test_overlap_has_to_be_half():
+    """Two boxes moved by a third of their width overlap at exactly 1/2, by more at less."""
+    third = [frame((at * SIDE / 3, 1, 1)) for at in range(2)]
+    more = [frame((at * SIDE / 2.9, 1, 1)) for at in range(2)]
+    assert relative(third, every(2)) == [1.0]
+    assert relative(more, every(2)) == [pytest.approx(2 / 3)]
+
+
+def test_an_object_that_appears_between_looks_is_missed_until_the_next():
+    burst = [frame((0, 1, 1)), frame((0, 1, 1), (100, 2, 2))]
+    assert relative(burst, every(1), every(2)) == [1.0, pytest.approx(4 / 5)]
+
+
+def test_it_is_relative_to_what_the_most_demanding_reaches():
+    """The model is wrong about the second object, whichever frame is looked at."""
+    burst = [frame((0, 1, 1), (100, 2, 0))] * 4
+    assert relative(burst, every(1), every(2)) == [1.0, 1.0]
+
+
+def test_a_coarse_look_counts_with_its_own_answers():
+    burst = [frame((0, 1, 1), (100, 2, 2), seen_16=[1, 0])] * 3
+    assert relative(burst, every(1), every(1, 16), every(2, 16)) == [1.0, 0.5, 0.5]
+
+
+def test_nothing_is_better_than_the_most_demanding():
+    burst = [frame((0, 1, 0), (100, 2, 2), seen_16=[1, 2])] * 3
+    assert relative(burst, every(1), every(1, 16)) == [1.0, 1.0]
+
+
+def test_the_right_class_in_the_wrong_place_is_wrong():
+    burst = [frame((0, 1, 1), (100, 2, 2)), frame((0, 2, 2), (100, 1, 1))]
+    assert relative(burst, every(2)) == [pytest.approx(4 / 6)]
+
+
+@pytest.mark.parametrize(
+    "burst", [[], [frame()] * 3, [frame((0, 1, 0))] * 3], ids=["no burst", "no objects", "never right"]
+)
+def test_without_a_measure_there_is_a_guess(burst):
+    configs = (every(1), every(2), every(10), every(2, 16))
+    guesses = relative(burst, *configs)
+    assert guesses == [prior_relative_accuracy(config, 32) for config in configs]
+    assert guesses[0] == 1.0
+    assert guesses[0] > guesses[1] > guesses[2] > 0.0
+    assert guesses[3] < guesses[1]
+
+
+@pytest.mark.parametrize(("config", "needed"), [(every(1), 115), (every(2), 58), (every(10, 16), 5)])
+def test_the_share_that_keeps_up(config, needed):
+    """10 frames a second of 10 ms are a tenth of a GPU, and slack is added; it is rounded up."""
+    (option,) = inference_options([every(1), config], [], COSTS, FPS)[1:]
+    exact = COSTS[config.resolution] * FPS / config.every * HEADROOM * 1000
+    assert exact <= option.share_needed_milli == needed < exact + 1
+
+
+def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
+    (option,) = inference_options([every(1)], [], {32: 0.2}, FPS)
+    assert option.share_needed_milli > 1000
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 8), max_size=3, unique=True), min_size=1, max_size=8), st.integers(1, 10)
+)
+def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
+    burst = [frame(*((place * SIDE, place % 3, place % 3) for place in at)) for at in places]
+    first, other = relative(burst, every(1), every(k))
+    assert 0.0 <= other <= first == 1.0
