@@ -1,8 +1,9 @@
 """Which γ are worth micro-profiling (paper §4.3, pruning out bad configurations).
 
 Distance of a γ from the Pareto front, precisely. Let each γ have its mean gain and its mean
-GPU-seconds over the remembered windows. The front is the γ that no other one beats in one of the two and
-matches in the other. For a γ c and one f on the front, in units in which the whole spread is 1,
+GPU-seconds over the remembered windows, windows in which no γ gained left out, since they tell nothing.
+The front is the γ that no other one beats in one of the two and matches in the other. For a γ c and one f
+on the front, in units in which the whole spread is 1,
 
     worse_gain = max(0, gain_f − gain_c) / max(spread of gains, least_gain_spread)
     worse_cost = max(0, ln(gpu_s_c / gpu_s_f)) / max(spread of ln gpu_s, ln 2)
@@ -82,9 +83,10 @@ def pareto_distances(
 ) -> Mapping[RetrainConfig, float]:
     """Distance from the Pareto front of each γ of ``configs`` that was observed."""
     wanted = set(configs)
+    telling = _telling_windows(history, pruning)
     by_config: dict[RetrainConfig, list[Observation]] = {}
     for observation in history.observations:
-        if observation.config in wanted:
+        if observation.config in wanted and observation.window in telling:
             by_config.setdefault(observation.config, []).append(observation)
     points = {
         config: (fmean(o.gain for o in seen), math.log(max(1e-9, fmean(o.gpu_s for o in seen))))
@@ -104,6 +106,11 @@ def pareto_distances(
         )
         for config, (gain, cost) in points.items()
     }
+
+
+def _telling_windows(history: ProfileHistory, pruning: Pruning) -> set[int]:
+    """Windows in which some γ gained: where nothing had drifted, the cheapest γ looks best of all."""
+    return {o.window for o in history.observations if o.gain >= pruning.least_gain_spread}
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:

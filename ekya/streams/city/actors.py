@@ -148,7 +148,7 @@ class Traffic:
             lane=lane,
             along=0.0,
             scale=scene.scale * float(rng.uniform(0.88, 1.08)),
-            pace=slower * float(rng.uniform(0.8, 1.6)),
+            pace=slower * float(rng.uniform(1.3, 2.6)),
             offset=float(rng.uniform(-4.0, 4.0)) if walks else float(rng.uniform(-2.0, 2.0)),
             step=float(rng.uniform(0.0, 6.28)),
         )

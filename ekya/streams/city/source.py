@@ -38,7 +38,7 @@ class CitySpec(BaseModel):
 
     kind: Literal["synthetic_city"] = "synthetic_city"
     seed: Annotated[int, Field(ge=0)]
-    fps: Annotated[float, Field(gt=0, le=60)] = 5.0
+    fps: Annotated[float, Field(gt=0, le=60)] = 10.0
     scenes: Annotated[tuple[Scene, ...], Field(min_length=1)] = (Scene(),)
     width: Annotated[int, Field(ge=64)] = BASE_WIDTH
     height: Annotated[int, Field(ge=48)] = BASE_HEIGHT
