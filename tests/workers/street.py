@@ -1,0 +1,36 @@
+"""Frames without a picture worth looking at: what matters is when they come and what is in them."""
+
+import numpy as np
+
+from ekya.streams.frame import Frame
+from ekya.workers.collector import CollectedFrame, WindowMaterial
+
+FPS = 10.0
+WINDOW_US = 10_000_000
+PER_WINDOW = 100
+IMAGE = np.zeros((40, 60, 3), np.uint8)
+
+
+def t_us(index):
+    return round(index * 1_000_000 / FPS)
+
+
+def boxes_at(index):
+    """Two objects that stand, and one that drives by."""
+    x = 2.0 * (index % 20)
+    return np.array([[0, 0, 10, 10], [30, 0, 40, 10], [x, 20, x + 10, 30]], np.float32)
+
+
+def frame_at(index, given=True):
+    return Frame(index, t_us(index), IMAGE, boxes_at(index) if given else None)
+
+
+def collected(index, tracks):
+    """A kept frame with one box a track; the box tells frame and track apart."""
+    boxes = np.array([[track, index, track + 9, index + 9] for track in tracks], np.float32).reshape(-1, 4)
+    return CollectedFrame(index, t_us(index), IMAGE, boxes, np.array(tracks, np.int64))
+
+
+def material(*tracks_of_frames, window=3):
+    sample = tuple(collected(index, tracks) for index, tracks in enumerate(tracks_of_frames))
+    return WindowMaterial(window, sample, ())

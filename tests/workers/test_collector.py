@@ -1,0 +1,144 @@
+"""What is kept of a window for the golden model: chosen by seed and window, and by nothing else."""
+
+import numpy as np
+import pytest
+from street import FPS, IMAGE, PER_WINDOW, WINDOW_US, boxes_at, frame_at, material
+
+from ekya.streams.frame import Frame
+from ekya.workers.collector import BURST_FRAMES, SAMPLED_FRAMES, WindowCollector, WindowMaterial
+
+
+def collector(seed=5, fps=FPS):
+    return WindowCollector(seed, fps, WINDOW_US)
+
+
+def watch(watched, indices, every=1, given=False):
+    """Frames whose boxes must be found: only those that λ analyses, and those that are wanted."""
+    for index in indices:
+        frame = frame_at(index, given)
+        if given or index % every == 0 or watched.wants(frame.t_us):
+            watched.see(frame, boxes_at(index))
+
+
+def kept(collected_frames):
+    return [frame.frame for frame in collected_frames]
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 10, 1000])
+def test_the_same_frames_are_kept_whatever_inference_looks_at(every):
+    all_seen, some_seen = collector(), collector()
+    for window in range(2):
+        frames = range(window * PER_WINDOW, (window + 1) * PER_WINDOW)
+        watch(all_seen, frames, given=True)
+        watch(some_seen, frames, every)
+        expected, got = all_seen.close(window), some_seen.close(window)
+        assert kept(got.sample) == kept(expected.sample) != []
+        assert kept(got.burst) == kept(expected.burst) != []
+
+
+def test_a_sample_is_spread_over_the_window_and_a_burst_is_in_one_piece():
+    watched = collector()
+    watch(watched, range(PER_WINDOW))
+    found = watched.close(0)
+    sample, burst = kept(found.sample), kept(found.burst)
+    assert SAMPLED_FRAMES - 5 <= len(sample) <= SAMPLED_FRAMES
+    assert max(np.diff(sample)) <= 2 * PER_WINDOW / SAMPLED_FRAMES + 1
+    assert sample == sorted(set(sample))
+    assert burst == list(range(burst[0], burst[0] + BURST_FRAMES))
+    assert 0 <= burst[0] <= PER_WINDOW - BURST_FRAMES
+
+
+def test_seeds_and_windows_choose_differently():
+    def choice(seed, window):
+        watched = collector(seed)
+        watch(watched, range(window * PER_WINDOW, (window + 1) * PER_WINDOW))
+        return [index - window * PER_WINDOW for index in kept(watched.close(window).sample)]
+
+    assert choice(5, 0) == choice(5, 0)
+    assert choice(5, 0) != choice(6, 0)
+    assert choice(5, 0) != choice(5, 1)
+
+
+def test_a_window_holds_its_own_frames_only():
+    watched = collector()
+    for window in range(3):
+        watch(watched, range(window * PER_WINDOW, (window + 1) * PER_WINDOW))
+        found = watched.close(window)
+        assert found.window == window
+        frames = kept((*found.sample, *found.burst))
+        assert frames
+        assert all(frame // PER_WINDOW == window for frame in frames)
+
+
+def test_the_new_windows_frames_do_not_leak_into_the_old_one_that_is_still_to_be_closed():
+    """The order to close a window comes a little after its end, when frames of the next are there."""
+    prompt, late = collector(), collector()
+    watch(prompt, range(PER_WINDOW))
+    watch(late, range(PER_WINDOW + 30))
+    expected, got = prompt.close(0), late.close(0)
+    assert kept(got.sample) == kept(expected.sample)
+    assert kept(got.burst) == kept(expected.burst)
+    watch(prompt, range(PER_WINDOW, 2 * PER_WINDOW))
+    watch(late, range(PER_WINDOW + 30, 2 * PER_WINDOW))
+    assert kept(late.close(1).sample) == kept(prompt.close(1).sample)
+
+
+def test_a_window_can_be_closed_twice_and_an_unknown_one_is_empty():
+    watched = collector()
+    watch(watched, range(PER_WINDOW))
+    assert kept(watched.close(0).sample) == kept(watched.close(0).sample) != []
+    for window in (4, -1):
+        nothing = watched.close(window)
+        assert (nothing.window, nothing.sample, nothing.burst) == (window, (), ())
+
+
+def test_a_window_without_frames_is_empty():
+    watched = collector()
+    watch(watched, range(PER_WINDOW))
+    watch(watched, range(2 * PER_WINDOW, 2 * PER_WINDOW + 50))
+    assert watched.close(1).sample == ()
+    assert watched.close(2).sample != ()
+
+
+def test_frames_that_never_came_are_replaced_by_the_next_that_did():
+    watched = collector()
+    watch(watched, [index for index in range(PER_WINDOW) if index % 10 >= 5])
+    sample = kept(watched.close(0).sample)
+    assert all(index % 10 >= 5 for index in sample)
+    assert {index // 10 for index in sample} == set(range(10))
+
+
+def test_a_slow_camera_has_fewer_frames_than_parts_and_keeps_each_once():
+    watched = collector(fps=2.0)
+    for index in range(20):
+        frame = Frame(index, index * 500_000, IMAGE, boxes_at(index))
+        watched.see(frame, boxes_at(index))
+    found = watched.close(0)
+    sample = kept(found.sample)
+    assert sample == sorted(set(sample))
+    assert 10 <= len(sample) <= 20
+    assert len(found.burst) == BURST_FRAMES
+
+
+def test_only_the_sample_is_handed_back():
+    watched = collector()
+    handed = []
+    for index in range(PER_WINDOW):
+        frame = watched.see(frame_at(index), boxes_at(index))
+        if frame is not None:
+            handed.append(frame.frame)
+    assert handed == kept(watched.close(0).sample)
+
+
+def test_objects_keep_their_number_from_frame_to_frame():
+    watched = collector()
+    watch(watched, range(20), given=True)
+    found = watched.close(0)
+    assert {tuple(frame.tracks) for frame in found.sample} == {(0, 1, 2)}
+    assert all((frame.boxes == boxes_at(frame.frame)).all() for frame in found.sample)
+
+
+def test_mean_objects():
+    assert material([1, 2, 3], [1]).mean_objects == 2.0
+    assert material([], [], []).mean_objects == 1.0
+    assert WindowMaterial(0, (), ()).mean_objects == 1.0

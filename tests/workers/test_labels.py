@@ -1,0 +1,129 @@
+"""Which objects are labelled, and how they are parted."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from street import material, t_us
+
+from ekya.workers.labels import LABELLED_TRACKS, choose, items_of, label_window
+
+SIDE = 8
+
+
+class Golden:
+    """Names an object by its track: the box's left edge."""
+
+    def __init__(self):
+        self.asked = []
+
+    def label(self, items):
+        self.asked.append(items)
+        return [boxes[:, 0].astype(np.int64) % 3 for _, boxes in items]
+
+
+tracks_of_frames = st.lists(st.lists(st.integers(0, 12), max_size=4, unique=True), max_size=10).map(
+    lambda frames: [list(map(int, frame)) for frame in frames]
+)
+
+
+def places(chosen):
+    return [(frame.frame, int(frame.tracks[row])) for frame, rows in chosen for row in rows]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 30), st.integers(0, 5))
+def test_at_most_a_part_of_the_objects_and_at_most_the_limit(frames, limit, seed):
+    found = material(*frames)
+    objects = {track for frame in frames for track in frame}
+    labelled = places(choose(found, limit, seed))
+    assert len({track for _, track in labelled}) <= len(objects) * LABELLED_TRACKS
+    assert len(labelled) <= limit
+    assert len(set(labelled)) == len(labelled)
+    assert set(labelled) <= {(at, track) for at, frame in enumerate(frames) for track in frame}
+    assert labelled == sorted(labelled, key=lambda place: place[0])
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 5))
+def test_without_a_limit_that_part_is_labelled_wherever_it_is_seen(frames, seed):
+    labelled = places(choose(material(*frames), 1000, seed))
+    chosen = {track for _, track in labelled}
+    objects = {track for frame in frames for track in frame}
+    assert len(chosen) == int(len(objects) * LABELLED_TRACKS)
+    assert sorted(labelled) == sorted(
+        (at, track) for at, frame in enumerate(frames) for track in frame if track in chosen
+    )
+
+
+def test_the_choice_is_the_seeds_and_the_windows():
+    frames = [[track for track in range(20) if (track + at) % 3] for at in range(12)]
+
+    def choice(seed, window):
+        return places(choose(material(*frames, window=window), 25, seed))
+
+    assert choice(1, 3) == choice(1, 3)
+    assert choice(1, 3) != choice(2, 3)
+    assert choice(1, 3) != choice(1, 4)
+
+
+def test_enough_is_left_to_measure_with():
+    """What is labelled never counts in accuracy, so accuracy would hang on a few objects."""
+    assert 0.0 < LABELLED_TRACKS <= 0.6
+
+
+def test_every_object_has_its_chance():
+    frames = [list(range(10))] * 2
+    often = np.zeros(10)
+    for seed in range(200):
+        for track in {track for _, track in places(choose(material(*frames), 1000, seed))}:
+            often[track] += 1
+    expected = 200 * LABELLED_TRACKS
+    assert often.min() > expected - 30
+    assert often.max() < expected + 30
+
+
+def parted(frames, limit=1000, seed=0):
+    golden, found = Golden(), material(*frames)
+    chosen = choose(found, limit, seed)
+    return label_window(found, chosen, golden, SIDE), chosen, golden
+
+
+@settings(max_examples=20)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 3))
+def test_no_object_is_on_both_sides_and_none_gets_lost(frames, limit, seed):
+    labels, chosen, _ = parted(frames, limit, seed)
+    training, validation = labels.training, labels.validation
+    assert not set(training.crops.tracks) & set(validation.crops.tracks)
+    both = [
+        (int(frame), int(track))
+        for part in (training, validation)
+        for frame, track in zip(part.frames, part.crops.tracks, strict=True)
+    ]
+    assert sorted(both) == sorted(places(chosen))
+
+
+def test_every_row_says_the_same_object_in_every_column():
+    labels, _, _ = parted([[track for track in range(16) if track % 4 != at % 4] for at in range(8)])
+    assert labels.window == 3
+    for part in (labels.training, labels.validation):
+        assert len(part.crops) > 0
+        assert (part.boxes[:, 0] == part.crops.tracks).all()
+        assert (part.boxes[:, 1] == part.frames).all()
+        assert (part.crops.t_us == [t_us(frame) for frame in part.frames]).all()
+        assert (part.crops.classes == part.crops.tracks % 3).all()
+        assert part.crops.crops.shape == (len(part.frames), SIDE, SIDE, 3)
+
+
+def test_the_golden_model_sees_the_chosen_boxes_only_and_once():
+    _, chosen, golden = parted([list(range(8))] * 3, limit=5)
+    (asked,) = golden.asked
+    assert sum(len(boxes) for _, boxes in asked) == 5
+    assert all((a[1] == b[1]).all() for a, b in zip(asked, items_of(chosen), strict=True))
+
+
+def test_nothing_to_label_asks_nobody():
+    labels, chosen, golden = parted([[], [7]])
+    assert chosen == []
+    assert golden.asked == []
+    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+    assert labels.training.boxes.shape == (0, 4)

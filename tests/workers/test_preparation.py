@@ -1,0 +1,153 @@
+"""Classes of the fleet and of a model, runs of frames, and what a device's card charges."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from street import collected
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Family, FamilyCurve
+from ekya.errors import UserError
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import ExemplarMemory
+from ekya.workers.costs import CostCard, load_card
+from ekya.workers.labels import LabelledPart, StreamLabels
+from ekya.workers.preparation import (
+    counted_curve,
+    in_classes,
+    longest_run,
+    memory_in_classes,
+    outputs_of,
+)
+
+FLEET = ("person", "car", "truck", "bus")
+
+
+def crops_of(*classes):
+    count = len(classes)
+    order = np.arange(count, dtype=np.int64)
+    pictures = np.full((count, 4, 4, 3), 7, np.uint8)
+    return LabelledCrops(pictures, np.array(classes, np.int64), order + 50, order * 1000)
+
+
+def labels_of(training, validation):
+    parts = [
+        LabelledPart(crops_of(*of), np.zeros(len(of), np.int64), np.zeros((len(of), 4), np.float32))
+        for of in (training, validation)
+    ]
+    return StreamLabels(1, *parts)
+
+
+def test_labels_are_translated_by_name():
+    ours = in_classes(crops_of(0, 1, 3, 1), ("bus", "car", "person"), FLEET)
+    assert ours.classes.tolist() == [2, 1, 0, 1]
+    assert ours.classes.dtype == np.int64
+    assert ours.tracks.tolist() == [50, 51, 52, 53]
+
+
+def test_a_class_that_a_model_does_not_know_is_marked():
+    assert in_classes(crops_of(2, 1), ("car",), FLEET).classes.tolist() == [-1, 0]
+
+
+def test_a_memory_is_translated_as_its_crops_are():
+    memory = ExemplarMemory(9, crops_of(3, 0))
+    ours = memory_in_classes(memory, ("bus", "person"), FLEET)
+    assert ours.budget_crops == 9
+    assert ours.exemplars().classes.tolist() == [0, 1]
+    assert memory.exemplars().classes.tolist() == [3, 0]
+    empty = ExemplarMemory(9)
+    assert memory_in_classes(empty, ("bus",), FLEET) is empty
+
+
+def test_new_classes_come_after_the_known_ones_in_the_fleets_order():
+    model = SimpleNamespace(classes=("truck", "person"))
+    assert outputs_of(model, labels_of([0, 3], [1, 2]), FLEET) == ("truck", "person", "car", "bus")
+    assert outputs_of(model, labels_of([0], []), FLEET) == ("truck", "person")
+    assert outputs_of(model, labels_of([], []), FLEET) == ("truck", "person")
+
+
+@pytest.mark.parametrize(
+    ("frames", "longest"),
+    [
+        ([], []),
+        ([4], [4]),
+        ([4, 5, 6], [4, 5, 6]),
+        ([4, 5, 7, 8, 9, 12], [7, 8, 9]),
+        ([1, 2, 4, 5], [1, 2]),
+        ([1, 3, 5], [1]),
+    ],
+)
+def test_the_longest_run_has_no_gap_and_is_the_first_of_equals(frames, longest):
+    assert [frame.frame for frame in longest_run([collected(index, [1]) for index in frames])] == longest
+
+
+CARD = CostCard("a device", 1e9, 2e9, 4e9, 1e9, 1e9, 10)
+
+
+def test_a_trials_time_is_counted_and_not_taken_from_a_clock():
+    measured = FamilyCurve(16, 0, 1, 64, (0.4, 0.5, 0.6, 0.6), epoch_gpu_s=99.0, prepare_gpu_s=99.0)
+    trial = SimpleNamespace(cost=lambda: SimpleNamespace(preparation=4e9, epoch=8e9), run=lambda: measured)
+    curve, gpu_s = counted_curve(trial, CARD)
+    assert curve == replace(measured, prepare_gpu_s=2.0, epoch_gpu_s=2.0)
+    assert gpu_s == 2.0 + 3 * 2.0
+
+
+@pytest.fixture(scope="module")
+def family_costs():
+    """Operations are counted on the real model, which is built once for each family."""
+    shapes = [(0, 0), (1, 0), (2, 0), (1, 64)]
+    configs = [RetrainConfig(3, 16, head, blocks, 1.0) for blocks, head in shapes]
+    return CARD.family_costs([*configs, *configs], 16)
+
+
+def test_deeper_families_cost_more_an_epoch_and_wider_heads_no_less(family_costs):
+    costs = {cost.family: cost for cost in family_costs}
+    assert list(costs) == [Family(0, 0, 16), Family(1, 0, 16), Family(1, 64, 16), Family(2, 0, 16)]
+    head_only, one, wide, two = (cost.epoch_gpu_s for cost in costs.values())
+    assert 0.0 < head_only < one < two
+    assert one < wide < two
+    assert all(cost.prepare_gpu_s > 0.0 for cost in costs.values())
+
+
+def test_a_faster_device_costs_less(family_costs):
+    slow = family_costs[1]
+    config = [RetrainConfig(3, 16, 0, 1, 1.0)]
+    (fast,) = replace(CARD, training_ops_per_s=8e9, batch_inference_ops_per_s=4e9).family_costs(config, 16)
+    assert fast.epoch_gpu_s == pytest.approx(slow.epoch_gpu_s / 2)
+    assert fast.prepare_gpu_s == pytest.approx(slow.prepare_gpu_s / 2)
+
+
+def test_a_frame_costs_its_objects_and_its_proposer():
+    one = CARD.frame_gpu_s(1, 16)
+    assert CARD.frame_gpu_s(6, 16) == pytest.approx(6 * one)
+    assert CARD.frame_gpu_s(1, 32) > 2 * one
+    assert CARD.frame_gpu_s(0, 16, 5_000_000_000) == 5.0
+
+
+def test_a_card_is_read_as_it_was_written(tmp_path):
+    CARD.save(tmp_path / "card.json")
+    assert load_card(tmp_path / "card.json") == CARD
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"device": "x"}', "not json"])
+def test_another_file_is_no_card(tmp_path, content):
+    path = tmp_path / "card.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"card\.json"):
+        load_card(path)
+
+
+def test_a_card_with_a_key_too_many_is_refused(tmp_path):
+    CARD.save(tmp_path / "card.json")
+    values = json.loads((tmp_path / "card.json").read_text()) | {"speed": 1}
+    (tmp_path / "card.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="has the keys"):
+        load_card(tmp_path / "card.json")
+
+
+def test_the_shipped_card_is_one():
+    card = load_card()
+    assert min(card.inference_ops_per_s, card.training_ops_per_s, card.golden_ops_per_s) > 1e8
