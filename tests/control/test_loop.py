@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 from runs import run
 from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
+from scripted import ScriptedFleet
 
+from ekya.control.loop import run_loop
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
 from ekya.core.state import Status
-from ekya.scheduling.registry import SCHEDULERS
+from ekya.scheduling.registry import SCHEDULERS, make_scheduler
 
 every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
 either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
@@ -56,6 +58,44 @@ def check_turn(done):
 def test_the_loop_and_the_fleet_agree_after_every_turn(name, misfortunes):
     done = run(name, misfortunes=misfortunes, after_turn=check_turn)
     assert len(done.turns) > (3 if name == "no-retrain" else 50)
+
+
+class Watched:
+    """An executor, a journal and an observer that write down in which order they are used."""
+
+    def __init__(self):
+        self.order = []
+        self._fleet = ScriptedFleet(OPTIONS, three_cameras(), 1, ())
+
+    def wait(self, until_us):
+        self.order.append("wait")
+        return self._fleet.wait(until_us)
+
+    def execute(self, commands):
+        self.order.append("execute")
+        self._fleet.execute(commands)
+
+    def batch(self, batch):
+        self.order.append("events written")
+
+    def decision(self, now_us, plan, commands):
+        self.order.append("commands written")
+
+    def plan(self, view):
+        self.order.append("plan")
+        return make_scheduler("no-retrain").plan(view)
+
+    def observe(self, batch, turn):
+        self.order.append("observe")
+
+
+def test_everything_is_written_down_before_it_is_acted_on():
+    watched = Watched()
+    needs = make_scheduler("no-retrain").needs
+    run_loop(watched, watched, watched.plan, needs, OPTIONS, watched.observe)
+    turn = ["wait", "events written", "plan", "commands written", "execute", "observe"]
+    last = [step for step in turn if step != "plan"]
+    assert watched.order == 4 * turn + last
 
 
 @every_scheduler

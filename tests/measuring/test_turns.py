@@ -204,6 +204,17 @@ def test_inference_is_the_one_that_held_longest():
     assert [OUTCOMES[B, index].inference for index in range(3)] == [EVERY] * 3
 
 
+def test_what_held_before_the_window_does_not_count_in_it():
+    """SECOND held for 13 s, but only for 3 of this window's."""
+    turns = [
+        turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S), cmd.SetInference(A, SECOND, 1)),
+        turn(10, ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)),
+        turn(13, cmd.SetInference(A, EVERY, 1)),
+        turn(20, ev.WindowClosed(20 * S, 1)),
+    ]
+    assert [one.inference for one in outcomes(turns, tell(turns))] == [SECOND, EVERY]
+
+
 def test_a_stream_that_never_served_has_no_inference():
     turns = [turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)), turn(10)]
     (outcome,) = outcomes(turns, tell(turns))
@@ -229,9 +240,41 @@ def test_profiles_hold_what_was_promised_and_what_came():
     assert second.achieved is None
 
 
-def test_a_stream_that_has_ended_has_no_inference_share_from_then_on():
-    turns = [TURNS[0], turn(5, ev.StreamEnded(5 * S, A)), turn(10, ev.WindowClosed(10 * S, 0))]
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.StreamEnded(5 * S, A),
+        ev.StreamLost(5 * S, A, "no signal"),
+        ev.WorkerDied(5 * S, A, ev.Role.INFERENCE, "killed"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_stream_that_falls_silent_has_no_inference_share_from_then_on(event):
+    turns = [TURNS[0], turn(5, event), turn(10, ev.WindowClosed(10 * S, 0))]
     assert outcomes(turns, tell(turns))[0].inference_share_milli == 300
+
+
+@pytest.mark.parametrize(
+    ("happened", "ended"),
+    [
+        (
+            (ev.WorkerDied(5 * S, A, ev.Role.RETRAINING, "killed"), cmd.RestartWorker(A, ev.Role.RETRAINING)),
+            "failed",
+        ),
+        ((ev.WorkerDied(5 * S, A, ev.Role.INFERENCE, "killed"), cmd.SetAside(A, "three deaths")), "stopped"),
+    ],
+    ids=["its worker dies", "its stream is set aside"],
+)
+def test_a_retraining_ends_where_its_worker_or_its_stream_does(happened, ended):
+    turns = [
+        turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S), start(A, 1, 0)),
+        turn(5, *happened),
+        turn(10, ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)),
+        turn(20, ev.WindowClosed(20 * S, 1)),
+    ]
+    told = tell(turns)
+    assert [(run.end_us, run.ended) for run in told.retrainings] == [(5 * S, ended)]
+    assert [one.retrain_share_milli for one in outcomes(turns, told)] == [200, 0]
 
 
 def test_nothing_happened():

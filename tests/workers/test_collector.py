@@ -108,6 +108,26 @@ def test_frames_that_never_came_are_replaced_by_the_next_that_did():
     assert {index // 10 for index in sample} == set(range(10))
 
 
+def test_one_frame_stands_for_a_gap_and_no_more():
+    """What the gap left out is not made up for by the frames right after it."""
+    watched = collector()
+    watch(watched, [index for index in range(PER_WINDOW) if not 20 <= index < 80])
+    sample = kept(watched.close(0).sample)
+    assert len(sample) <= 0.4 * SAMPLED_FRAMES + 2
+    assert 80 in sample
+
+
+def test_asking_for_another_window_costs_the_present_one_nothing():
+    asked, left_alone = collector(), collector()
+    for watched in (asked, left_alone):
+        watch(watched, range(PER_WINDOW + 50))
+    for window in (0, 7, -1):
+        asked.close(window)
+    for watched in (asked, left_alone):
+        watch(watched, range(PER_WINDOW + 50, 2 * PER_WINDOW))
+    assert kept(asked.close(1).sample) == kept(left_alone.close(1).sample)
+
+
 def test_a_slow_camera_has_fewer_frames_than_parts_and_keeps_each_once():
     watched = collector(fps=2.0)
     for index in range(20):
