@@ -121,8 +121,8 @@ def test_when_it_cannot_keep_up_the_newest_frame_wins():
     stream.configure(EVERY, 240, 0)
     rows = rows_after(stream, 12)
     assert analysed(rows) == [0, 2, 4, 7, 9]
-    # The look at 0 is done when frame 3 comes, that at 2 when 5 does, and so on.
-    assert [row.answered_by for row in rows] == [0, -1, 2, 0, 4, 2, 2, 7, 4, 9, 7, 7]
+    # What comes while a look is going on is answered by that look.
+    assert [row.answered_by for row in rows] == [0, 0, 2, 2, 4, 4, 4, 7, 7, 9, 9, 9]
 
 
 @st.composite
