@@ -23,7 +23,7 @@ SUBSET_FRACTION = 0.1
 SUBSET_MIN_CROPS = 64
 """At least so many crops are tried on, where there are as many."""
 
-PROFILED_EPOCHS = 3
+PROFILED_EPOCHS = 2
 """Epochs after which a micro-profile stops (paper §4.3: "a small number")."""
 
 

@@ -53,7 +53,6 @@ class EmulatedStream:
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
         self._busy_until_us = -1
-        self._in_service: int | None = None
         self._waiting: _Waiting | None = None
         self._to_classify: list[Proposed] = []
         self._rows: dict[int, FramePrediction] = {}
@@ -137,9 +136,6 @@ class EmulatedStream:
     def _work_until(self, t_us: int) -> None:
         """Looks that are done by ``t_us``, and the next ones begun as soon as there is room."""
         while self._busy_until_us <= t_us:
-            if self._in_service is not None:
-                self._worker.answered(self._in_service)
-                self._in_service = None
             if self._waiting is None or self._share_milli == 0:
                 return
             waiting, self._waiting = self._waiting, None
@@ -159,7 +155,7 @@ class EmulatedStream:
         self._used_gpu_s += gpu_s
         begun_us = max(frame.t_us, self._busy_until_us)
         self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
-        self._in_service = frame.index
+        self._worker.answered(frame.index)
 
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._worker.skip(frame.index, frame.t_us, self._config)

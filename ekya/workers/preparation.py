@@ -25,6 +25,9 @@ from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, la
 TYPICAL_OBJECTS = 6.0
 """Objects a frame, until a camera has shown how many it sees."""
 
+BURST_OBJECTS = 6
+"""Objects followed through a burst: how fast things move shows in a few of them."""
+
 Scope = Callable[[], AbstractContextManager[None]]
 
 
@@ -62,9 +65,17 @@ class StreamPreparation:
         """What `label` hands to the golden model."""
         return items_of(self._chosen())
 
+    def burst(self) -> list[CollectedFrame]:
+        """What `profile_inference` looks at: a few objects of consecutive frames."""
+        frames = longest_run(self.material.burst)
+        tracks = np.unique(np.concatenate([np.zeros(0, np.int64), *(frame.tracks for frame in frames)]))
+        rng = np.random.default_rng((self.settings.seed, self.material.window))
+        followed = rng.permutation(tracks)[:BURST_OBJECTS]
+        return [of_tracks(frame, followed) for frame in frames]
+
     def burst_items(self) -> list[Item]:
         """What `profile_inference` hands to the golden model."""
-        return [(frame.image, frame.boxes) for frame in longest_run(self.material.burst)]
+        return [(frame.image, frame.boxes) for frame in self.burst()]
 
     def label(self) -> StreamLabels:
         """Labels a sample of the window."""
@@ -92,9 +103,9 @@ class StreamPreparation:
         scope: Scope = nullcontext,
     ) -> tuple[InferenceOption, ...]:
         """Relative accuracy of each λ on the burst, and the share it needs (paper §3.1)."""
-        frames = longest_run(self.material.burst)
+        frames = self.burst()
         burst: list[BurstFrame] = []
-        if frames:
+        if any(len(frame.boxes) for frame in frames):
             with scope():
                 labels = self.golden.label(self.burst_items())
             classifier = Classifier(self.model, self.settings.classes, self.settings.device)
@@ -161,6 +172,12 @@ def memory_in_classes(
     if kept is None:
         return memory
     return ExemplarMemory(memory.budget_crops, in_classes(kept, classes, fleet))
+
+
+def of_tracks(frame: CollectedFrame, tracks: NDArray[np.int64]) -> CollectedFrame:
+    """The frame with only the objects of these tracks."""
+    rows = np.isin(frame.tracks, tracks)
+    return replace(frame, boxes=frame.boxes[rows], tracks=frame.tracks[rows])
 
 
 def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
