@@ -167,11 +167,16 @@ def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str,
 def memory_in_classes(
     memory: ExemplarMemory, classes: tuple[str, ...], fleet: tuple[str, ...]
 ) -> ExemplarMemory:
-    """The memory with labels that index ``classes`` instead of the fleet's."""
+    """The memory with labels that index ``classes`` instead of the fleet's.
+
+    Exemplars of other classes are left out: a class can be learned, and never serve, in a retraining
+    that was no better than what serves.
+    """
     kept = memory.exemplars()
     if kept is None:
         return memory
-    return ExemplarMemory(memory.budget_crops, in_classes(kept, classes, fleet))
+    ours = in_classes(kept, classes, fleet)
+    return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))
 
 
 def of_tracks(frame: CollectedFrame, tracks: NDArray[np.int64]) -> CollectedFrame:

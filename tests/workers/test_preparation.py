@@ -62,6 +62,14 @@ def test_a_memory_is_translated_as_its_crops_are():
     assert memory_in_classes(empty, ("bus",), FLEET) is empty
 
 
+def test_exemplars_of_a_class_that_is_not_trained_for_are_left_out():
+    memory = ExemplarMemory(9, crops_of(3, 0, 2, 0))
+    ours = memory_in_classes(memory, ("car", "person"), FLEET).exemplars()
+    assert ours.classes.tolist() == [1, 1]
+    assert ours.tracks.tolist() == [51, 53]
+    assert len(memory_in_classes(memory, ("car",), FLEET).exemplars()) == 0
+
+
 def test_new_classes_come_after_the_known_ones_in_the_fleets_order():
     model = SimpleNamespace(classes=("truck", "person"))
     assert outputs_of(model, labels_of([0, 3], [1, 2]), FLEET) == ("truck", "person", "car", "bus")
