@@ -19,7 +19,7 @@ def worth_serving(
         return False
     gain = job.best_accuracy - (stream.accuracy or 0.0)
     until_us = min(end_us, _expected_end_us(job, now_us, end_us, options))
-    cost = options.checkpoint_delay_us * max(job.expected_accuracy, job.best_accuracy)
+    cost = options.checkpoint_delay_us * job.outlook
     return gain > 0 and gain * (until_us - now_us) > cost
 
 

@@ -72,7 +72,7 @@ def _running(stream: StreamState) -> RunningRetraining | None:
     job = stream.job
     if job is None:
         return None
-    left = RetrainOption(job.config, job.expected_accuracy, gpu_s_left(job))
+    left = RetrainOption(job.config, job.outlook, gpu_s_left(job))
     return RunningRetraining(job.job, left, job.share_milli)
 
 

@@ -60,6 +60,11 @@ class RetrainJob:
         """Validation accuracy after the best epoch; 0 before the first."""
         return max(self.accuracies, default=0.0)
 
+    @property
+    def outlook(self) -> float:
+        """What it is expected to bring: never less than its best epoch, which serves in any case."""
+        return max(self.expected_accuracy, self.best_accuracy)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamState:

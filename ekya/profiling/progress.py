@@ -19,7 +19,8 @@ def reestimate(
 
     With d of E epochs done, the accuracy is d/E of what the curve through the epochs so far says about
     epoch E and 1 − d/E of what the profile promised: at first the profile knows more, at the end the
-    retraining itself does. GPU-seconds per epoch are those measured.
+    retraining itself does. It is never below the best epoch so far, because the best epoch serves.
+    GPU-seconds per epoch are those measured.
 
     Args:
         option: γ as it was profiled, with all its GPU-seconds.
@@ -45,4 +46,5 @@ def reestimate(
     )
     known = done / total
     accuracy = known * curve.accuracy_at(total) + (1.0 - known) * option.accuracy_after
-    return replace(option, accuracy_after=accuracy, gpu_s=spent_gpu_s / done * (total - done))
+    best = max(accuracy for epoch, accuracy in points if epoch > 0)
+    return replace(option, accuracy_after=max(accuracy, best), gpu_s=spent_gpu_s / done * (total - done))

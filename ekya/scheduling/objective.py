@@ -8,8 +8,9 @@ relative accuracy ρ and needed share n, and inference share I, the instantaneou
 because below the needed share frames are dropped and accuracy falls in proportion (paper §3.2: 75% of
 the GPU that inference needs takes 65% down to 49%). A retraining with g GPU-seconds to do, at share R,
 advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds while R stays; it keeps its
-progress when R changes. On completion a_v becomes the option's ``accuracy_after``; what does not
-complete by the window's end E changes nothing. From now until E the objective is
+progress when R changes. On completion a_v becomes the larger of a_v and the option's
+``accuracy_after``, because weights that are worse than what serves never serve; what does not complete
+by the window's end E changes nothing. From now until E the objective is
 
     mean over v of  1 / (E − now) · ∫ A_v(t) dt.
 
@@ -66,7 +67,8 @@ def serving_accuracy(
 ) -> float:
     """Mean over the rest of the window of the serving model's accuracy, every frame analysed.
 
-    ``accuracy`` serves until the retraining completes, ``option.accuracy_after`` from then on.
+    ``accuracy`` serves until the retraining completes, and from then on ``option.accuracy_after`` if
+    that is more.
     """
     if option is None:
         return accuracy
@@ -80,7 +82,7 @@ def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOpti
     if end_us is None or left_us <= 0 or end_us >= view.window_end_us:
         return accuracy
     served_us = view.window_end_us - end_us
-    return accuracy + (option.accuracy_after - accuracy) * (served_us / left_us)
+    return accuracy + max(option.accuracy_after - accuracy, 0.0) * (served_us / left_us)
 
 
 def stream_value(
@@ -173,7 +175,7 @@ class _StreamRun:
 
     def finish(self) -> None:
         if self._retrain is not None:
-            self._accuracy = self._retrain.accuracy_after
+            self._accuracy = max(self._accuracy, self._retrain.accuracy_after)
             self._done = True
 
     def mean(self, left_us: int) -> float:

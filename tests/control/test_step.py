@@ -35,6 +35,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.state import Status
 from ekya.core.view import InferenceOption
 from ekya.scheduling.protocol import Needs
+from ekya.scheduling.registry import make_scheduler
 
 
 def only(kind, turn):
@@ -293,6 +294,22 @@ def test_an_estimate_that_holds_is_not_planned_on():
     hand.give(120 * S, progress(120 * S, 1, 0.50))
     assert hand.give(125 * S, progress(125 * S, 2, 0.50)).plan is None
     assert hand.stream().job.expected_accuracy == 0.52
+
+
+def test_a_job_that_outdoes_its_promise_is_not_paused():
+    """Its best epoch serves already; a lower estimate of its end would make going on look harmful."""
+    hand = retraining(accuracy=0.5)
+    promised(hand, 0.6)
+    hand.give(120 * S, progress(120 * S, 1, 0.70))
+    hand.give(121 * S, ev.ModelSwapped(121 * S, A, ModelVersion(1), JobId(1), 0.70, 100))
+    hand.give(121 * S, ev.StreamBack(121 * S, B))
+    assert hand.views[-1].streams[0].running.option.accuracy_after == 0.70
+    hand.give(122 * S, progress(122 * S, 2, 0.72))
+    hand.give(123 * S, ev.ModelSwapped(123 * S, A, ModelVersion(2), JobId(1), 0.72, 100))
+    assert hand.stream().job.expected_accuracy >= 0.72
+    hand.give(124 * S, ev.StreamBack(124 * S, B))
+    phase = make_scheduler("thief").plan(hand.views[-1]).phases[0]
+    assert phase.assignments[0].retrain_share_milli > 0
 
 
 # Deaths and losses

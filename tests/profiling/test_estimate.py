@@ -77,6 +77,13 @@ def test_a_retraining_that_disappoints_is_expected_to_give_less_and_more_so_each
     assert expected[-1] == pytest.approx(0.55, abs=1e-6)
 
 
+def test_a_retraining_that_outdoes_its_promise_is_expected_to_keep_what_it_has():
+    rising_then_worse = [(0, 0.5), (1, 0.9), (2, 0.7)]
+    assert reestimate(PROMISED, rising_then_worse, 2.0).accuracy_after == 0.9
+    started_high = [(0, 0.95), (1, 0.6)]
+    assert reestimate(PROMISED, started_high, 1.0).accuracy_after < 0.95
+
+
 def test_what_is_left_goes_by_the_measured_pace():
     """Promised 1 GPU-second an epoch, measured 2."""
     assert reestimate(PROMISED, [(0, 0.5), (3, 0.6)], 6.0).gpu_s == pytest.approx(18.0)

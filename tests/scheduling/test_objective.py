@@ -48,6 +48,16 @@ def test_what_cannot_finish_gives_nothing():
     assert evaluate(view, [phase(700, 400)]).mean > 0.5 * 0.8
 
 
+def test_a_retraining_that_turns_out_worse_does_not_serve():
+    view = one_stream(after=0.3)
+    found = evaluate(view, [phase(500, 400)])
+    assert found.completions_us == (("a", 20_000_000),)
+    assert found.mean == pytest.approx(0.8 * 0.5)
+    stream = view.streams[0]
+    value = stream_value(view, stream, stream.retrain_options[0], 500, stream.inference_options[0], 400)
+    assert value == pytest.approx(0.8 * 0.5)
+
+
 def test_a_job_keeps_its_progress_over_phases():
     """B's completion ends the first phase with half of A done; A then needs half as long again."""
     a = one_stream().streams[0]
@@ -117,7 +127,7 @@ def integrate(view, phases, steps):
                 entry[1] = option.gpu_s if entry[1] is None else entry[1]
                 entry[1] -= view.training_speed.speed(assignment.retrain_share_milli) * dt_s
                 if entry[1] <= 0.0:
-                    entry[0], entry[2], finished = option.accuracy_after, True, True
+                    entry[0], entry[2], finished = max(entry[0], option.accuracy_after), True, True
         if finished and current < len(phases) - 1:
             current += 1
     return total / (left_us / 1e6) / len(view.streams)
