@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.ids import StreamId
 from ekya.core.profile import Family, family_of
 from ekya.profiling.history import Observation, ProfileHistory
 
@@ -39,6 +40,9 @@ class Pruning:
 
 
 DEFAULT_PRUNING = Pruning()
+
+ENOUGH_ACCURACY = 0.95
+"""A stream whose model does this well on its newest labels is not micro-profiled."""
 
 
 def select(
@@ -76,6 +80,18 @@ def select(
     if all(family in measured for family in chosen):
         chosen.sort(key=lambda family: (measured[family], _structural_cost(family)))
     return tuple(chosen)
+
+
+def in_need(accuracies: Mapping[StreamId, float], enough: float = ENOUGH_ACCURACY) -> tuple[StreamId, ...]:
+    """The streams that are worth profiling for, worst first: where most is to be gained.
+
+    Args:
+        accuracies: of the models that serve, on the newest labels.
+        enough: a model at least this accurate is left as it is; the error of a validation part of some
+            twenty crops is larger than what it could still gain.
+    """
+    needy = [stream for stream, accuracy in accuracies.items() if accuracy < enough]
+    return tuple(sorted(needy, key=lambda stream: (accuracies[stream], stream)))
 
 
 def pareto_distances(

@@ -18,6 +18,7 @@ from ekya.core.profile import Family
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
+from ekya.profiling.pruning import in_need
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
 from ekya.setup import fleet_classes
@@ -127,24 +128,19 @@ class PreparationActor:
                 _LOG.exception("%s: a step of its preparation failed; it goes without", stream)
 
     def _steps(self, preparation: _Preparation) -> Iterator[tuple[StreamId, Callable[[], None]]]:
-        """Labels of all streams, then λ of all, then γ, the family worth most first.
-
-        After the labels, the streams whose models do worst come first: there is most to gain.
-        """
-        asked = preparation.command.streams
-        for stream in asked:
-            if self._await(preparation, stream.stream):
-                yield stream.stream, partial(self._label, preparation, stream.stream)
-        labelled = [stream for stream in asked if stream.stream in preparation.labels]
-        labelled.sort(key=lambda stream: preparation.accuracy[stream.stream])
-        for stream in labelled:
-            if stream.inference:
-                yield stream.stream, partial(self._profile_inference, preparation, stream)
-        for rank in range(max((len(stream.families) for stream in labelled), default=0)):
-            for stream in labelled:
-                if rank < len(stream.families) and _can_train(preparation.labels[stream.stream]):
-                    family = stream.families[rank]
-                    yield stream.stream, partial(self._micro_profile, preparation, stream.stream, family)
+        """Labels of all streams, then λ of all, then γ of those in need, the family worth most first."""
+        for of in preparation.command.streams:
+            if self._await(preparation, of.stream):
+                yield of.stream, partial(self._label, preparation, of.stream)
+        labelled = {of.stream: of for of in preparation.command.streams if of.stream in preparation.labels}
+        for stream, of in labelled.items():
+            if of.inference:
+                yield stream, partial(self._profile_inference, preparation, of)
+        needy = [labelled[stream] for stream in in_need(preparation.accuracy)]
+        for rank in range(max((len(of.families) for of in needy), default=0)):
+            for of in needy:
+                if rank < len(of.families) and _can_train(preparation.labels[of.stream]):
+                    yield of.stream, partial(self._micro_profile, preparation, of.stream, of.families[rank])
 
     def _await(self, preparation: _Preparation, stream: StreamId) -> bool:
         with preparation.handed_in:

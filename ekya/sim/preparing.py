@@ -9,6 +9,7 @@ from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.learning.operations import forward_operations
+from ekya.profiling.pruning import in_need
 from ekya.workers.costs import CostCard
 from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
@@ -53,20 +54,18 @@ class EmulatedPreparation:
         self._accuracy: dict[StreamId, float] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Labels of all streams, then λ of all, then γ, the family worth most first.
-
-        After the labels, the streams whose models do worst come first: there is most to gain.
-        """
-        for asked in self._command.streams:
-            yield self._label(asked.stream)
-        worst_first = sorted(self._command.streams, key=lambda asked: self._accuracy[asked.stream])
-        for asked in worst_first:
-            if asked.inference:
-                yield self._profile_inference(asked.stream, asked.inference)
-        for rank in range(max((len(asked.families) for asked in worst_first), default=0)):
-            for asked in worst_first:
-                if rank < len(asked.families) and self._can_train(asked):
-                    yield self._micro_profile(asked.stream, asked.families[rank])
+        """Labels of all streams, then λ of all, then γ of those in need, the family worth most first."""
+        asked = {of.stream: of for of in self._command.streams}
+        for stream in asked:
+            yield self._label(stream)
+        for stream, of in asked.items():
+            if of.inference:
+                yield self._profile_inference(stream, of.inference)
+        needy = [asked[stream] for stream in in_need(self._accuracy)]
+        for rank in range(max((len(of.families) for of in needy), default=0)):
+            for of in needy:
+                if rank < len(of.families) and self._can_train(of):
+                    yield self._micro_profile(of.stream, of.families[rank])
 
     def _can_train(self, asked: PrepareStream) -> bool:
         labels = self._labels[asked.stream]

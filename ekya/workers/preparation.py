@@ -13,7 +13,7 @@ from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.microprofile import MicroProfile
+from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.streams.crops import crop_objects
@@ -21,6 +21,9 @@ from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, label_window
+
+HEAD_EPOCHS = 8
+"""Epochs of a micro-profile of the head alone: with the features there, one costs next to nothing."""
 
 TYPICAL_OBJECTS = 6.0
 """Objects a frame, until a camera has shown how many it sees."""
@@ -143,6 +146,7 @@ class StreamPreparation:
             classes=classes,
             seed=self.settings.seed,
             clock=clock,
+            epochs=PROFILED_EPOCHS if family.trainable_blocks else HEAD_EPOCHS,
             device=self.settings.device,
             scope=scope,
         )
