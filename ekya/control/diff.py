@@ -1,5 +1,6 @@
 """The fewest commands that turn what runs into what the plan says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ekya.core import commands as cmd
@@ -15,16 +16,22 @@ class _Ranked:
     command: cmd.Command
 
 
-_SHRINK, _GROW, _START = range(3)
+_SHRINK, _PREPARE, _GROW, _START = range(4)
 
 
-def diff(view: WindowView, assignments: tuple[Assignment, ...], state: FleetState) -> tuple[cmd.Command, ...]:
+def diff(
+    view: WindowView,
+    assignments: tuple[Assignment, ...],
+    state: FleetState,
+    preparations: Sequence[cmd.BeginPreparation] = (),
+) -> tuple[cmd.Command, ...]:
     """Commands in an order in which shares never add up to more than there is.
 
-    Those that let go of a share come before those that take more. What is as planned already is
-    left alone, so planning the same thing twice asks for nothing.
+    Those that let go of a share come before those that take more, and ``preparations``, which begin in
+    the same turn, in between. What is as planned already is left alone, so planning the same thing
+    twice asks for nothing.
     """
-    ranked: list[_Ranked] = []
+    ranked = [_Ranked(_PREPARE, preparation) for preparation in preparations]
     next_job = state.next_job
     options = {stream.stream: stream.retrain_options for stream in view.streams}
     for assignment in assignments:

@@ -70,10 +70,11 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     if not view.streams:
         return Turn(state, None, tuple(commands))
     plan = _at_granted_shares(view, planner(view), options, needs)
-    for command in diff(view, plan.phases[0].assignments, state.fleet):
-        commands.append(command)
+    begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
+    planned = diff(view, plan.phases[0].assignments, state.fleet, begun)
+    for command in planned:
         state = replace(state, fleet=after_command(state.fleet, command))
-    return Turn(state, plan, tuple(commands))
+    return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))
 
 
 def _at_granted_shares(view: WindowView, plan: Plan, options: LoopOptions, needs: Needs) -> Plan:
@@ -174,7 +175,7 @@ def _answers(
 ) -> Iterator[cmd.Command]:
     """What an event asks for by itself, before anything is planned."""
     match event:
-        case ev.WindowOpened() if event.index > 0 and needs.labels:
+        case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
             yield _preparation(after, options, needs)
         case ev.PreparationEnded() if before.preparing and event.window == before.window:
             yield cmd.EndPreparation(event.window)

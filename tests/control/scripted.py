@@ -42,7 +42,6 @@ class ScriptedFleet:
         self.cameras = {camera.stream: camera for camera in cameras}
         self.now_us = 0
         self.preparation: cmd.BeginPreparation | None = None
-        self.peak_milli = 0
         self._options, self._seed = options, seed
         self._jobs_seen: set[JobId] = set()
         self._serial = count(len(cameras))
@@ -72,9 +71,7 @@ class ScriptedFleet:
     def execute(self, commands) -> None:
         for command in commands:
             self._execute(command)
-            if not isinstance(command, cmd.BeginPreparation):
-                self.peak_milli = max(self.peak_milli, self.held_milli)
-        assert self.held_milli <= self._options.capacity_milli, commands
+            assert self.held_milli <= self._options.capacity_milli, (command, commands)
 
     def charge(self, duration_us: int) -> None:
         self.now_us += duration_us

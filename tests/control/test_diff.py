@@ -71,6 +71,17 @@ def test_who_lets_go_comes_before_who_takes_and_a_start_comes_last():
     assert commands[3] == cmd.StartRetraining(A, JobId(7), 1, SHORT, 400, 0.5, pytest.approx(2.25))
 
 
+def test_a_preparation_takes_its_share_once_others_have_let_go_of_theirs():
+    state = fleet(
+        stream(A, inference=EVERY, inference_share_milli=100),
+        stream(B, inference=EVERY, inference_share_milli=1000),
+    )
+    begin = cmd.BeginPreparation(1, 500, ())
+    view = window_view(state, 110 * S, OPTIONS, NEEDS, {})
+    commands = diff(view, (given_to(A, 700), given_to(B, 300)), state, [begin])
+    assert commands == (cmd.SetInference(B, EVERY, 300), begin, cmd.SetInference(A, EVERY, 700))
+
+
 def test_jobs_are_numbered_on():
     state = fleet(stream(A), stream(B))
     commands = asked(state, given_to(A, 0, 200, SHORT), given_to(B, 0, 300, LONG))

@@ -1,7 +1,7 @@
 """A recorded run, to the byte: what the loop asks for changes only where somebody means it to.
 
-`EKYA_RENEW_GOLDEN=1 pytest tests/control/test_golden_journal.py` writes the file again; look at what changed in
-it before you commit it, and say in the commit why.
+`EKYA_RENEW_GOLDEN=1 pytest tests/control/test_golden_journal.py` writes the file again; look at what
+changed in it before you commit it, and say in the commit why.
 
 Floats are kept to six digits behind the point, since the last ones depend on the machine's linear algebra.
 """

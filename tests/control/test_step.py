@@ -156,6 +156,24 @@ def test_a_window_begins_with_the_preparation_of_what_serves():
     assert hand.state.fleet.preparing
 
 
+def test_inference_makes_room_before_the_preparation_begins():
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    hand.wishes = {A: Wish(700), B: Wish(800)}
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    assert [type(command) for command in turn.commands] == [
+        cmd.SetInference,
+        cmd.SetInference,
+        cmd.BeginPreparation,
+    ]
+
+
+def test_a_window_that_is_over_when_it_opens_is_not_prepared():
+    hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
+    hand.needs = NEEDS
+    assert hand.give(350 * S, ev.WindowOpened(200 * S, 2, 300 * S)).commands == ()
+    assert not hand.state.fleet.preparing
+
+
 def test_a_scheduler_gets_the_preparation_that_it_needs():
     hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
     assert not hand.state.fleet.preparing
