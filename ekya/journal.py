@@ -19,18 +19,22 @@ from ekya.core.commands import Command
 from ekya.core.plan import Plan
 from ekya.core.turns import TurnRecord
 from ekya.errors import UserError
+from ekya.files import write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
 
 class FileJournal:
-    """Appends to ``journal.jsonl``."""
+    """Appends to ``journal.jsonl``; one that goes on with a run finds its first line there."""
 
     def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
+        goes_on = path.is_file()
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
+        if goes_on:
+            return
         self._write({"scheduler": scheduler, "options": _OPTIONS.dump_python(options, mode="json")})
 
     def batch(self, batch: Batch) -> None:
@@ -63,6 +67,12 @@ class FileJournal:
                 f"{self._file.name}: the journal cannot be written ({error.strerror}); "
                 "free some space or choose another folder with --runs."
             ) from error
+
+
+def cut_journal(path: Path, turns: int) -> None:
+    """Leaves the first ``turns`` turns of a journal and drops the rest."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    write_text_atomic(path, "".join(lines[: 1 + 2 * turns]))
 
 
 def read_journal(path: Path) -> tuple[str, LoopOptions, list[TurnRecord]]:

@@ -25,12 +25,13 @@ def run_loop(
     needs: Needs,
     options: LoopOptions,
     observe: Observer,
+    state: LoopState | None = None,
 ) -> LoopState:
     """Runs windows until the last has closed, and returns what is known then.
 
-    The executor's first events add the streams.
+    Without a ``state`` to go on from, the executor's first events add the streams.
     """
-    state = first_state()
+    state = first_state() if state is None else state
     while True:
         fleet = state.fleet
         until_us = 0 if fleet.window < 0 else next_due_us(fleet, options)

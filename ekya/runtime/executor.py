@@ -10,9 +10,8 @@ from ray.exceptions import RayActorError, RayError
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.units import US_PER_S
-from ekya.core.view import InferenceOption
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
@@ -32,7 +31,7 @@ class RayExecutor:
     Args:
         actors: all of them, ready.
         ready: what inference actors said of their streams.
-        options: Λ by stream, before it is profiled.
+        first_events: what there is to tell at once.
         keep_labels: is handed the labels of each stream as soon as the driver has them.
         clock: run time.
     """
@@ -41,7 +40,7 @@ class RayExecutor:
         self,
         actors: FleetActors,
         ready: dict[StreamId, Ready],
-        options: dict[StreamId, tuple[InferenceOption, ...]],
+        first_events: Sequence[ev.Event],
         clock: RunClock,
         keep_labels: Callable[[StreamId, StreamLabels], None],
     ) -> None:
@@ -49,14 +48,14 @@ class RayExecutor:
         self._ready = ready
         self._clock = clock
         self._keep_labels = keep_labels
-        self._outbox: list[ev.Event] = [
-            ev.StreamAdded(0, stream, options[stream]) for stream in sorted(options)
-        ]
+        self._outbox: list[ev.Event] = list(first_events)
         self._polls: dict[Any, _Worker | None] = {}
         self._labels: dict[StreamId, Any] = {}
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, _Worker] = {}
         self._errands: dict[Any, str] = {}
+        # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
+        self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
         for stream, own in actors.streams.items():
             self._listen(own.inference, (stream, ev.Role.INFERENCE))
@@ -96,6 +95,7 @@ class RayExecutor:
                 inference = self._actors.streams[command.stream].inference
                 return [inference.configure.remote(command.config, command.share_milli)]
             case cmd.StartRetraining():
+                self._started.add(command.job)
                 own = self._actors.streams[command.stream]
                 labels = self._labels.get(command.stream)
                 return [own.retraining.start.remote(command, own.newest_weights, labels)]
@@ -105,7 +105,7 @@ class RayExecutor:
             case cmd.StopRetraining():
                 return [self._actors.streams[command.stream].retraining.stop.remote(command.job)]
             case cmd.ServeModel():
-                return [self._serve(command)]
+                return [self._serve(command)] if command.job in self._started else []
             case cmd.RestartWorker():
                 self._restart(command)
             case cmd.SetAside():

@@ -44,14 +44,20 @@ class StreamActors:
 class FleetActors:
     """All actors of a run. Nothing here waits, but for ``wait_ready``."""
 
-    def __init__(self, orders: ActorOrders, scheduler: str, weights: bytes, version: ModelVersion) -> None:
+    def __init__(
+        self,
+        orders: ActorOrders,
+        scheduler: str,
+        weights: Mapping[StreamId, tuple[bytes, ModelVersion]],
+    ) -> None:
         self._orders = orders
         self._scheduler_name = scheduler
         self.scheduler = self.make_scheduler()
         self.streams: dict[StreamId, StreamActors] = {}
-        reference = ray.put(weights)
         for place, stream in enumerate(orders.fleet.streams):
-            own = StreamOrders(orders, place, weights, version)
+            first, version = weights[stream.id]
+            reference = ray.put(first)
+            own = StreamOrders(orders, place, first, version)
             self.streams[stream.id] = StreamActors(
                 own, self._inference(own), self._retraining(own), reference, reference, version
             )

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ekya.control.step import Turn
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import Command
-from ekya.core.ids import BASE_VERSION, JobId, StreamId
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.errors import UserError
@@ -36,9 +36,11 @@ from ekya.runfolder import RunFolder
 from ekya.runstate import ModelRow, StateStore
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
+from ekya.runtime.resuming import Resumed, newest_weights, resume, same_weights
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import base_model, first_inference_options, loop_options, with_classes
 from ekya.watching import Watcher
@@ -58,9 +60,16 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
-    fleet = with_classes(fleet)
-    folder = RunFolder.create(options.runs, options.name or fleet.name)
-    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    resumed = None
+    if options.resume is None:
+        fleet = with_classes(fleet)
+        folder = RunFolder.create(options.runs, options.name or fleet.name)
+        write_text_atomic(folder.fleet, dump_fleet(fleet))
+    else:
+        folder = RunFolder.open(options.resume)
+        resumed = resume(folder)
+        options = replace(options, scheduler=resumed.scheduler, seed=resumed.seed)
+        _LOG.info("goes on at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
     chosen = choose_backend(options.shares)
     _LOG.info("shares: %s", chosen.why)
     constants = loop_options(
@@ -77,7 +86,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
         orders = ActorOrders(folder, fleet, options.seed, chosen.backend, chosen.capability.device)
-        host = _Run(orders, options, constants, store, journal, dashboard).go(console)
+        host = _Run(orders, options, constants, store, journal, dashboard, resumed).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
     return folder.path
@@ -108,35 +117,23 @@ class _Run:
     store: StateStore
     journal: FileJournal
     dashboard: str
+    resumed: Resumed | None
     planning_ms: list[float] = field(default_factory=list)
     stalls_ms: list[float] = field(default_factory=list)
 
     def go(self, console: Console) -> HostFacts:
         """Runs all windows; what the host's clock measured of it."""
         began_s = time.monotonic()
-        fleet, seed = self.orders.fleet, self.options.seed
-        base = base_model(fleet, seed)
-        for stream in fleet.streams:
-            record = ModelRecord(self.orders.folder, self.store, stream.id)
-            record.add_model(BASE_VERSION, base, -1, None, None, 0)
-        actors = FleetActors(self.orders, self.options.scheduler, to_bytes(base), BASE_VERSION)
+        weights = self._first_weights()
+        actors = FleetActors(self.orders, self.options.scheduler, weights)
         with console.status("starting the actors"):
             ready = _or_user_error(actors.wait_ready)
         ready_s = time.monotonic()
-        clock = RunClock(time.monotonic_ns() + _LEAD_NS)
+        from_us = 0 if self.resumed is None else self.resumed.from_us
+        clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
         _begin(actors, clock)
-        executor = _Timed(
-            RayExecutor(
-                actors,
-                ready,
-                {
-                    stream: first_inference_options(fleet, known.settings.fps, known.frame_gpu_s)
-                    for stream, known in ready.items()
-                },
-                clock,
-                self._keep_labels,
-            )
-        )
+        events = self._first_events(ready)
+        executor = _Timed(RayExecutor(actors, ready, events, clock, self._keep_labels))
         needs = make_scheduler(self.options.scheduler).needs
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)
         with open_screen(console) as screen:
@@ -149,7 +146,9 @@ class _Run:
                 self._note_stalls(batch)
 
             try:
-                run_loop(executor, self.journal, self._planner(actors), needs, self.constants, observe)
+                state = None if self.resumed is None else self.resumed.state
+                planner = self._planner(actors)
+                run_loop(executor, self.journal, planner, needs, self.constants, observe, state)
             except KeyboardInterrupt:
                 _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
         run_s = clock.now_us() / 1e6
@@ -164,6 +163,25 @@ class _Run:
                 "control_part": round(executor.busy_s / run_s, 5) if run_s > 0 else None,
             },
         )
+
+    def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]]:
+        fleet = self.orders.fleet
+        if self.resumed is not None:
+            return newest_weights(self.orders.folder, fleet)
+        base = base_model(fleet, self.options.seed)
+        for stream in fleet.streams:
+            record = ModelRecord(self.orders.folder, self.store, stream.id)
+            record.add_model(BASE_VERSION, base, -1, None, None, 0)
+        return same_weights(fleet, to_bytes(base))
+
+    def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
+        if self.resumed is not None:
+            return self.resumed.events
+        fleet = self.orders.fleet
+        return [
+            ev.StreamAdded(0, stream, first_inference_options(fleet, known.settings.fps, known.frame_gpu_s))
+            for stream, known in sorted(ready.items())
+        ]
 
     def _planner(self, actors: FleetActors) -> Any:
         def plan(view: WindowView) -> Plan:

@@ -1,0 +1,102 @@
+"""`ekya run --resume`: what an interrupted run knew when its last window opened.
+
+The run goes on at the start of that window. Its journal is cut there, so that it reads as if the
+interruption had not been; frames that were answered stay answered, and the newest weights serve. What
+was only in memory is gone: retrainings in progress, the exemplars, and the frames kept for labelling.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ekya.config import FleetConfig
+from ekya.control.replay import replay
+from ekya.control.step import LoopState
+from ekya.core import events as ev
+from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.state import FleetState, Status
+from ekya.core.turns import TurnRecord
+from ekya.errors import UserError
+from ekya.journal import cut_journal, read_journal
+from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore
+from ekya.scheduling.registry import make_scheduler
+
+_REASON = "the run was interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run goes on.
+
+    Attributes:
+        state: what the loop knew.
+        scheduler, seed: the run's.
+        from_us: run time.
+        events: what the interruption did, as the loop is told of it.
+    """
+
+    state: LoopState
+    scheduler: str
+    seed: int
+    from_us: int
+    events: tuple[ev.Event, ...]
+
+
+def resume(folder: RunFolder) -> Resumed:
+    """Cuts the journal where the last window opened, and says what was known there.
+
+    Raises:
+        UserError: the run is complete, or was interrupted before its second window.
+    """
+    scheduler, options, turns = read_journal(folder.journal)
+    if turns and _closes_run(turns[-1]):
+        raise UserError(f"{folder.path}: this run is complete; there is nothing to go on with.")
+    opened = [at for at, turn in enumerate(turns) if _opens_window(turn)]
+    if len(opened) < 2:
+        raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
+    kept = turns[: opened[-1]]
+    state = None
+    for replayed in replay(kept, options, make_scheduler(scheduler).needs, make_scheduler(scheduler).plan):
+        state = replayed.state
+    if state is None:
+        raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
+    cut_journal(folder.journal, len(kept))
+    from_us = state.fleet.window_end_us
+    return Resumed(state, scheduler, options.seed, from_us, tuple(_interruption(state.fleet, from_us)))
+
+
+def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
+    """The interruption as the loop sees it: cameras were away and are back, retrainings broke."""
+    for stream in fleet.streams:
+        if stream.job is not None:
+            yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)
+        if stream.status is Status.SERVING:
+            yield ev.StreamLost(from_us - 1, stream.stream, _REASON)
+            yield ev.StreamBack(from_us, stream.stream)
+
+
+def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
+    """The weights that served last, by stream, and their numbers."""
+    newest = {}
+    with StateStore(folder.state) as store:
+        for stream in fleet.streams:
+            rows = [row for row in store.models(stream.id) if (folder.path / row.path).is_file()]
+            if not rows:
+                raise UserError(f"{folder.path}: no weights of {stream.id} are left; start the run anew.")
+            path = folder.path / rows[-1].path
+            newest[stream.id] = (path.read_bytes(), rows[-1].version)
+    return newest
+
+
+def same_weights(fleet: FleetConfig, weights: bytes) -> dict[StreamId, tuple[bytes, ModelVersion]]:
+    """The base model for every stream, as a new run begins."""
+    return {stream.id: (weights, BASE_VERSION) for stream in fleet.streams}
+
+
+def _opens_window(turn: TurnRecord) -> bool:
+    return any(isinstance(event, ev.WindowOpened) for event in turn.events)
+
+
+def _closes_run(turn: TurnRecord) -> bool:
+    closes = any(isinstance(event, ev.WindowClosed) for event in turn.events)
+    return closes and not _opens_window(turn)
