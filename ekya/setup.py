@@ -15,6 +15,7 @@ from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
 from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
 from ekya.labeling.golden import detector_of
+from ekya.labeling.golden_detector import BACKGROUND
 from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
 from ekya.learning.checkpoints import load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
@@ -39,10 +40,16 @@ def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
 
 
 def with_classes(fleet: FleetConfig) -> FleetConfig:
-    """The fleet with its classes found, where its file leaves them open: those that the videos show."""
-    if fleet.classes is not None:
-        return fleet
+    """The fleet with its classes complete.
+
+    A golden detector needs the class ``background``, last; where the file leaves the classes open, they
+    are those that the videos show.
+    """
     name = detector_of(fleet.golden)
+    if fleet.classes is not None:
+        if name is None or BACKGROUND in fleet.classes:
+            return fleet
+        return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
     if name is None:
         raise UserError("key 'classes': only a golden detector can find them; list the names.")
     with ExitStack() as stack:
