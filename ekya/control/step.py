@@ -193,6 +193,11 @@ def _answers(
                 if stream.job is not None:
                     yield from _serve_if_better(stream, stream.job)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
+        case ev.StreamEnded():
+            # Nothing is left to serve better, so others get the share at once.
+            job = before.stream(event.stream).job
+            if job is not None:
+                yield cmd.StopRetraining(event.stream, job.job)
         case ev.WorkerDied():
             stream = after.fleet.stream(event.stream)
             if stream.status is Status.SET_ASIDE:

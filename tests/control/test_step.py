@@ -389,6 +389,17 @@ def test_a_lost_camera_is_neither_restarted_nor_prepared():
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
 
 
+def test_the_retraining_of_a_stream_that_has_ended_stops_and_others_get_its_share():
+    hand = retraining(share_milli=400)
+    hand.give(120 * S, progress(120 * S, 1, 0.501))
+    turn = hand.give(121 * S, ev.StreamEnded(121 * S, A))
+    assert turn.commands == (cmd.StopRetraining(A, JobId(1)),)
+    assert hand.stream().job is None
+    assert hand.views[-1].capacity_milli == 2000
+    late = hand.give(122 * S, progress(121 * S, 2, 0.9), ev.RetrainFinished(122 * S, A, JobId(1), 3.0))
+    assert late.commands == ()
+
+
 def test_inference_options_as_they_were_measured_are_planned_with():
     hand = opened_1()
     measured = (InferenceOption(LAMBDAS[0].config, 1.0, 777), InferenceOption(LAMBDAS[1].config, 0.9, 444))
