@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ekya.core import commands as cmd
 from ekya.core.ids import JobId
-from ekya.core.state import FleetState, RetrainJob, Status
+from ekya.core.state import FleetState, RetrainJob
 
 
 def after_command(state: FleetState, command: cmd.Command) -> FleetState:
@@ -41,9 +41,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
             return state.with_stream(replace(state.stream(command.stream), job=None))
         case cmd.SetAside():
             stream = state.stream(command.stream)
-            return state.with_stream(
-                replace(stream, status=Status.SET_ASIDE, reason=command.reason, job=None)
-            )
+            return state.with_stream(replace(stream, set_aside=command.reason, job=None))
         case cmd.EndPreparation() | cmd.RestartWorker():
             return state
 

@@ -12,7 +12,7 @@ from ekya.control.views import Histories, history_of, retrain_options, window_vi
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.plan import Plan
-from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.grants import quantise
 from ekya.profiling.history import Observation
@@ -28,7 +28,7 @@ ESTIMATE_CHANGE = 0.02
 ESTIMATE_EVERY_EPOCHS = 2
 """How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
 
-_GONE = (Status.ENDED, Status.SET_ASIDE, Status.LOST)
+_GONE = (*OVER, Status.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +200,10 @@ def _answers(
                 yield cmd.StopRetraining(event.stream, job.job)
         case ev.WorkerDied():
             stream = after.fleet.stream(event.stream)
-            if stream.status is Status.SET_ASIDE:
-                yield cmd.SetAside(event.stream, stream.reason)
-            else:
+            if stream.status not in OVER:
                 yield cmd.RestartWorker(event.stream, event.role)
+            elif stream.status is Status.SET_ASIDE:
+                yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
 

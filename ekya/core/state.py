@@ -14,13 +14,16 @@ DEATHS_ALLOWED = 2
 
 
 class Status(StrEnum):
-    """What a stream can do now."""
+    """What a stream can do now. Only one that serves is planned for; ``OVER`` is for good."""
 
     SERVING = "serving"
     RESTARTING = "restarting"
     LOST = "lost"
     ENDED = "ended"
     SET_ASIDE = "set aside"
+
+
+OVER = (Status.ENDED, Status.SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,15 @@ class RetrainJob:
 class StreamState:
     """What the loop knows of one stream.
 
+    A stream serves while its camera gives frames and its inference worker runs. The two come and go
+    independently of each other, so each is kept by itself and ``status`` follows from both.
+
     Attributes:
+        lost: why the camera gives no frames; None while it does.
+        down: why the inference worker is gone; None while it runs.
+        ended: the camera has given its last frame.
+        set_aside: why the stream was given up; None unless it was.
+        deaths: of both its workers so far.
         accuracy: of the serving model on the newest validation part; None before the first labels.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
         needs_new_head: the labels hold a class that the serving model does not know.
@@ -83,8 +94,10 @@ class StreamState:
 
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
-    status: Status = Status.SERVING
-    reason: str = ""
+    lost: str | None = None
+    down: str | None = None
+    ended: bool = False
+    set_aside: str | None = None
     deaths: int = 0
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
@@ -98,6 +111,28 @@ class StreamState:
     retraining_measured_milli: int = 0
     job: RetrainJob | None = None
     finished: RetrainJob | None = None
+
+    @property
+    def status(self) -> Status:
+        """What the stream can do now."""
+        return self._standing[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it does not serve; empty while it does."""
+        return self._standing[1]
+
+    @property
+    def _standing(self) -> tuple[Status, str]:
+        if self.set_aside is not None:
+            return Status.SET_ASIDE, self.set_aside
+        if self.ended:
+            return Status.ENDED, "the stream has ended"
+        if self.lost is not None:
+            return Status.LOST, self.lost
+        if self.down is not None:
+            return Status.RESTARTING, self.down
+        return Status.SERVING, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +217,16 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, inference_measured_milli=event.share_milli)
         case ev.ShareMeasured():
             return replace(stream, retraining_measured_milli=event.share_milli)
-        case ev.WorkerDied():
+        case ev.WorkerDied() if stream.status not in OVER:
             return _after_death(stream, event)
-        case ev.WorkerBack() | ev.StreamBack():
-            back = stream.status in (Status.LOST, Status.RESTARTING)
-            return replace(stream, status=Status.SERVING, reason="") if back else stream
+        case ev.WorkerBack(role=ev.Role.INFERENCE):
+            return replace(stream, down=None)
         case ev.StreamLost():
-            return replace(_silent(stream), status=Status.LOST, reason=event.reason)
+            return replace(_silent(stream), lost=event.reason)
+        case ev.StreamBack():
+            return replace(stream, lost=None)
         case ev.StreamEnded():
-            return replace(_silent(stream), status=Status.ENDED, reason="the stream has ended")
+            return replace(_silent(stream), ended=True)
         case ev.RetrainProgress() | ev.RetrainFinished() | ev.RetrainFailed():
             return _apply_to_job(stream, event)
         case _:
@@ -219,10 +255,10 @@ def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
     deaths = stream.deaths + 1
     if deaths > DEATHS_ALLOWED:
         reason = f"its workers died {deaths} times, the last time: {event.reason}"
-        return replace(_silent(stream), deaths=deaths, status=Status.SET_ASIDE, reason=reason)
+        return replace(_silent(stream), deaths=deaths, set_aside=reason)
     if event.role is ev.Role.RETRAINING:
         return replace(stream, deaths=deaths, job=None, finished=stream.job or stream.finished)
-    return replace(_silent(stream), deaths=deaths, status=Status.RESTARTING, reason=event.reason)
+    return replace(_silent(stream), deaths=deaths, down=event.reason)
 
 
 def _silent(stream: StreamState) -> StreamState:

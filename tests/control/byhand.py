@@ -11,6 +11,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import Family
+from ekya.core.state import Status
 from ekya.core.view import InferenceOption, WindowView
 from ekya.scheduling.protocol import Needs
 
@@ -20,6 +21,15 @@ LONG = RetrainConfig(epochs=10, batch_size=16, head_width=0, trainable_blocks=1,
 EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
 LAMBDAS = (InferenceOption(EVERY, 1.0, 300), InferenceOption(SECOND, 0.8, 150))
 INFERENCE, RETRAINING = ev.Role.INFERENCE, ev.Role.RETRAINING
+
+STANDINGS = {
+    Status.SERVING: {},
+    Status.RESTARTING: {"down": "killed"},
+    Status.LOST: {"lost": "no signal"},
+    Status.ENDED: {"ended": True},
+    Status.SET_ASIDE: {"set_aside": "killed too often"},
+}
+"""What is known of a stream in each status."""
 
 S = 1_000_000
 

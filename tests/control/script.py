@@ -81,10 +81,17 @@ class Camera:
     slowness: float = 1.0
     version: int = 0
     inference_milli: int = 0
-    alive: bool = True
+    lost: bool = False
+    down: bool = False
+    over: bool = False
     labelled: int = -1
     job: "Job | None" = None
     ended: "Job | None" = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be looked at."""
+        return not (self.lost or self.down or self.over)
 
 
 def three_cameras() -> tuple[Camera, ...]:

@@ -112,11 +112,11 @@ class ScriptedFleet:
                 self._running(command)
                 self.cameras[command.stream].job = None
             case cmd.RestartWorker():
-                assert command.role is ev.Role.RETRAINING or not self.cameras[command.stream].alive
+                assert command.role is ev.Role.RETRAINING or self.cameras[command.stream].down
                 self._at(self.now_us + RESTART_US, lambda: self._back(command))
             case cmd.SetAside():
                 camera = self.cameras[command.stream]
-                camera.alive, camera.job, camera.inference_milli = False, None, 0
+                camera.over, camera.job, camera.inference_milli = True, None, 0
 
     def _start(self, command: cmd.StartRetraining) -> None:
         camera = self.cameras[command.stream]
@@ -161,7 +161,8 @@ class ScriptedFleet:
         self._tell(ev.ModelSwapped(self.now_us, camera.stream, version, job, accuracy, 1500))
 
     def _back(self, command: cmd.RestartWorker) -> None:
-        self.cameras[command.stream].alive = True
+        if command.role is ev.Role.INFERENCE:
+            self.cameras[command.stream].down = False
         self._tell(ev.WorkerBack(self.now_us, command.stream, command.role))
 
     def _strike(self, event: ev.Event) -> None:
@@ -171,10 +172,14 @@ class ScriptedFleet:
                 camera.job = None
             case ev.RetrainFailed() if camera.job is not None and camera.job.started.job == event.job:
                 camera.ended, camera.job = camera.job, None
-            case ev.WorkerDied() | ev.StreamLost() | ev.StreamEnded():
-                camera.alive, camera.inference_milli = False, 0
+            case ev.WorkerDied():
+                camera.down, camera.inference_milli = True, 0
+            case ev.StreamLost():
+                camera.lost, camera.inference_milli = True, 0
             case ev.StreamBack():
-                camera.alive = True
+                camera.lost = False
+            case ev.StreamEnded():
+                camera.over, camera.inference_milli = True, 0
         self._tell(event)
 
     def _next_due(self, until_us: int) -> tuple[int, Callable[[], None]] | None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import EVERY, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, A, B, S
+from byhand import EVERY, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, STANDINGS, A, B, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,7 +108,7 @@ def test_no_share_pauses_what_runs_and_starts_nothing():
 
 @pytest.mark.parametrize("status", [one for one in Status if one is not Status.SERVING])
 def test_a_stream_that_does_not_serve_is_told_nothing(status):
-    state = fleet(stream(A, status=status))
+    state = fleet(stream(A, **STANDINGS[status]))
     assert diff(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, OPTIONS, A, B, S
+from byhand import LAMBDAS, OPTIONS, STANDINGS, A, B, S
 
 from ekya.control.loop import closes_run
 from ekya.control.protocols import Batch
@@ -13,7 +13,9 @@ from ekya.core.state import FleetState, Status, StreamState
 
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
-    streams = tuple(StreamState(name, LAMBDAS, status=s) for name, s in zip((A, B), statuses, strict=True))
+    streams = tuple(
+        StreamState(name, LAMBDAS, **STANDINGS[s]) for name, s in zip((A, B), statuses, strict=True)
+    )
     opened_us = index * 100 * S
     return FleetState(streams, index, opened_us, opened_us + 100 * S, preparing)
 

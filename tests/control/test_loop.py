@@ -60,6 +60,29 @@ def test_the_loop_and_the_fleet_agree_after_every_turn(name, misfortunes):
     assert len(done.turns) > (3 if name == "no-retrain" else 50)
 
 
+OVERLAPPING = (
+    ev.StreamLost(40 * S, CAM_1, "no signal"),
+    ev.WorkerDied(41 * S, CAM_1, ev.Role.INFERENCE, "killed"),
+    ev.StreamBack(43 * S, CAM_1),
+    ev.WorkerDied(44 * S, CAM_2, ev.Role.INFERENCE, "killed"),
+    ev.WorkerDied(44 * S + 100_000, CAM_2, ev.Role.RETRAINING, "killed"),
+    ev.StreamEnded(45 * S, CAM_3),
+    ev.WorkerDied(46 * S, CAM_3, ev.Role.INFERENCE, "killed"),
+    ev.StreamLost(70 * S, CAM_1, "no signal"),
+    ev.WorkerDied(71 * S, CAM_1, ev.Role.RETRAINING, "killed"),
+    ev.StreamBack(80 * S, CAM_1),
+)
+"""One misfortune in the middle of another."""
+
+
+@every_scheduler
+def test_the_loop_and_the_fleet_agree_when_misfortunes_overlap(name):
+    done = run(name, misfortunes=OVERLAPPING, after_turn=check_turn)
+    restarted = [(command.stream, command.role) for command in done.commands(cmd.RestartWorker)]
+    assert (CAM_3, ev.Role.INFERENCE) not in restarted
+    assert done.states[-1].fleet.stream(CAM_1).status is Status.SERVING
+
+
 class Watched:
     """An executor, a journal and an observer that write down in which order they are used."""
 

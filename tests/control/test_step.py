@@ -381,6 +381,14 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
 
 
+@pytest.mark.parametrize("role", [INFERENCE, RETRAINING])
+def test_the_dead_worker_of_a_stream_that_has_ended_is_left_alone(role):
+    hand = started()
+    hand.give(10 * S, ev.StreamEnded(10 * S, A))
+    assert hand.give(11 * S, ev.WorkerDied(11 * S, A, role, "killed")).commands == ()
+    assert hand.stream().status is Status.ENDED
+
+
 def test_a_lost_camera_is_neither_restarted_nor_prepared():
     hand = started()
     lost = hand.give(10 * S, ev.StreamLost(10 * S, A, "no signal"))

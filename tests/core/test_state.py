@@ -196,6 +196,37 @@ def test_a_lost_camera_frees_its_share_and_may_come_back():
     assert (back.status, back.reason) == (Status.SERVING, "")
 
 
+LOST, FOUND, END = ev.StreamLost(21, A, "no signal"), ev.StreamBack(22, A), ev.StreamEnded(21, A)
+BACK = {role: ev.WorkerBack(22, A, role) for role in ev.Role}
+BOTH_DIED = (died(), died(ev.Role.RETRAINING))
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ((LOST, died(ev.Role.RETRAINING), BACK[ev.Role.RETRAINING]), Status.LOST),
+        ((LOST, died(), BACK[ev.Role.INFERENCE]), Status.LOST),
+        ((LOST, died(), BACK[ev.Role.INFERENCE], FOUND), Status.SERVING),
+        ((LOST, died(), FOUND), Status.RESTARTING),
+        ((died(), FOUND), Status.RESTARTING),
+        ((*BOTH_DIED, BACK[ev.Role.RETRAINING]), Status.RESTARTING),
+        ((*BOTH_DIED, BACK[ev.Role.INFERENCE]), Status.SERVING),
+        ((END, died()), Status.ENDED),
+        ((END, died(), BACK[ev.Role.INFERENCE]), Status.ENDED),
+        ((END, died(), died(), died()), Status.ENDED),
+    ],
+)
+def test_a_stream_serves_only_with_its_camera_and_its_inference(events, status):
+    stream = after(in_window_2(), *events)
+    assert stream.status is status
+    assert (stream.reason == "") == (status is Status.SERVING)
+
+
+def test_the_reason_is_that_of_what_still_lacks():
+    assert after(in_window_2(), LOST, died(), BACK[ev.Role.INFERENCE]).reason == "no signal"
+    assert after(in_window_2(), LOST, died(), FOUND).reason == "out of memory"
+
+
 def test_an_event_touches_its_own_stream_only():
     before = in_window_2()
     for event in (died(), ev.StreamLost(21, A, ""), ev.RetrainFinished(21, A, JobId(3), 1.0)):
