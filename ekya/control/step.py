@@ -202,7 +202,7 @@ def _answers(
             stream = after.fleet.stream(event.stream)
             if stream.status not in OVER:
                 yield cmd.RestartWorker(event.stream, event.role)
-            elif stream.status is Status.SET_ASIDE:
+            elif stream.set_aside is not None and before.stream(event.stream).set_aside is None:
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return

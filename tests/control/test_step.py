@@ -372,6 +372,8 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert aside.stream == A
     assert "killed again" in aside.reason
     assert only(cmd.RestartWorker, third) == []
+    fourth = hand.give(141 * S, ev.WorkerDied(141 * S, A, RETRAINING, "killed with it"))
+    assert (fourth.commands, hand.stream().deaths) == ((), 3)
     assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
     assert [stream.stream for stream in hand.views[-1].streams] == [B]
     assert hand.views[-1].capacity_milli == 2000
