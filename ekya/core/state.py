@@ -207,7 +207,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 validation_crops=event.validation_crops,
                 needs_new_head=event.new_classes,
             )
-        case ev.InferenceProfiled():
+        case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
             return replace(stream, curves=(*stream.curves, event.curve))

@@ -65,6 +65,8 @@ def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
     "event",
     [
         ev.LabelsReady(21, A, 1, 10, 5, 0.1, True, 0.2),
+        ev.InferenceProfiled(21, A, 1, (InferenceOption(LAMBDA, 0.5, 100),), 0.2),
+        ev.InferenceProfiled(21, A, 2, (), 0.2),
         ev.ProfileReady(21, A, 1, CURVE, 0.2),
         ev.PreparationEnded(21, 1),
         ev.WindowClosed(30, 2),
@@ -75,7 +77,7 @@ def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_events_about_what_is_over_change_nothing(event):
+def test_events_about_what_is_over_or_that_tell_nothing_change_nothing(event):
     assert apply(in_window_2(), event) == in_window_2()
 
 
