@@ -24,8 +24,11 @@ _CLASSIFY_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
+    """A frame that is the next to be looked at, and what finding its boxes adds to the look's cost."""
+
     frame: Frame
-    boxes: NDArray[np.float32] | None
+    boxes: NDArray[np.float32]
+    proposer_operations: int
 
 
 class EmulatedStream:
@@ -119,18 +122,26 @@ class EmulatedStream:
         self.arrived += 1
         if truth is not None:
             self._references.append(_reference(frame, truth))
-        boxes = frame.boxes
-        if boxes is None and self._worker.wants(frame.t_us):
-            boxes = self._worker.propose(frame)
-            self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
+        boxes, proposer_operations = frame.boxes, 0
+        may_be_looked_at = frame.index % self._config.every == 0
+        if boxes is None:
+            wanted = self._worker.wants(frame.t_us)
+            if wanted:
+                self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
+            elif may_be_looked_at:
+                # Found now, so that objects are followed in the order of the frames; charged with the
+                # look, so that a frame that is passed over costs nothing.
+                proposer_operations = self._proposer_operations
+            if wanted or may_be_looked_at:
+                boxes = self._worker.propose(frame)
         if boxes is not None:
             self._worker.see(frame, boxes)
-        if frame.index % self._config.every:
+        if boxes is None or not may_be_looked_at:
             self._pass_over(frame)
             return
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
-        self._waiting = _Waiting(frame, boxes)
+        self._waiting = _Waiting(frame, boxes, proposer_operations)
         self._work_until(frame.t_us)
 
     def _work_until(self, t_us: int) -> None:
@@ -143,15 +154,10 @@ class EmulatedStream:
 
     def _begin(self, waiting: _Waiting) -> None:
         frame, boxes = waiting.frame, waiting.boxes
-        proposing = 0
-        if boxes is None:
-            boxes = self._worker.propose(frame)
-            self._worker.see(frame, boxes)
-            proposing = self._proposer_operations
         self._to_classify.append(self._worker.cut(frame, boxes))
         if len(self._to_classify) >= _CLASSIFY_AT_ONCE:
             self._classify()
-        gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, proposing)
+        gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, waiting.proposer_operations)
         self._used_gpu_s += gpu_s
         begun_us = max(frame.t_us, self._busy_until_us)
         self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)

@@ -68,8 +68,14 @@ class WindowCollector:
         self._finished = WindowMaterial(-1, (), ())
 
     def wants(self, t_us: int) -> bool:
-        """Whether the frame at this stream time is to be kept, and so must have its boxes."""
-        self._enter(t_us // self._window_us)
+        """Whether the frame at this stream time is to be kept, and so must have its boxes.
+
+        A frame that comes after its window is over is not.
+        """
+        window = t_us // self._window_us
+        self._enter(window)
+        if window < self._window:
+            return False
         at = self._position(t_us)
         return self._in_burst(at) or bool(self._due and at >= self._due[0])
 
@@ -102,7 +108,8 @@ class WindowCollector:
         return finished if finished.window == window else WindowMaterial(window, (), ())
 
     def _enter(self, window: int) -> None:
-        if window == self._window:
+        """Begins a window that is newer than the present one."""
+        if window <= self._window:
             return
         self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
         self._window = window

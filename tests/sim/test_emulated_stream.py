@@ -246,6 +246,18 @@ def test_boxes_that_must_be_found_are_found_once_and_charged():
     assert stream.used_gpu_s() == pytest.approx(8 * LOOK_GPU_S + 9 * PROPOSER_GPU_S)
 
 
+@settings(max_examples=40)
+@given(histories(), st.frozensets(st.integers(0, 39)))
+def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_charged(history, wanted):
+    """A look takes longer than a frame, so a frame can still wait when the next that is wanted comes."""
+    stream, worker, rows, _ = play(history, given=False, wanted=wanted)
+    assert worker.seen == worker.proposed == sorted(set(worker.proposed))
+    looks = analysed(rows)
+    assert wanted | set(looks) <= set(worker.seen)
+    expected = len(looks) * LOOK_GPU_S + len(wanted | set(looks)) * PROPOSER_GPU_S
+    assert stream.used_gpu_s() == pytest.approx(expected)
+
+
 def test_what_is_wanted_does_not_depend_on_the_share():
     wanted = frozenset(range(0, 40, 3))
     for share_milli in (0, 50, 1000):

@@ -83,6 +83,21 @@ def test_the_new_windows_frames_do_not_leak_into_the_old_one_that_is_still_to_be
     assert kept(late.close(1).sample) == kept(prompt.close(1).sample)
 
 
+def test_a_frame_that_comes_after_its_window_costs_neither_window_anything():
+    late, in_time = collector(), collector()
+    watch(in_time, range(PER_WINDOW - 1))
+    watch(in_time, range(PER_WINDOW, PER_WINDOW + 50))
+    watch(late, range(PER_WINDOW - 1))
+    watch(late, range(PER_WINDOW, PER_WINDOW + 20))
+    assert not late.wants(frame_at(PER_WINDOW - 1).t_us)
+    assert late.see(frame_at(PER_WINDOW - 1), boxes_at(PER_WINDOW - 1)) is None
+    watch(late, range(PER_WINDOW + 20, PER_WINDOW + 50))
+    for window in range(2):
+        expected, got = in_time.close(window), late.close(window)
+        assert kept(got.sample) == kept(expected.sample) != []
+        assert kept(got.burst) == kept(expected.burst)
+
+
 def test_a_window_can_be_closed_twice_and_an_unknown_one_is_empty():
     watched = collector()
     watch(watched, range(PER_WINDOW))
