@@ -29,9 +29,16 @@ class Replayed:
 def replay(
     turns: Iterable[TurnRecord], options: LoopOptions, needs: Needs, planner: Planner
 ) -> Iterator[Replayed]:
-    """Every recorded turn, decided again from the recorded events alone."""
+    """The recorded turns, decided again from the recorded events alone.
+
+    The first turn that asks for something else is the last: the events after it came of what was asked
+    for then, and mean nothing to a loop that would have asked for something else.
+    """
     state = first_state()
     for recorded in turns:
         turn = take_turn(state, Batch(recorded.now_us, recorded.events), options, needs, planner)
         state = turn.state
-        yield Replayed(recorded, turn.commands, state)
+        replayed = Replayed(recorded, turn.commands, state)
+        yield replayed
+        if not replayed.same:
+            return

@@ -19,9 +19,13 @@ def replayed(turns, name="thief", options=OPTIONS):
 
 
 def first_difference(turns, options=OPTIONS):
-    """The number of the first turn that asks for something else. What comes after it means nothing."""
-    numbered = enumerate(replayed(turns, options=options))
-    return next((number for number, one in numbered if not one.same), None)
+    """The number of the first turn that asks for something else, with which a replay ends."""
+    told = list(replayed(turns, options=options))
+    assert all(one.same for one in told[:-1])
+    if told[-1].same:
+        assert len(told) == len(turns)
+        return None
+    return len(told) - 1
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
