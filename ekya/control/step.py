@@ -85,7 +85,11 @@ def _at_granted_shares(view: WindowView, plan: Plan, options: LoopOptions, needs
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
-    """The loop's own events: borders of windows, and the end of the time for preparation."""
+    """The loop's own events: borders of windows, and the end of the time for preparation.
+
+    After a window in which every stream has ended, was set aside or has lost its camera, none opens and
+    the run is over: no source that there is comes back once it is lost.
+    """
     if state.window < 0:
         return (ev.WindowOpened(0, 0, options.window_us),)
     if now_us >= state.window_end_us:
