@@ -1,0 +1,94 @@
+"""Deaths, losses and ends: what is asked for, and who gets the share."""
+
+import pytest
+from byhand import INFERENCE, LAMBDAS, OPTIONS, RETRAINING, A, B, S, Wish, progress, retraining, started
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import JobId
+from ekya.core.state import Status
+
+
+def only(kind, turn):
+    return [command for command in turn.commands if isinstance(command, kind)]
+
+
+def close(hand):
+    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+
+
+def test_a_dead_worker_is_started_again_and_the_others_get_its_share_meanwhile():
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    died = hand.give(10 * S, ev.WorkerDied(10 * S, A, INFERENCE, "killed"))
+    assert died.commands == (cmd.RestartWorker(A, INFERENCE),)
+    assert [stream.stream for stream in hand.views[-1].streams] == [B]
+    back = hand.give(12 * S, ev.WorkerBack(12 * S, A, INFERENCE))
+    assert back.commands == (cmd.SetInference(A, LAMBDAS[0].config, 1000),)
+
+
+def test_what_a_silent_streams_job_holds_is_not_given_to_others():
+    hand = retraining(share_milli=400)
+    hand.give(120 * S, ev.WorkerDied(120 * S, A, INFERENCE, "killed"))
+    assert hand.views[-1].capacity_milli == 1600
+
+
+def test_a_dead_retraining_is_not_tried_again_in_this_window():
+    hand = retraining()
+    turn = hand.give(120 * S, ev.WorkerDied(120 * S, A, RETRAINING, "killed"))
+    assert turn.commands == (cmd.RestartWorker(A, RETRAINING),)
+    assert hand.views[-1].capacity_milli == 2000
+    assert hand.views[-1].streams[0].retrain_options == ()
+    assert close(hand).commands[0] == cmd.BeginPreparation(
+        2, 500, tuple(cmd.PrepareStream(stream, OPTIONS.inference_configs, ()) for stream in (A, B))
+    )
+
+
+def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
+    hand = retraining()
+    hand.give(120 * S, progress(120 * S, 1, 0.4))
+    for number in range(2):
+        at_us = (130 + number) * S
+        died = hand.give(at_us, ev.WorkerDied(at_us, A, INFERENCE, "killed"))
+        assert died.commands[0] == cmd.RestartWorker(A, INFERENCE)
+        hand.give(at_us, ev.WorkerBack(at_us, A, INFERENCE))
+    third = hand.give(140 * S, ev.WorkerDied(140 * S, A, INFERENCE, "killed again"))
+    (aside,) = only(cmd.SetAside, third)
+    assert aside.stream == A
+    assert "killed again" in aside.reason
+    assert only(cmd.RestartWorker, third) == []
+    fourth = hand.give(141 * S, ev.WorkerDied(141 * S, A, RETRAINING, "killed with it"))
+    assert (fourth.commands, hand.stream().deaths) == ((), 3)
+    assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
+    assert [stream.stream for stream in hand.views[-1].streams] == [B]
+    assert hand.views[-1].capacity_milli == 2000
+    turn = close(hand)
+    assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
+    assert turn.plan is not None
+    assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
+
+
+@pytest.mark.parametrize("role", [INFERENCE, RETRAINING])
+def test_the_dead_worker_of_a_stream_that_has_ended_is_left_alone(role):
+    hand = started()
+    hand.give(10 * S, ev.StreamEnded(10 * S, A))
+    assert hand.give(11 * S, ev.WorkerDied(11 * S, A, role, "killed")).commands == ()
+    assert hand.stream().status is Status.ENDED
+
+
+def test_a_lost_camera_is_neither_restarted_nor_prepared():
+    hand = started()
+    lost = hand.give(10 * S, ev.StreamLost(10 * S, A, "no signal"))
+    assert lost.commands == ()
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
+
+
+def test_the_retraining_of_a_stream_that_has_ended_stops_and_others_get_its_share():
+    hand = retraining(share_milli=400)
+    hand.give(120 * S, progress(120 * S, 1, 0.501))
+    turn = hand.give(121 * S, ev.StreamEnded(121 * S, A))
+    assert turn.commands == (cmd.StopRetraining(A, JobId(1)),)
+    assert hand.stream().job is None
+    assert hand.views[-1].capacity_milli == 2000
+    late = hand.give(122 * S, progress(121 * S, 2, 0.9), ev.RetrainFinished(122 * S, A, JobId(1), 3.0))
+    assert late.commands == ()
