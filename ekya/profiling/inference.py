@@ -15,6 +15,9 @@ from ekya.core.view import InferenceOption
 HEADROOM = 1.15
 """Frames differ in how many objects they show; a share without slack would drop the crowded ones."""
 
+STEADY_OBJECTS = 10
+"""Objects, answered alike at all resolutions, that are added to what a burst shows."""
+
 _SAME_OBJECT_IOU = 0.5
 
 
@@ -46,6 +49,11 @@ def inference_options(
 ) -> tuple[InferenceOption, ...]:
     """Λ with the accuracy of each λ relative to the most demanding one, and the share it needs.
 
+    A burst shows few objects, and a model that has drifted gets most of them wrong, so counting what λ gets
+    right would mostly count luck. Relative accuracy is therefore the product of two parts that a burst does
+    show well: how many objects are still where an earlier frame's box of their class was, which is a matter
+    of movement alone; and how much a lower resolution costs, drawn towards nothing by `STEADY_OBJECTS`.
+
     Args:
         configs: Λ.
         burst: consecutive labelled frames; empty gives priors.
@@ -53,30 +61,38 @@ def inference_options(
         fps: frames a second of the camera.
     """
     finest = max(config.resolution for config in configs)
-    best = _accuracy(burst, InferenceConfig(1, finest))
+    labelled = sum(len(frame.labels) for frame in burst)
     options = []
     for config in configs:
-        relative = prior_relative_accuracy(config, finest)
-        if best > 0.0:
-            relative = min(_accuracy(burst, config) / best, 1.0)
+        if labelled:
+            relative = _still_there(burst, config.every) * _as_sharp(burst, config.resolution, finest)
+        else:
+            relative = prior_relative_accuracy(config, finest)
         needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
         options.append(InferenceOption(config, relative, math.ceil(needed * FULL_GPU_MILLI)))
     return tuple(options)
 
 
-def _accuracy(burst: Sequence[BurstFrame], config: InferenceConfig) -> float:
-    """Part of the burst's objects that λ answers rightly, over all phases in which it may start."""
-    right = counted = 0
-    for start in range(min(config.every, len(burst))):
+def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
+    """Part of the objects that a box of their class in the answering frame overlaps enough.
+
+    Over all phases in which λ may start; 1 for every frame.
+    """
+    there = counted = 0
+    for start in range(min(every, len(burst))):
         for at in range(start, len(burst)):
-            answering = burst[at - (at - start) % config.every]
-            right += _right(burst[at], answering, config.resolution)
+            answering = burst[at - (at - start) % every]
+            overlaps = iou_matrix(burst[at].boxes, answering.boxes) >= _SAME_OBJECT_IOU
+            same_class = burst[at].labels[:, None] == answering.labels[None, :]
+            there += int(np.any(overlaps & same_class, axis=1).sum())
             counted += len(burst[at].labels)
-    return right / counted if counted else 0.0
+    return there / counted if counted else 1.0
 
 
-def _right(frame: BurstFrame, answering: BurstFrame, resolution: int) -> int:
-    """Objects of a frame that a box of the answering frame overlaps enough, with the right class."""
-    overlaps = iou_matrix(frame.boxes, answering.boxes) >= _SAME_OBJECT_IOU
-    agrees = frame.labels[:, None] == answering.answers[resolution][None, :]
-    return int(np.any(overlaps & agrees, axis=1).sum())
+def _as_sharp(burst: Sequence[BurstFrame], resolution: int, finest: int) -> float:
+    """Accuracy at a resolution as a part of that at the finest, at most 1."""
+    right = {
+        side: sum(int((frame.answers[side] == frame.labels).sum()) for frame in burst)
+        for side in (resolution, finest)
+    }
+    return min((right[resolution] + STEADY_OBJECTS) / (right[finest] + STEADY_OBJECTS), 1.0)
