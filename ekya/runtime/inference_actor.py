@@ -1,5 +1,6 @@
 """The actor `inference/<stream>`: takes frames as they arrive and answers all of them, at its share."""
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -109,6 +110,10 @@ class InferenceActor:
                 took.append(time.thread_time() - began)
             costs[resolution] = min(took)
         return Ready(self._settings, costs)
+
+    def process(self) -> int:
+        """Number of the process that this runs in, for whoever looks after it."""
+        return os.getpid()
 
     def begin(self, started_monotonic_ns: int) -> None:
         """Lets frames come. An actor that takes over from a dead one goes on where its record ends."""
