@@ -13,7 +13,7 @@ from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.state import FleetState, Status
+from ekya.core.state import OVER, FleetState
 from ekya.core.turns import TurnRecord
 from ekya.errors import UserError
 from ekya.journal import cut_journal, read_journal
@@ -55,9 +55,10 @@ def resume(folder: RunFolder) -> Resumed:
     if len(opened) < 2:
         raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
     kept = turns[: opened[-1]]
+    scheduled = make_scheduler(scheduler)
     state = None
-    for replayed in replay(kept, options, make_scheduler(scheduler).needs, make_scheduler(scheduler).plan):
-        state = replayed.state
+    for replayed in replay(kept, options, scheduled.needs, scheduled.plan):
+        state = replayed.state if replayed.same else None
     if state is None:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
     cut_journal(folder.journal, len(kept))
@@ -66,13 +67,14 @@ def resume(folder: RunFolder) -> Resumed:
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
-    """The interruption as the loop sees it: cameras were away and are back, retrainings broke."""
+    """The interruption as the loop sees it: everything was away and is back, retrainings broke."""
     for stream in fleet.streams:
         if stream.job is not None:
             yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)
-        if stream.status is Status.SERVING:
+        if stream.status not in OVER:
             yield ev.StreamLost(from_us - 1, stream.stream, _REASON)
             yield ev.StreamBack(from_us, stream.stream)
+            yield ev.WorkerBack(from_us, stream.stream, ev.Role.INFERENCE)
 
 
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
