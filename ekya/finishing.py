@@ -24,7 +24,7 @@ from ekya.report.figures import draw_timeline
 from ekya.report.html import ReportFigure, render_report
 from ekya.report.themes import DARK, LIGHT
 from ekya.runfolder import RunFolder
-from ekya.runstate import StateStore, StreamRow
+from ekya.runstate import StateStore, StreamRow, WindowRow
 from ekya.runtables import read_predictions, read_reference, write_profiles
 from ekya.setup import fleet_classes
 from ekya.streams.video import VideoSpec
@@ -61,6 +61,9 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
     merge_frames(folder, streams)
     scheduler, options, turns = read_journal(folder.journal)
     told = tell(turns)
+    with StateStore(folder.state) as store:
+        for window in told.windows:
+            store.put_window(WindowRow(window.index, window.start_us, window.end_us))
     _complete_references(folder, fleet, told)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
