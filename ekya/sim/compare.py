@@ -10,11 +10,13 @@ import numpy as np
 from ekya.config import FleetConfig, RunOptions
 from ekya.core.ids import StreamId
 from ekya.core.records import NO_LABELS, LabelledBoxes
+from ekya.files import write_bytes_atomic
 from ekya.finishing import labelled_in, score_run
 from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder
 from ekya.setup import with_classes
 from ekya.sim.emulated import emulate
+from ekya.streams.video import VideoSpec
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,11 +49,20 @@ def _one_seed(fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, root: 
     folders, summaries = {}, []
     for scheduler in schedulers:
         folders[scheduler] = RunFolder.create(root, f"{scheduler}-seed{seed}")
+        _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
         finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)
         summaries.append({**finished.summary, "folder": str(folders[scheduler].path)})
     _score_alike(fleet, folders, summaries)
     return summaries
+
+
+def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None:
+    """Takes over the golden detector's labels of whole videos, which are the same for every run."""
+    for stream in fleet.streams:
+        made = sorted(root.glob(f"*/reference/{stream.id}.parquet"))
+        if made and isinstance(stream.source, VideoSpec):
+            write_bytes_atomic(folder.reference(stream.id), made[0].read_bytes())
 
 
 def _score_alike(
