@@ -15,9 +15,6 @@ from ekya.core.view import InferenceOption
 HEADROOM = 1.15
 """Frames differ in how many objects they show; a share without slack would drop the crowded ones."""
 
-STEADY_OBJECTS = 10
-"""Objects, answered alike at all resolutions, that are added to what a burst shows."""
-
 _SAME_OBJECT_IOU = 0.5
 
 
@@ -50,9 +47,10 @@ def inference_options(
     """Λ with the accuracy of each λ relative to the most demanding one, and the share it needs.
 
     A burst shows few objects, and a model that has drifted gets most of them wrong, so counting what λ gets
-    right would mostly count luck. Relative accuracy is therefore the product of two parts that a burst does
-    show well: how many objects are still where an earlier frame's box of their class was, which is a matter
-    of movement alone; and how much a lower resolution costs, drawn towards nothing by `STEADY_OBJECTS`.
+    right would mostly count luck, and say nothing of the model that is about to be retrained. Relative
+    accuracy is therefore the product of two parts that a burst shows well whatever the model knows: how many
+    objects are still where an earlier frame's box of their class was, and how many are called the same at a
+    lower resolution.
 
     Args:
         configs: Λ.
@@ -90,9 +88,6 @@ def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
 
 
 def _as_sharp(burst: Sequence[BurstFrame], resolution: int, finest: int) -> float:
-    """Accuracy at a resolution as a part of that at the finest, at most 1."""
-    right = {
-        side: sum(int((frame.answers[side] == frame.labels).sum()) for frame in burst)
-        for side in (resolution, finest)
-    }
-    return min((right[resolution] + STEADY_OBJECTS) / (right[finest] + STEADY_OBJECTS), 1.0)
+    """Part of the objects that are called the same at a resolution as at the finest."""
+    alike = sum(int((frame.answers[resolution] == frame.answers[finest]).sum()) for frame in burst)
+    return alike / sum(len(frame.labels) for frame in burst)
