@@ -218,15 +218,21 @@ def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Comma
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
 
 
+INFERENCE_PROFILE_EVERY = 4
+"""Windows from one profile of λ to the next: how things move changes more slowly than how they look."""
+
+
 def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
     serving = [stream for stream in state.fleet.streams if stream.status is Status.SERVING]
+    due_again = (state.fleet.window - 1) % INFERENCE_PROFILE_EVERY == 0
+    profiles_inference = needs.inference_profile and due_again
     return cmd.BeginPreparation(
         window=state.fleet.window,
         share_milli=options.preparation_share_milli,
         streams=tuple(
             cmd.PrepareStream(
                 stream=stream.stream,
-                inference=options.inference_configs if needs.inference_profile else (),
+                inference=options.inference_configs if profiles_inference else (),
                 families=(
                     select(
                         options.retrain_configs,

@@ -15,8 +15,8 @@ from ekya.scheduling.protocol import Needs
 Histories = Mapping[StreamId, ProfileHistory]
 """What γ gave each stream in past windows."""
 
-UNKNOWN_ACCURACY = 0.5
-"""Accuracy of a model that nobody has measured yet; the same for every stream."""
+UNKNOWN_ACCURACY = 0.8
+"""Accuracy of a model that nobody has measured yet: it serves since somebody thought it good enough."""
 
 
 def history_of(histories: Histories, stream: StreamId) -> ProfileHistory:

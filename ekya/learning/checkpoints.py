@@ -57,7 +57,7 @@ def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
         ) from error
     model = _empty_model(_metadata(data), source)
     _check_shapes(state, model, source)
-    model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()})
+    model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()}, assign=True)
     return model.eval()
 
 
@@ -117,7 +117,8 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
         head_width = int(metadata["head_width"])
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{source}: 'classes' or 'head_width' is damaged; train the model again") from error
-    with torch.random.fork_rng(devices=[]):
+    # Without memory of its own: drawing weights that are replaced at once would take most of the time.
+    with torch.device("meta"):
         return EdgeModel(architecture, classes, head_width)
 
 

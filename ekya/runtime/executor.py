@@ -61,6 +61,8 @@ class RayExecutor:
             self._listen(own.inference, (stream, ev.Role.INFERENCE))
             self._listen(own.retraining, (stream, ev.Role.RETRAINING))
         self._listen(actors.preparation, None)
+        for stream in actors.streams:
+            self._make_known(stream)
 
     def wait(self, until_us: int) -> Batch:
         """The next events; comes back at ``until_us`` at the latest."""
@@ -122,9 +124,9 @@ class RayExecutor:
         for asked in command.streams:
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(command.window - 1)
-            settings, weights = self._ready[asked.stream].settings, own.newest_weights
+            settings = self._ready[asked.stream].settings
             errands.append(
-                preparation.hand_in.remote(command.window, asked.stream, settings, material, weights)
+                preparation.hand_in.remote(command.window, asked.stream, settings, material, own.version)
             )
         return errands
 
@@ -135,7 +137,14 @@ class RayExecutor:
         weights, accuracy = hand_over.remote(command.job, version)
         own.version, own.newest_weights = version, weights
         self._handed[command.stream, version] = weights
+        self._make_known(command.stream)
         return own.inference.swap.remote(weights, accuracy, version, command.job)
+
+    def _make_known(self, stream: StreamId) -> None:
+        """Lets the micro-profiler load the newest weights while it has nothing else to do."""
+        own, settings = self._actors.streams[stream], self._ready[stream].settings
+        known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
+        self._errands[known] = "know"
 
     def _restart(self, command: cmd.RestartWorker) -> None:
         worker = (command.stream, command.role)
@@ -217,10 +226,12 @@ class RayExecutor:
             self._outbox.append(ev.WorkerDied(now_us, stream, role, _in_words(error)))
             return
         _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
+        self._actors.preparation = self._actors.make_preparation()
         costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}
-        self._actors.preparation = self._actors.make_preparation(costs)
-        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns, costs)
         self._listen(self._actors.preparation, None)
+        for stream in self._actors.streams:
+            self._make_known(stream)
         if self._preparing is not None:
             self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
             self._preparing = None

@@ -61,10 +61,10 @@ class FleetActors:
             self.streams[stream.id] = StreamActors(
                 own, self._inference(own), self._retraining(own), reference, reference, version
             )
-        self.preparation: Any = None
+        self.preparation = self.make_preparation()
 
     def wait_ready(self) -> dict[StreamId, Ready]:
-        """Waits until every actor has its models; then the golden model's actor is there too.
+        """Waits until every actor has its models.
 
         Raises:
             UserError: what an actor found wrong with its input, as `cause_of` gives it back.
@@ -72,7 +72,6 @@ class FleetActors:
         ready = {stream: actors.inference.ready.remote() for stream, actors in self.streams.items()}
         rest = [actors.retraining.ready.remote() for actors in self.streams.values()]
         known = {stream: ray.get(reference) for stream, reference in ready.items()}
-        self.preparation = self.make_preparation({stream: of.frame_gpu_s for stream, of in known.items()})
         ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
         return known
 
@@ -80,11 +79,11 @@ class FleetActors:
         """The scheduler's actor."""
         return _actor(SchedulerActor, SCHEDULER, {}, self._scheduler_name)
 
-    def make_preparation(self, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]) -> Any:
+    def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli)
-        return _actor(PreparationActor, MICRO_PROFILER, environment, self._orders, frame_gpu_s)
+        return _actor(PreparationActor, MICRO_PROFILER, environment, self._orders)
 
     def make_again(self, stream: StreamId, role: Role) -> Any:
         """A worker in place of a dead one, with the weights that served last."""

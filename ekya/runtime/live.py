@@ -131,7 +131,7 @@ class _Run:
         ready_s = time.monotonic()
         from_us = 0 if self.resumed is None else self.resumed.from_us
         clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
-        _begin(actors, clock)
+        _begin(actors, clock, ready)
         events = self._first_events(ready)
         executor = _Timed(RayExecutor(actors, ready, events, clock, self._keep_labels))
         needs = make_scheduler(self.options.scheduler).needs
@@ -266,11 +266,12 @@ class _ModelKeeper:
                 )
 
 
-def _begin(actors: FleetActors, clock: RunClock) -> None:
+def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:
     started_ns = clock.started_monotonic_ns
     begins = [own.inference.begin.remote(started_ns) for own in actors.streams.values()]
     begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
-    ray.get([*begins, actors.preparation.begin_run.remote(started_ns)])
+    costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
+    ray.get([*begins, actors.preparation.begin_run.remote(started_ns, costs)])
 
 
 def _or_user_error(work: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, PreparationEnded, ProfileReady
-from ekya.core.ids import StreamId
+from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.profile import Family
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
@@ -23,6 +23,7 @@ from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
 from ekya.setup import fleet_classes
 from ekya.workers.collector import WindowMaterial
+from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import PreparationSettings, StreamPreparation
 
@@ -50,21 +51,26 @@ class _Preparation:
 class PreparationActor:
     """Everything between the golden model and the plan. Methods may be called by several threads."""
 
-    def __init__(self, orders: ActorOrders, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]) -> None:
+    def __init__(self, orders: ActorOrders) -> None:
         torch.set_num_threads(1)
         cv2.setNumThreads(1)
         self._orders = orders
-        self._frame_gpu_s = frame_gpu_s
+        self._frame_gpu_s: Mapping[StreamId, Mapping[int, float]] = {}
         self._golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._now: _Preparation | None = None
+        self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
+        self._known_changed = threading.Condition()
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
 
-    def begin_run(self, started_monotonic_ns: int) -> None:
-        """The run begins."""
+    def begin_run(
+        self, started_monotonic_ns: int, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]
+    ) -> None:
+        """The run begins. ``frame_gpu_s``: what a typical frame costs, by stream and resolution."""
+        self._frame_gpu_s = frame_gpu_s
         self._clock = RunClock(started_monotonic_ns)
 
     def begin(self, command: BeginPreparation) -> None:
@@ -74,22 +80,36 @@ class PreparationActor:
         self._now = preparation
         threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
 
+    def know(
+        self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
+    ) -> None:
+        """The model that a stream serves from now on, made ready before it is needed."""
+        serving = Classifier(from_bytes(weights), settings.classes, settings.device)
+        with self._known_changed:
+            self._known[stream] = (version, serving)
+            self._known_changed.notify_all()
+
     def hand_in(
         self,
         window: int,
         stream: StreamId,
         settings: PreparationSettings,
         material: WindowMaterial,
-        weights: bytes,
+        version: ModelVersion,
     ) -> None:
-        """What a stream is prepared from."""
+        """What a stream is prepared from; its model was made known before."""
         preparation = self._now
         if preparation is None or preparation.command.window != window:
             return
-        prepared = StreamPreparation(settings, material, from_bytes(weights), self._golden)
+        with self._known_changed:
+            self._known_changed.wait_for(lambda: self._version_of(stream) == version, _HAND_IN_S)
+            serving = self._known[stream][1]
         with preparation.handed_in:
-            preparation.streams[stream] = prepared
+            preparation.streams[stream] = StreamPreparation(settings, material, serving, self._golden)
             preparation.handed_in.notify_all()
+
+    def _version_of(self, stream: StreamId) -> ModelVersion | None:
+        return self._known[stream][0] if stream in self._known else None
 
     def end(self, window: int) -> None:
         """The time is up: what is unfinished stays undone."""

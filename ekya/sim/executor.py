@@ -17,6 +17,7 @@ from ekya.sim.preparing import EmulatedPreparation, Step
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.costs import CostCard
+from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import (
     PreparationSettings,
@@ -183,7 +184,7 @@ class EmulatedExecutor:
             prepared[asked.stream] = StreamPreparation(
                 camera.settings,
                 camera.inference.material(command.window - 1, self._now_us),
-                camera.model,
+                Classifier(camera.model, camera.settings.classes),
                 self._golden,
             )
         self._preparing = command

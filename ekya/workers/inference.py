@@ -17,6 +17,9 @@ from ekya.workers.collector import WindowCollector, WindowMaterial
 from ekya.workers.proposed import Proposed
 from ekya.workers.shadow import BaseShadow
 
+SHADOW_EVERY = 2
+"""Of the sampled frames, the part on which the base model is measured at the end."""
+
 
 class Proposer(Protocol):
     """Finds the objects of a frame without naming them."""
@@ -56,6 +59,7 @@ class InferenceWorker:
         self._window_us = window_us
         self._answered_by = NOT_ANSWERED
         self._shadow = BaseShadow(side)
+        self._sampled = 0
         self._base = model
         self.swap(model, BASE_VERSION)
 
@@ -84,7 +88,9 @@ class InferenceWorker:
         """Every frame whose boxes are known, in order."""
         kept = self._collector.see(frame, boxes)
         if kept is not None:
-            self._shadow.add(kept)
+            self._sampled += 1
+            if self._sampled % SHADOW_EVERY == 0:
+                self._shadow.add(kept)
 
     def material(self, window: int) -> WindowMaterial:
         """What was kept of a window that is over."""

@@ -61,8 +61,13 @@ class StreamPreparation:
 
     settings: PreparationSettings
     material: WindowMaterial
-    model: EdgeModel
+    serving: Classifier
     golden: Labels
+
+    @property
+    def model(self) -> EdgeModel:
+        """The model that serves."""
+        return self.serving.model
 
     def chosen_items(self) -> list[Item]:
         """What `label` hands to the golden model."""
@@ -111,13 +116,12 @@ class StreamPreparation:
         if any(len(frame.boxes) for frame in frames):
             with scope():
                 labels = self.golden.label(self.burst_items())
-            classifier = Classifier(self.model, self.settings.classes, self.settings.device)
             crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame in frames]
             ends = np.cumsum([len(cut) for cut in crops])[:-1]
             answers = {}
             for resolution in sorted({config.resolution for config in configs}):
                 with scope():
-                    classes, _ = classifier.predict(np.concatenate(crops), resolution)
+                    classes, _ = self.serving.predict(np.concatenate(crops), resolution)
                 answers[resolution] = np.split(classes, ends)
             burst = [
                 BurstFrame(frame.boxes, truth, {side: of[at] for side, of in answers.items()})

@@ -8,7 +8,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.microprofile import MicroProfile, random_subset
+from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile, random_subset
 from ekya.learning.operations import forward_operations
 
 FAMILY = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
@@ -33,10 +33,10 @@ def test_a_family_is_tried_for_a_few_epochs_on_a_subset(tiny_model: EdgeModel, m
     curve = profile(tiny_model, make_bars(90, 1), make_bars(20, 2, first_track=500)).run(charge)
     assert (curve.batch_size, curve.head_width, curve.trainable_blocks) == (16, 0, 1)
     assert curve.subset_crops == 64
-    assert len(curve.accuracies) == 4
+    assert len(curve.accuracies) == PROFILED_EPOCHS + 1
     assert curve.accuracies[-1] > curve.accuracies[0]
     assert (curve.prepare_gpu_s, curve.epoch_gpu_s) == (0.5, 0.5)
-    assert charged == [0, 1, 2, 3]
+    assert charged == list(range(PROFILED_EPOCHS + 1))
 
 
 @pytest.mark.parametrize("stop_at", [0, 1])
