@@ -12,7 +12,7 @@ import torch
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamEnded, StreamLost
-from ekya.core.ids import JobId, ModelVersion
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.gpu.protocol import ShareJob
 from ekya.learning.checkpoints import from_bytes
@@ -63,6 +63,7 @@ class _Control:
     config: InferenceConfig | None = None
     share_milli: int = 0
     swap: _Swap | None = None
+    newest: ModelVersion = BASE_VERSION
     stop: bool = False
 
 
@@ -91,7 +92,7 @@ class InferenceActor:
         self._worker.use(self._worker.classifier, orders.version)
         self._handle = common.shares.attach(ShareJob(f"inference/{self._stream.id}", "inference", 0))
         self._record = FrameRecord(common.folder, self._stream.id)
-        self._control = _Control()
+        self._control = _Control(newest=orders.version)
         self._mailbox = Mailbox()
         self._arrived = 0
         self._last_analysed = -1
@@ -131,10 +132,14 @@ class InferenceActor:
         self._handle.resize(share_milli)
 
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
-        """Makes new weights ready beside those that serve; they serve from the next frame on."""
+        """Makes new weights ready beside those that serve; they serve from the next frame on.
+
+        Where two are made ready at once, the newer ones win, whichever are ready first.
+        """
         swap = _Swap(self._worker.ready(from_bytes(weights)), version, job, validation_accuracy)
         with self._control.lock:
-            self._control.swap = swap
+            if version > self._control.newest:
+                self._control.newest, self._control.swap = version, swap
 
     def material(self, window: int) -> WindowMaterial:
         """What was kept of a window that is over."""

@@ -208,11 +208,13 @@ class _Run:
     def _end(self, actors: FleetActors, horizon_us: int) -> None:
         """Ends every stream's inference and keeps what it counted."""
         ends = {stream: own.inference.end.remote(horizon_us) for stream, own in actors.streams.items()}
+        saved = [own.retraining.end.remote() for own in actors.streams.values()]
         for stream, reference in ends.items():
             try:
                 self.store.put_stream(ray.get(reference))
             except RayError:
                 _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
+        ray.wait(saved, num_returns=len(saved))
 
 
 class _Timed:

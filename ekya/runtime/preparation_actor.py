@@ -28,7 +28,7 @@ from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import PreparationSettings, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
-_HAND_IN_S = 3.0
+_HAND_IN_S = 1.0
 
 
 class _EndedError(Exception):
@@ -86,7 +86,8 @@ class PreparationActor:
         """The model that a stream serves from now on, made ready before it is needed."""
         serving = Classifier(from_bytes(weights), settings.classes, settings.device)
         with self._known_changed:
-            self._known[stream] = (version, serving)
+            if version > self._version_of(stream):
+                self._known[stream] = (version, serving)
             self._known_changed.notify_all()
 
     def hand_in(
@@ -102,14 +103,15 @@ class PreparationActor:
         if preparation is None or preparation.command.window != window:
             return
         with self._known_changed:
-            self._known_changed.wait_for(lambda: self._version_of(stream) == version, _HAND_IN_S)
+            self._known_changed.wait_for(lambda: self._version_of(stream) >= version, _HAND_IN_S)
             serving = self._known[stream][1]
         with preparation.handed_in:
             preparation.streams[stream] = StreamPreparation(settings, material, serving, self._golden)
             preparation.handed_in.notify_all()
 
-    def _version_of(self, stream: StreamId) -> ModelVersion | None:
-        return self._known[stream][0] if stream in self._known else None
+    def _version_of(self, stream: StreamId) -> int:
+        """Number of the model that is known of a stream; -1 before the first."""
+        return self._known[stream][0] if stream in self._known else -1
 
     def end(self, window: int) -> None:
         """The time is up: what is unfinished stays undone."""

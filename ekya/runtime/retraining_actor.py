@@ -71,6 +71,7 @@ class RetrainingActor:
         self._lock = threading.Lock()
         self._job: _Job | None = None
         self._memory = ExemplarMemory()
+        self._savers: list[threading.Thread] = []
         self._clock = RunClock(time.monotonic_ns())
         self._told_s = time.monotonic()
 
@@ -107,7 +108,7 @@ class RetrainingActor:
             running.handle.release()
 
     def hand_over(self, job: JobId, version: ModelVersion) -> tuple[bytes, float]:
-        """The best weights so far, as bytes, and their accuracy; they are written to the run folder first.
+        """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
@@ -118,9 +119,16 @@ class RetrainingActor:
             accuracy = 0.0 if running is None else running.best_accuracy
         if best is None:
             raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
-        folder = self._orders.common.folder
-        save_model(best, folder.model(self._stream.id, version), half=True)
+        path = self._orders.common.folder.model(self._stream.id, version)
+        saver = threading.Thread(target=save_model, args=(best, path), kwargs={"half": True}, name="saver")
+        saver.start()
+        self._savers.append(saver)
         return to_bytes(best), accuracy
+
+    def end(self) -> None:
+        """Returns when all weights are on disk."""
+        for saver in self._savers:
+            saver.join()
 
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened here; waits for news."""

@@ -1,7 +1,7 @@
 """Deaths, losses and ends: what is asked for, and who gets the share."""
 
 import pytest
-from byhand import INFERENCE, LAMBDAS, OPTIONS, RETRAINING, A, B, S, Wish, progress, retraining, started
+from byhand import INFERENCE, LAMBDAS, RETRAINING, A, B, S, Wish, progress, retraining, started
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -39,7 +39,7 @@ def test_a_dead_retraining_is_not_tried_again_in_this_window():
     assert hand.views[-1].capacity_milli == 2000
     assert hand.views[-1].streams[0].retrain_options == ()
     assert close(hand).commands[0] == cmd.BeginPreparation(
-        2, 500, tuple(cmd.PrepareStream(stream, OPTIONS.inference_configs, ()) for stream in (A, B))
+        2, 500, tuple(cmd.PrepareStream(stream, (), ()) for stream in (A, B))
     )
 
 
