@@ -52,6 +52,7 @@ class FleetActors:
     ) -> None:
         self._orders = orders
         self._scheduler_name = scheduler
+        self._made: dict[str, int] = {}
         self.scheduler = self.make_scheduler()
         self.streams: dict[StreamId, StreamActors] = {}
         for place, stream in enumerate(orders.fleet.streams):
@@ -76,14 +77,14 @@ class FleetActors:
         return known
 
     def make_scheduler(self) -> Any:
-        """The scheduler's actor."""
-        return _actor(SchedulerActor, SCHEDULER, {}, self._scheduler_name)
+        """The scheduler's actor; again, where it died."""
+        return _actor(SchedulerActor, self._free_name(SCHEDULER), {}, self._scheduler_name)
 
     def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli)
-        return _actor(PreparationActor, MICRO_PROFILER, environment, self._orders)
+        return _actor(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_again(self, stream: StreamId, role: Role) -> Any:
         """A worker in place of a dead one, with the weights that served last."""
@@ -98,12 +99,17 @@ class FleetActors:
         return actors.retraining
 
     def _inference(self, orders: StreamOrders) -> Any:
-        name = f"inference/{orders.stream}"
+        name = self._free_name(f"inference/{orders.stream}")
         return _actor(InferenceActor, name, self._environment(name, "inference", 0), orders)
 
     def _retraining(self, orders: StreamOrders) -> Any:
-        name = f"retraining/{orders.stream}"
+        name = self._free_name(f"retraining/{orders.stream}")
         return _actor(RetrainingActor, name, self._environment(name, "retraining", 0), orders)
+
+    def _free_name(self, name: str) -> str:
+        """The name, or one like it: a dead actor's name is not free at once for its successor."""
+        made, self._made[name] = self._made.get(name, 0), self._made.get(name, 0) + 1
+        return name + (f" (restart {made})" if made else "")
 
     def _environment(self, name: str, role: JobRole, share_milli: int) -> Mapping[str, str]:
         return self._orders.shares.actor_env(ShareJob(name, role, share_milli))

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.live
 def fleet_file(tmp_path):
     """Two cameras of the shipped fleet, in shorter windows."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"name": "two", "window_s": 8, "windows": 2, "gpus": 1.0}
+    raw |= {"name": "two", "window_s": 8, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 600, "fraction": 0.15}
     raw["streams"] = raw["streams"][:2]
     for stream in raw["streams"]:
@@ -66,9 +66,9 @@ def test_a_run_survives_a_dead_worker_and_its_journal_replays(fleet_file, tmp_pa
 
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
-    assert summary["frames"]["arrived"] >= 2 * 2 * 8 * 5 - 2
-    assert summary["frames"]["analysed"] > summary["frames"]["arrived"] / 2
-    assert summary["host"]["control_part"] < 0.05
+    whole_stream = 3 * 8 * 5
+    assert summary["frames"]["arrived"] > whole_stream + 10  # cam-1's, and cam-2's around its death
+    assert summary["frames"]["analysed"] > whole_stream / 3
     assert folder.report.is_file()
     assert (folder.figures / "timeline.png").is_file()
 
@@ -104,7 +104,7 @@ def test_ctrl_c_leaves_a_whole_report_and_resume_goes_on(fleet_file, tmp_path):
     after = json.loads(folder.summary.read_text())
     assert after["frames"]["lost"] == 0
     assert after["frames"]["arrived"] > summary["frames"]["arrived"]
-    assert [window["index"] for window in after["streams"]["cam-1"]["windows"]] == [0, 1]
+    assert [window["index"] for window in after["streams"]["cam-1"]["windows"]] == [0, 1, 2]
 
 
 def wait_for(condition, seconds=120):
