@@ -127,7 +127,7 @@ class EmulatedStream:
         if boxes is None:
             wanted = self._worker.wants(frame.t_us)
             if wanted:
-                self._used_gpu_s += self._card.frame_gpu_s(0, 0, self._proposer_operations)
+                self._used_gpu_s += self._card.proposing_gpu_s(self._proposer_operations)
             elif may_be_looked_at:
                 # Found now, so that objects are followed in the order of the frames; charged with the
                 # look, so that a frame that is passed over costs nothing.

@@ -60,8 +60,12 @@ class CostCard:
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
         """GPU-seconds to analyse one frame that shows so many objects."""
-        looked_at = objects * forward_operations(resolution) / self.inference_ops_per_s
-        return looked_at + proposer_operations / self.proposer_ops_per_s
+        looking = objects * forward_operations(resolution) / self.inference_ops_per_s if objects else 0.0
+        return looking + self.proposing_gpu_s(proposer_operations)
+
+    def proposing_gpu_s(self, operations: int) -> float:
+        """GPU-seconds to find the objects of one frame, before any is looked at."""
+        return operations / self.proposer_ops_per_s
 
     def save(self, path: Path) -> None:
         """Writes the card as JSON."""
