@@ -302,7 +302,7 @@ def fleet_from_videos(
         videos: files that play one after the other, for each camera.
         golden: a golden detector: FastestDet's ONNX file, the name of a torchvision detector, or
             ``NAME=FILE`` for one with weights from a local file.
-        changes: top-level keys to set instead of the defaults (10 s windows until the videos end, at
+        changes: top-level keys to set instead of the defaults (16 s windows until the videos end, at
             most 1.5 GPUs, the classes that occur).
 
     Raises:
@@ -316,7 +316,7 @@ def fleet_from_videos(
     raw = {
         "name": "videos",
         "gpus": gpus,
-        "window_s": 10.0,
+        "window_s": 16.0,
         "preparation": {"share_milli": share_milli},
         "golden": _golden_entry(str(golden)),
         "streams": [
