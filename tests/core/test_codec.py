@@ -50,7 +50,7 @@ def values_of(hint):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_kind_comes_back_as_it_went(kind, data):
     fact = data.draw(values_of(kind))

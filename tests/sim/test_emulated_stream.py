@@ -25,7 +25,8 @@ BOXES = np.array([[0, 0, 2, 2]], np.float32)
 EVERY = InferenceConfig(1, 32)
 
 CARD = SimpleNamespace(
-    frame_gpu_s=lambda objects, _resolution, operations: objects * LOOK_GPU_S + operations * PROPOSER_GPU_S
+    frame_gpu_s=lambda objects, _resolution, operations: objects * LOOK_GPU_S + operations * PROPOSER_GPU_S,
+    proposing_gpu_s=lambda operations: operations * PROPOSER_GPU_S,
 )
 
 

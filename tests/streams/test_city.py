@@ -115,7 +115,7 @@ def test_density_says_how_many_are_in_view() -> None:
 
 
 def test_script_changes_the_mix_at_once_and_the_light() -> None:
-    pairs = _read(CitySpec(seed=9, scenes=_DRIFT), 60)
+    pairs = _read(CitySpec(seed=9, fps=5, scenes=_DRIFT), 60)
     before, after = pairs[:30], pairs[30:]
     named = [[{KINDS[c] for c in truth.classes} for _, truth in part] for part in (before, after)]
     assert set().union(*named[0]) == {"person"}
@@ -128,7 +128,7 @@ def test_script_changes_the_mix_at_once_and_the_light() -> None:
 
 def test_a_ramp_changes_light_steadily_and_keeps_those_in_view() -> None:
     scenes = (Scene(density=6), Scene(at_s=2, ramp_s=8, lighting="night", density=6))
-    pairs = _read(CitySpec(seed=10, scenes=scenes), 52)
+    pairs = _read(CitySpec(seed=10, fps=5, scenes=scenes), 52)
     brightness = np.array([np.mean(frame.image) for frame, _ in pairs])
     assert brightness[51] < 0.6 * brightness[0]
     assert np.abs(np.diff(brightness)).max() < 0.1 * brightness[0]
