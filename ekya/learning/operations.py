@@ -84,9 +84,11 @@ class _Counts:
 @lru_cache
 def _counts(architecture: str, head_width: int, trainable_blocks: int, resolution: int) -> _Counts:
     names = tuple(str(index) for index in range(_COUNTED_CLASSES))
-    prefix, suffix = split_at(build_edge_model(names, head_width, 0, architecture), trainable_blocks)
+    with torch.device("meta"):  # shapes are all that counting needs
+        prefix, suffix = split_at(build_edge_model(names, head_width, 0, architecture), trainable_blocks)
+        images = torch.zeros(_COUNTED_CROPS, 3, resolution, resolution)
+        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
     prefix.requires_grad_(False)
-    images = torch.zeros(_COUNTED_CROPS, 3, resolution, resolution)
 
     def frozen() -> Tensor:
         with torch.no_grad():
@@ -101,7 +103,6 @@ def _counts(architecture: str, head_width: int, trainable_blocks: int, resolutio
             return logits
 
     def training() -> None:
-        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
         torch.autograd.backward(cross_entropy(suffix(activations), labels))
 
     return _Counts(*(_count(run) for run in (frozen, forward, training)))

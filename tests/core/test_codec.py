@@ -22,10 +22,14 @@ from ekya.core.state import FleetState
 
 KINDS = (*get_args(Event), *get_args(Command), Plan)
 
+# A few characters of each kind that JSON or UTF-8 treats apart.
+# A table of all of Unicode takes seconds to make.
+CHARACTERS = 'ab0 "\\/\n\t\x00\x7fé\u2028🚲'
+
 PLAIN = {
     int: st.integers(-(2**53), 2**53),
     float: st.floats(allow_nan=False, allow_infinity=False),
-    str: st.text(max_size=12),
+    str: st.text(CHARACTERS, max_size=12),
     bool: st.booleans(),
 }
 

@@ -1,4 +1,5 @@
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
@@ -14,6 +15,13 @@ from ekya.learning.predictor import Predictor
 from ekya.learning.trainer import Retraining
 
 SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counter_loaded() -> None:
+    """The first count loads half of torch's compiler; no single test should have to pay for it."""
+    with FlopCounterMode(display=False):
+        torch.nn.Linear(2, 2)(torch.zeros(1, 2)).sum().backward()
 
 
 @pytest.mark.parametrize(("trainable_blocks", "head_width"), [(0, 32), (1, 0), (3, 0), (5, 32)])
