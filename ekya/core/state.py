@@ -82,7 +82,7 @@ class StreamState:
         ended: the camera has given its last frame.
         set_aside: why the stream was given up; None unless it was.
         deaths: of both its workers so far.
-        accuracy: of the serving model on the newest validation part; None before the first labels.
+        accuracy: of the serving model on the newest validation part that had any objects; None before it.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
         needs_new_head: the labels hold a class that the serving model does not know.
         curves: what the micro-profiler measured in this window.
@@ -202,7 +202,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.LabelsReady() if event.window == state.window:
             return replace(
                 stream,
-                accuracy=event.serving_accuracy,
+                # A window that shows nothing to validate with says nothing about the model either.
+                accuracy=event.serving_accuracy if event.validation_crops else stream.accuracy,
                 training_crops=event.training_crops,
                 validation_crops=event.validation_crops,
                 needs_new_head=event.new_classes,

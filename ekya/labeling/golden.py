@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ekya.labeling.detectors import DETECTORS, FASTESTDET, open_detector
+from ekya.labeling.detectors import (
+    DETECTORS,
+    FASTESTDET,
+    GOLDEN_SCORE,
+    PROPOSAL_SCORE,
+    open_detector,
+)
 from ekya.labeling.golden_classifier import RESNEXT101, open_resnext29, open_resnext101
 from ekya.labeling.golden_detector import GoldenDetector
 from ekya.shipped import shipped_path
@@ -25,6 +31,13 @@ class GoldenModel(Protocol):
     def classes(self) -> tuple[str, ...]:
         """The fleet's classes, the index space of all labels."""
 
+    @property
+    def background(self) -> int | None:
+        """The class of a box that holds no object, from a detector, which pays by the picture.
+
+        None from a classifier: it takes every box for an object, and pays by the box.
+        """
+
     def label(
         self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
     ) -> list[NDArray[np.int64]]:
@@ -34,7 +47,7 @@ class GoldenModel(Protocol):
             items: images, (H, W, 3) uint8 BGR, each with (N, 4) float32 boxes in pixels.
 
         Returns:
-            For each item (N,) int64, the class of each box.
+            For each item (N,) int64, the class of each box, -1 where it had better not be used.
         """
 
     def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
@@ -97,7 +110,7 @@ def _resnext101(weights: Path | None, classes: tuple[str, ...]) -> GoldenModel:
 
 
 def _detector(name: str, weights: Path | None, classes: tuple[str, ...]) -> GoldenModel:
-    return GoldenDetector(classes, open_detector(name, weights))
+    return GoldenDetector(classes, open_detector(name, weights, PROPOSAL_SCORE), GOLDEN_SCORE)
 
 
 GOLDEN_MODELS: Mapping[str, Callable[[Path | None, tuple[str, ...]], GoldenModel]] = {

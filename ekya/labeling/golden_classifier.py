@@ -46,6 +46,11 @@ class GoldenClassifier:
         """The fleet's classes."""
         return self._classes
 
+    @property
+    def background(self) -> None:
+        """Every box is an object."""
+        return None
+
     def label(
         self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
     ) -> list[NDArray[np.int64]]:

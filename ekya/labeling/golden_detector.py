@@ -7,10 +7,13 @@ from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
-from ekya.labeling.detections import Detector
+from ekya.labeling.detections import Detections, Detector
 
 BACKGROUND = "background"
 """The fleet's last class where the golden model is a detector: nothing that counts."""
+
+UNSURE = -1
+"""The label of a box that the detector half believes in: it teaches nothing, one way or the other."""
 
 _SAME_OBJECT_IOU = 0.5
 
@@ -18,12 +21,13 @@ _SAME_OBJECT_IOU = 0.5
 class GoldenDetector:
     """A ``GoldenModel`` from a detector."""
 
-    def __init__(self, classes: tuple[str, ...], detector: Detector) -> None:
+    def __init__(self, classes: tuple[str, ...], detector: Detector, sure_score: float) -> None:
         """Relate the fleet's classes to the detector's.
 
         Args:
             classes: the fleet's, of which the last is ``background``.
-            detector: any.
+            detector: any; one that tells of less sure detections too can tell unsure from background.
+            sure_score: what is detected with at least this score is there.
 
         Raises:
             UserError: the last class is another, or the detector does not know one of them.
@@ -38,6 +42,7 @@ class GoldenDetector:
             )
         self._classes = classes
         self._detector = detector
+        self._sure_score = sure_score
         self._class_of = np.asarray(
             [classes.index(name) if name in classes else -1 for name in detector.names], dtype=np.int64
         )
@@ -47,10 +52,19 @@ class GoldenDetector:
         """The fleet's classes."""
         return self._classes
 
+    @property
+    def background(self) -> int:
+        """Index of ``background``."""
+        return len(self._classes) - 1
+
     def label(
         self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
     ) -> list[NDArray[np.int64]]:
-        """The class of the detection that overlaps each box most, background below IoU 0.5."""
+        """The class of the sure detection that overlaps each box most, if by IoU 0.5.
+
+        Of the other boxes, those that a detection of one of the fleet's classes overlaps so that is not
+        sure are ``UNSURE``, and the rest are background.
+        """
         return [self._label(image, boxes) for image, boxes in items]
 
     def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
@@ -59,18 +73,25 @@ class GoldenDetector:
 
     def detect(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Boxes (N, 4) and classes (N,) of what is there, only of the fleet's classes."""
+        found, classes, sure = self._detect(image)
+        return found.boxes[sure], classes[sure]
+
+    def _detect(self, image: NDArray[np.uint8]) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
+        """Detections of the fleet's classes, those classes, and which are sure."""
         found = self._detector.detect(image)
-        classes = self._class_of[found.classes]
-        return found.boxes[classes >= 0], classes[classes >= 0]
+        ours = np.flatnonzero(self._class_of[found.classes] >= 0)
+        found = found.take(ours)
+        return found, self._class_of[found.classes], found.scores >= self._sure_score
 
     def _label(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> NDArray[np.int64]:
-        labels = np.full(len(boxes), len(self._classes) - 1, dtype=np.int64)
+        labels = np.full(len(boxes), self.background, dtype=np.int64)
         if not len(boxes):
             return labels
-        found, classes = self.detect(image)
-        if len(found):
-            overlap = iou_matrix(boxes, found)
-            best = overlap.argmax(axis=1)
-            confirmed = overlap.max(axis=1) >= _SAME_OBJECT_IOU
-            labels[confirmed] = classes[best[confirmed]]
+        found, classes, sure = self._detect(image)
+        overlap = iou_matrix(boxes, found.boxes)
+        labels[np.any(overlap >= _SAME_OBJECT_IOU, axis=1)] = UNSURE
+        if np.any(sure):
+            best = overlap[:, sure].argmax(axis=1)
+            confirmed = overlap[:, sure].max(axis=1) >= _SAME_OBJECT_IOU
+            labels[confirmed] = classes[sure][best[confirmed]]
         return labels

@@ -192,8 +192,9 @@ class PreparationActor:
     def _profile_inference(self, preparation: _Preparation, asked: PrepareStream) -> None:
         prepared = preparation.streams[asked.stream]
         typical = self._frame_gpu_s[asked.stream]
+        burst = prepared.label_burst(scope=lambda: self._turn(preparation))
         options = prepared.profile_inference(
-            asked.inference, prepared.frame_gpu_s(typical), scope=lambda: self._turn(preparation)
+            asked.inference, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
         )
         self._mailbox.put(
             InferenceProfiled(

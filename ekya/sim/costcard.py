@@ -48,7 +48,7 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
         batch_inference_ops_per_s=FORWARD_BATCH * operations / batch_s,
         training_ops_per_s=_training_ops_per_s(fleet, crops),
         golden_ops_per_s=_golden_ops_per_s(fleet, rng),
-        proposer_ops_per_s=_proposer_ops_per_s(fleet, rng, FORWARD_BATCH * operations / batch_s),
+        detector_ops_per_s=_detector_ops_per_s(fleet, rng, FORWARD_BATCH * operations / batch_s),
         planning_us=PLANNING_US,
     )
 
@@ -79,7 +79,7 @@ def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
     return golden.operations(items) / _seconds(lambda: golden.label(items))
 
 
-def _proposer_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
+def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
     """Of the golden detector's network; of the edge model where the fleet has no detector."""
     name = detector_of(fleet.golden)
     if name is None:

@@ -11,7 +11,7 @@ from ekya.core.profile import Family
 from ekya.learning.operations import forward_operations
 from ekya.profiling.pruning import in_need
 from ekya.workers.costs import CostCard
-from ekya.workers.labels import StreamLabels
+from ekya.workers.labels import Item, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
 
 FinishedStep = Callable[[int], Event]
@@ -76,11 +76,15 @@ class EmulatedPreparation:
         labels = prepared.label()
         self._labels[stream] = labels
         self._keep(stream, labels)
-        gpu_s = prepared.golden.operations(prepared.chosen_items()) / self._card.golden_ops_per_s
+        gpu_s = self._golden_gpu_s(prepared, prepared.chosen_items())
         gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
         self._accuracy[stream] = accuracy
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
+
+    def _golden_gpu_s(self, prepared: StreamPreparation, items: list[Item]) -> float:
+        golden = prepared.golden
+        return self._card.labelling_gpu_s(golden.operations(items), golden.background is not None)
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
         prepared = self._streams[stream]
@@ -89,11 +93,11 @@ class EmulatedPreparation:
             config.resolution: self._card.frame_gpu_s(objects, config.resolution, self._proposer_operations)
             for config in configs
         }
-        options = prepared.profile_inference(configs, frame_gpu_s)
-        burst = prepared.burst_items()
-        gpu_s = prepared.golden.operations(burst) / self._card.golden_ops_per_s
+        burst = prepared.label_burst()
+        options = prepared.profile_inference(configs, frame_gpu_s, burst)
+        gpu_s = self._golden_gpu_s(prepared, prepared.burst_items())
         for resolution in frame_gpu_s:
-            gpu_s += self._forward_gpu_s(sum(len(boxes) for _, boxes in burst), resolution)
+            gpu_s += self._forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
         window = self._command.window
         return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s))
 

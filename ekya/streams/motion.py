@@ -23,7 +23,7 @@ class MotionRegions:
     """
 
     work_side: int = 240
-    min_part: float = 0.0008
+    min_part: float = 0.0015
     max_part: float = 0.25
     warm_up: int = 15
     history: int = 200
@@ -63,11 +63,11 @@ class MotionRegions:
         if count < 2:
             return _NO_BOXES
         stats = np.asarray(stats[1:], dtype=np.float32)
-        area = stats[:, cv2.CC_STAT_WIDTH] * stats[:, cv2.CC_STAT_HEIGHT]
+        # The dilation added three pixels on each side.
+        area = (stats[:, cv2.CC_STAT_WIDTH] - 6.0) * (stats[:, cv2.CC_STAT_HEIGHT] - 6.0)
         part = area / mask.size
         stats = stats[(part >= self.min_part) & (part <= self.max_part)]
         low, size = stats[:, :2], stats[:, 2:4]
-        # The dilation added three pixels on each side.
         boxes = np.concatenate([low + 3.0, low + np.maximum(size - 3.0, 4.0)], axis=1)
         boxes *= np.asarray([width / mask.shape[1], height / mask.shape[0]] * 2, dtype=np.float32)
         return np.asarray(np.clip(boxes, 0.0, [width, height, width, height]), dtype=np.float32)

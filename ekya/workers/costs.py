@@ -29,8 +29,8 @@ class CostCard:
         inference_ops_per_s: the edge model on the objects of one frame.
         batch_inference_ops_per_s: the edge model on full batches.
         training_ops_per_s: SGD of the edge model.
-        golden_ops_per_s: the golden model.
-        proposer_ops_per_s: a detector that proposes objects.
+        golden_ops_per_s: a golden model that classifies.
+        detector_ops_per_s: a detector, whether it proposes objects or names them.
         planning_us: what one plan costs on virtual time.
     """
 
@@ -39,7 +39,7 @@ class CostCard:
     batch_inference_ops_per_s: float
     training_ops_per_s: float
     golden_ops_per_s: float
-    proposer_ops_per_s: float
+    detector_ops_per_s: float
     planning_us: int
 
     def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
@@ -65,7 +65,11 @@ class CostCard:
 
     def proposing_gpu_s(self, operations: int) -> float:
         """GPU-seconds to find the objects of one frame, before any is looked at."""
-        return operations / self.proposer_ops_per_s
+        return operations / self.detector_ops_per_s
+
+    def labelling_gpu_s(self, operations: int, detector: bool) -> float:
+        """GPU-seconds of the golden model, which is a detector or a classifier."""
+        return operations / (self.detector_ops_per_s if detector else self.golden_ops_per_s)
 
     def save(self, path: Path) -> None:
         """Writes the card as JSON."""

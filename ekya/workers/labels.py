@@ -15,13 +15,21 @@ LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; what is labelled never counts in accuracy."""
 
 
+LABELLED_PICTURES = 24
+"""Pictures of a window that a detector labels, whatever their number of objects: it pays by the picture."""
+
+
 class Labels(Protocol):
     """The part of a golden model that labelling needs."""
+
+    @property
+    def background(self) -> int | None:
+        """The class of what is no object; None where every box is one."""
 
     def label(
         self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
     ) -> list[NDArray[np.int64]]:
-        """The class of each box (N, 4) in each image, as an index into the fleet's classes."""
+        """The class of each box (N, 4) in each image, an index into the fleet's; -1 for do not use."""
 
     def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
         """Counted operations of labelling these."""
@@ -41,6 +49,10 @@ class LabelledPart:
     frames: NDArray[np.int64]
     boxes: NDArray[np.float32]
 
+    def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
+        """These rows, in this order."""
+        return LabelledPart(self.crops.take(rows), self.frames[rows], self.boxes[rows])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamLabels:
@@ -54,40 +66,68 @@ class StreamLabels:
 Item = tuple[NDArray[np.uint8], NDArray[np.float32]]
 
 
-def choose(material: WindowMaterial, limit: int, seed: int) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
-    """A uniform random sample of objects, at most ``limit`` crops: frames with the rows of their boxes.
+Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
+"""Frames with the rows of the boxes that were chosen in them."""
+
+
+def choose(material: WindowMaterial, limit: int, seed: int) -> Chosen:
+    """A uniform random sample of objects, at most ``limit`` crops.
 
     Objects are drawn first and their crops second, so that two fifths of the window's objects
     stay unlabelled and count in accuracy.
     """
     rng = np.random.default_rng((seed, material.window))
+    places = _places(material, rng)
+    kept = sorted(rng.permutation(len(places))[:limit].tolist())
+    return _by_frame(material, [places[place] for place in kept])
+
+
+def choose_pictures(material: WindowMaterial, limit: int, seed: int) -> Chosen:
+    """The same objects as ``choose`` draws, wherever they are seen in at most ``limit`` random pictures."""
+    rng = np.random.default_rng((seed, material.window))
+    places = _places(material, rng)
+    pictures = rng.permutation(np.unique([at for at, _ in places]))[:limit]
+    return _by_frame(material, [(at, row) for at, row in places if at in pictures])
+
+
+def _places(material: WindowMaterial, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Where the objects that may be labelled are seen: place of the frame, row of the box."""
     tracks = np.unique(np.concatenate([np.zeros(0, np.int64), *(frame.tracks for frame in material.sample)]))
     chosen = rng.permutation(tracks)[: int(len(tracks) * LABELLED_TRACKS)]
-    places = [
-        (at, row)
+    return [
+        (at, int(row))
         for at, frame in enumerate(material.sample)
         for row in np.flatnonzero(np.isin(frame.tracks, chosen))
     ]
-    kept = sorted(rng.permutation(len(places))[:limit].tolist())
+
+
+def _by_frame(material: WindowMaterial, places: Sequence[tuple[int, int]]) -> Chosen:
     rows: dict[int, list[int]] = {}
-    for place in kept:
-        at, row = places[place]
-        rows.setdefault(at, []).append(int(row))
+    for at, row in places:
+        rows.setdefault(at, []).append(row)
     return [(material.sample[at], np.array(of, np.int64)) for at, of in sorted(rows.items())]
 
 
-def items_of(chosen: Sequence[tuple[CollectedFrame, NDArray[np.int64]]]) -> list[Item]:
+def items_of(chosen: Chosen) -> list[Item]:
     """The chosen objects as a golden model takes them."""
     return [(frame.image, frame.boxes[rows]) for frame, rows in chosen]
 
 
 def label_window(
-    material: WindowMaterial,
-    chosen: Sequence[tuple[CollectedFrame, NDArray[np.int64]]],
-    golden: Labels,
-    side: int,
+    material: WindowMaterial, chosen: Chosen, golden: Labels, side: int, limit: int, seed: int
 ) -> StreamLabels:
-    """Labels the chosen objects and parts them 80/20 by track and time (DESIGN §4)."""
+    """Labels the chosen objects, keeps what is of use, and parts it 80/20 by track and time (DESIGN §4).
+
+    Background only trains: accuracy counts objects, so the accuracy that plans are made on does too.
+
+    Args:
+        material: the window's.
+        chosen: what the golden model is asked about.
+        golden: it.
+        side: of the crops, in pixels.
+        limit: at most so many objects are kept.
+        seed: of what is kept where there is more.
+    """
     classes = golden.label(items_of(chosen)) if chosen else []
     crops = [crop_objects(frame.image, frame.boxes[rows], side) for frame, rows in chosen]
     everything = LabelledPart(
@@ -97,12 +137,36 @@ def label_window(
         ),
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(frame.boxes[rows] for frame, rows in chosen)]),
     )
-    training, validation = split_by_track_and_time(everything.crops)
-    return StreamLabels(material.window, _matching(everything, training), _matching(everything, validation))
+    rng = np.random.default_rng((seed, material.window))
+    kept = everything.take(_of_use(everything.crops.classes, golden.background, limit, rng))
+    objects = np.ones(len(kept.crops), np.bool_)
+    if golden.background is not None:
+        objects = kept.crops.classes != golden.background
+    _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(objects)))
+    validates = np.isin(kept.crops.tracks, held_out.tracks)
+    return StreamLabels(
+        material.window,
+        kept.take(np.flatnonzero(~validates)),
+        kept.take(np.flatnonzero(validates & objects)),
+    )
+
+
+def _of_use(
+    classes: NDArray[np.int64], background: int | None, limit: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Rows of at most ``limit`` objects, and of no more background than of objects.
+
+    Most of what is proposed on a street is background; a model that saw it as often as it is there
+    would learn to say nothing else.
+    """
+    objects = np.flatnonzero((classes >= 0) & (classes != background))
+    objects = rng.permutation(objects)[:limit]
+    others = np.flatnonzero(classes == background) if background is not None else objects[:0]
+    return np.sort(np.concatenate([objects, rng.permutation(others)[: len(objects)]]))
 
 
 def _labelled(
-    chosen: Sequence[tuple[CollectedFrame, NDArray[np.int64]]],
+    chosen: Chosen,
     crops: Sequence[NDArray[np.uint8]],
     classes: Sequence[NDArray[np.int64]],
     side: int,
@@ -115,9 +179,3 @@ def _labelled(
         tracks=np.concatenate([frame.tracks[rows] for frame, rows in chosen]),
         t_us=np.concatenate([np.full(len(rows), frame.t_us, np.int64) for frame, rows in chosen]),
     )
-
-
-def _matching(everything: LabelledPart, part: LabelledCrops) -> LabelledPart:
-    """A part of the crops with where they were: tracks are never split, so tracks say which rows."""
-    rows = np.flatnonzero(np.isin(everything.crops.tracks, part.tracks))
-    return LabelledPart(everything.crops.take(rows), everything.frames[rows], everything.boxes[rows])

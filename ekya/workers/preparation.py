@@ -20,7 +20,17 @@ from ekya.streams.crops import crop_objects
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
-from ekya.workers.labels import Item, Labels, StreamLabels, choose, items_of, label_window
+from ekya.workers.labels import (
+    LABELLED_PICTURES,
+    Chosen,
+    Item,
+    Labels,
+    StreamLabels,
+    choose,
+    choose_pictures,
+    items_of,
+    label_window,
+)
 
 HEAD_EPOCHS = 8
 """Epochs of a micro-profile of the head alone: with the features there, one costs next to nothing."""
@@ -73,21 +83,36 @@ class StreamPreparation:
         """What `label` hands to the golden model."""
         return items_of(self._chosen())
 
-    def burst(self) -> list[CollectedFrame]:
-        """What `profile_inference` looks at: a few objects of consecutive frames."""
-        frames = longest_run(self.material.burst)
-        tracks = np.unique(np.concatenate([np.zeros(0, np.int64), *(frame.tracks for frame in frames)]))
-        rng = np.random.default_rng((self.settings.seed, self.material.window))
-        followed = rng.permutation(tracks)[:BURST_OBJECTS]
-        return [of_tracks(frame, followed) for frame in frames]
-
     def burst_items(self) -> list[Item]:
-        """What `profile_inference` hands to the golden model."""
-        return [(frame.image, frame.boxes) for frame in self.burst()]
+        """What `label_burst` hands to the golden model."""
+        return [(frame.image, frame.boxes) for frame in self._asked_burst()]
+
+    def label_burst(self, scope: Scope = nullcontext) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
+        """A few objects through consecutive frames, with the class of each; empty if there are none."""
+        frames = self._asked_burst()
+        if not any(len(frame.boxes) for frame in frames):
+            return []
+        with scope():
+            classes = self.golden.label(self.burst_items())
+        named = [np.flatnonzero((of >= 0) & (of != self.golden.background)) for of in classes]
+        followed = self._followed([frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
+        burst = []
+        for frame, of, rows in zip(frames, classes, named, strict=True):
+            kept = rows[np.isin(frame.tracks[rows], followed)]
+            burst.append((of_rows(frame, kept), of[kept]))
+        return burst if len(followed) else []
 
     def label(self) -> StreamLabels:
         """Labels a sample of the window."""
-        return label_window(self.material, self._chosen(), self.golden, self.settings.side)
+        settings = self.settings
+        return label_window(
+            self.material,
+            self._chosen(),
+            self.golden,
+            settings.side,
+            settings.labels_per_window,
+            settings.seed,
+        )
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Accuracy of the serving model on the validation part; 0.0 without one."""
@@ -108,15 +133,13 @@ class StreamPreparation:
         self,
         configs: Sequence[InferenceConfig],
         frame_gpu_s: Mapping[int, float],
+        labelled: Sequence[tuple[CollectedFrame, NDArray[np.int64]]],
         scope: Scope = nullcontext,
     ) -> tuple[InferenceOption, ...]:
-        """Relative accuracy of each λ on the burst, and the share it needs (paper §3.1)."""
-        frames = self.burst()
+        """Relative accuracy of each λ on a labelled burst, and the share it needs (paper §3.1)."""
         burst: list[BurstFrame] = []
-        if any(len(frame.boxes) for frame in frames):
-            with scope():
-                labels = self.golden.label(self.burst_items())
-            crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame in frames]
+        if labelled:
+            crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame, _ in labelled]
             ends = np.cumsum([len(cut) for cut in crops])[:-1]
             answers = {}
             for resolution in sorted({config.resolution for config in configs}):
@@ -125,7 +148,7 @@ class StreamPreparation:
                 answers[resolution] = np.split(classes, ends)
             burst = [
                 BurstFrame(frame.boxes, truth, {side: of[at] for side, of in answers.items()})
-                for at, (frame, truth) in enumerate(zip(frames, labels, strict=True))
+                for at, (frame, truth) in enumerate(labelled)
             ]
         return inference_options(configs, burst, frame_gpu_s, self.settings.fps)
 
@@ -155,8 +178,24 @@ class StreamPreparation:
             scope=scope,
         )
 
-    def _chosen(self) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
-        return choose(self.material, self.settings.labels_per_window, self.settings.seed)
+    def _chosen(self) -> Chosen:
+        if self.golden.background is None:
+            return choose(self.material, self.settings.labels_per_window, self.settings.seed)
+        return choose_pictures(self.material, LABELLED_PICTURES, self.settings.seed)
+
+    def _asked_burst(self) -> list[CollectedFrame]:
+        """What the golden model is asked about in the burst: where it pays by the box, a few objects."""
+        frames = longest_run(self.material.burst)
+        if self.golden.background is not None:
+            return frames
+        followed = self._followed([frame.tracks for frame in frames])
+        return [of_rows(frame, np.flatnonzero(np.isin(frame.tracks, followed))) for frame in frames]
+
+    def _followed(self, tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """A few random ones of the objects seen in a burst."""
+        seen = np.unique(np.concatenate([np.zeros(0, np.int64), *tracks]))
+        rng = np.random.default_rng((self.settings.seed, self.material.window))
+        return rng.permutation(seen)[:BURST_OBJECTS]
 
 
 def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:
@@ -187,9 +226,8 @@ def memory_in_classes(
     return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))
 
 
-def of_tracks(frame: CollectedFrame, tracks: NDArray[np.int64]) -> CollectedFrame:
-    """The frame with only the objects of these tracks."""
-    rows = np.isin(frame.tracks, tracks)
+def of_rows(frame: CollectedFrame, rows: NDArray[np.int64]) -> CollectedFrame:
+    """The frame with only these of its objects."""
     return replace(frame, boxes=frame.boxes[rows], tracks=frame.tracks[rows])
 
 

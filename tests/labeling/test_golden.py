@@ -11,7 +11,7 @@ from ekya.labeling.classes import occurring_classes
 from ekya.labeling.detections import Detections
 from ekya.labeling.golden import GoldenSpec, detector_of, open_golden
 from ekya.labeling.golden_classifier import GoldenClassifier, imagenet_grouping
-from ekya.labeling.golden_detector import GoldenDetector
+from ekya.labeling.golden_detector import UNSURE, GoldenDetector
 from ekya.labeling.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.shipped import shipped_path
 from ekya.streams.frame import Frame
@@ -43,7 +43,7 @@ IMAGE = np.zeros((100, 200, 3), dtype=np.uint8)
 
 def test_a_golden_detector_confirms_or_says_background() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 2, 0.9), ([0, 50, 20, 90], 0, 0.8))
-    golden = GoldenDetector(("car", "person", "background"), detector)
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
     boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
     empty = np.zeros((0, 4), dtype=np.float32)
     labels = golden.label([(IMAGE, boxes), (IMAGE, empty)])
@@ -59,7 +59,16 @@ def test_a_golden_detector_confirms_or_says_background() -> None:
 @pytest.mark.parametrize("classes", [(), ("car",), ("background", "car"), ("cra", "background")])
 def test_classes_that_a_detector_cannot_label_are_refused(classes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="'classes'"):
-        GoldenDetector(classes, Scripted())
+        GoldenDetector(classes, Scripted(), 0.6)
+
+
+def test_what_a_golden_detector_half_believes_is_neither_object_nor_background() -> None:
+    half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
+    detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    (labels,) = golden.label([(IMAGE, np.array([half, kite, sure], dtype=np.float32))])
+    assert labels.tolist() == [UNSURE, golden.background, 1]
+    assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
 
 
 class Reddest(nn.Module):

@@ -5,13 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from street import material, t_us
 
-from ekya.workers.labels import LABELLED_TRACKS, choose, items_of, label_window
+from ekya.workers.labels import LABELLED_TRACKS, choose, choose_pictures, items_of, label_window
 
 SIDE = 8
 
 
 class Golden:
     """Names an object by its track: the box's left edge."""
+
+    background = None
 
     def __init__(self):
         self.asked = []
@@ -85,7 +87,7 @@ def test_every_object_has_its_chance():
 def parted(frames, limit=1000, seed=0):
     golden, found = Golden(), material(*frames)
     chosen = choose(found, limit, seed)
-    return label_window(found, chosen, golden, SIDE), chosen, golden
+    return label_window(found, chosen, golden, SIDE, limit, seed), chosen, golden
 
 
 @settings(max_examples=20)
@@ -127,3 +129,59 @@ def test_nothing_to_label_asks_nobody():
     assert golden.asked == []
     assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
     assert labels.training.boxes.shape == (0, 4)
+
+
+class Detector:
+    """Knows tracks below ``objects`` by name, is unsure of the next, and calls the rest background."""
+
+    background = 5
+
+    def __init__(self, objects):
+        self.objects = objects
+
+    def label(self, items):
+        return [self._names(boxes[:, 0].astype(np.int64)) for _, boxes in items]
+
+    def _names(self, tracks):
+        named = np.where(tracks < self.objects, tracks % 3, self.background)
+        return np.where(tracks == self.objects, -1, named)
+
+
+def detected(frames, objects, limit=1000, pictures=1000, seed=0):
+    found = material(*frames)
+    return label_window(found, choose_pictures(found, pictures, seed), Detector(objects), SIDE, limit, seed)
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
+def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures, seed):
+    found = material(*frames)
+    chosen = choose_pictures(found, pictures, seed)
+    drawn = {track for _, track in places(choose(found, 1000, seed))}
+    assert len(chosen) <= pictures
+    for frame, rows in chosen:
+        assert frame.tracks[rows].tolist() == [track for track in frame.tracks if track in drawn]
+
+
+@settings(max_examples=40)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(1, 20), st.integers(0, 5))
+def test_background_trains_at_most_as_often_as_objects_and_never_validates(frames, objects, limit, seed):
+    labels = detected(frames, objects, limit, seed=seed)
+    training, validation = labels.training.crops, labels.validation.crops
+    background = int((training.classes == Detector.background).sum())
+    named = len(training) - background + len(validation)
+    assert background <= named <= limit
+    assert not np.any(validation.classes == Detector.background)
+    assert not set(training.tracks) & set(validation.tracks)
+    assert objects not in {*training.tracks.tolist(), *validation.tracks.tolist()}, "it is unsure of this one"
+
+
+def test_a_street_without_objects_teaches_nothing():
+    labels = detected([[8, 9, 10, 11]] * 6, objects=2)
+    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+
+
+def test_objects_validate_although_nearly_everything_is_background():
+    labels = detected([list(range(40))] * 6, objects=6)
+    assert len(labels.validation.crops) > 0
+    assert set(labels.training.crops.classes.tolist()) > {Detector.background}

@@ -135,6 +135,12 @@ def test_a_frame_costs_its_objects_and_its_proposer():
     assert CARD.frame_gpu_s(0, 16, 5_000_000_000) == 5.0
 
 
+def test_a_detector_labels_at_its_own_rate():
+    card = replace(CARD, golden_ops_per_s=4e9)
+    assert card.labelling_gpu_s(8_000_000_000, detector=False) == 2.0
+    assert card.labelling_gpu_s(8_000_000_000, detector=True) == 8.0
+
+
 def test_a_card_is_read_as_it_was_written(tmp_path):
     CARD.save(tmp_path / "card.json")
     assert load_card(tmp_path / "card.json") == CARD
