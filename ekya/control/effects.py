@@ -42,7 +42,9 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
         case cmd.SetAside():
             stream = state.stream(command.stream)
             return state.with_stream(replace(stream, set_aside=command.reason, job=None))
-        case cmd.EndPreparation() | cmd.RestartWorker():
+        case cmd.EndPreparation():
+            return replace(state, preparing=False)
+        case cmd.RestartWorker():
             return state
 
 

@@ -28,6 +28,9 @@ ESTIMATE_CHANGE = 0.02
 ESTIMATE_EVERY_EPOCHS = 2
 """How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
 
+NOTHING_RIGHT = 1e-9
+"""Weights below this accuracy have shown nothing."""
+
 _GONE = (*OVER, Status.LOST)
 
 
@@ -193,6 +196,8 @@ def _answers(
             if job is not None and job.job == event.job:
                 yield from _serve_if_better(before.stream(event.stream), job)
         case ev.WindowClosed():
+            if before.preparing:
+                yield cmd.EndPreparation(event.index)
             for stream in before.streams:
                 if stream.job is not None:
                     yield from _serve_if_better(stream, stream.job)
@@ -213,8 +218,11 @@ def _answers(
 
 
 def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Command]:
-    """The best weights of a job that is over, unless they serve already or are worse than what serves."""
-    if job.best_epoch > job.served_epoch and job.best_accuracy >= (stream.accuracy or 0.0):
+    """The best weights of a job that is over, unless they serve already or are worse than what serves.
+
+    Weights that get nothing right are no better than what serves, even where that gets nothing right.
+    """
+    if job.best_epoch > job.served_epoch and job.best_accuracy >= max(stream.accuracy or 0.0, NOTHING_RIGHT):
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
 
 

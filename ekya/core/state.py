@@ -53,10 +53,12 @@ class RetrainJob:
 
     @property
     def best_epoch(self) -> int:
-        """The first epoch with the best validation accuracy; 0 before the first epoch."""
-        if not self.accuracies:
-            return 0
-        return self.accuracies.index(max(self.accuracies)) + 1
+        """The last epoch with the best validation accuracy; 0 before the first epoch.
+
+        Validation parts are small and ties frequent; of weights that measure alike, the better trained.
+        """
+        best = [epoch for epoch, accuracy in enumerate(self.accuracies, 1) if accuracy == self.best_accuracy]
+        return max(best, default=0)
 
     @property
     def best_accuracy(self) -> float:

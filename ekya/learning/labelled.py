@@ -71,23 +71,44 @@ def split_by_track_and_time(
 ) -> tuple[LabelledCrops, LabelledCrops]:
     """Part labels into training and validation by track and time, never by crop (DESIGN §4).
 
-    A track is wholly on one side, so no object is validated with a picture of itself in training.
-    Validation gets the tracks that were born last, until it holds ``validation_fraction`` of the
-    crops as nearly as whole tracks allow; with two tracks or more each side gets at least one, with
-    one track everything trains.
+    A track is wholly on one side, so no object is validated with a picture of itself in training. Of
+    each class the tracks that were born last validate, until they hold ``validation_fraction`` of its
+    crops as nearly as whole tracks allow, one at least; so what is measured is what was seen, and not
+    whatever happened to come last. A class of one track trains. Where every class has one track only,
+    classes are not told apart; one track alone trains.
 
     Returns:
         Training and validation, each in the order of ``labelled``.
     """
     tracks, track_of = np.unique(labelled.tracks, return_inverse=True)
-    if len(tracks) < 2:
-        nothing = np.zeros(0, np.int64)
-        return labelled, labelled.take(nothing)
+    crops_of = np.bincount(track_of, minlength=len(tracks))
     born_us = np.full(len(tracks), np.iinfo(np.int64).max)
     np.minimum.at(born_us, track_of, labelled.t_us)
-    youngest_first = np.lexsort((tracks, born_us))[::-1]
-    held = np.cumsum(np.bincount(track_of)[youngest_first])
-    # The number of whole tracks whose crops come nearest to the fraction.
-    count = 1 + int(np.argmin(np.abs(held[:-1] - validation_fraction * len(labelled))))
-    validates = np.isin(track_of, youngest_first[:count])
+    class_of = _class_of_tracks(labelled.classes, track_of, len(tracks))
+    groups = [np.flatnonzero(class_of == index) for index in np.unique(class_of)]
+    if all(len(group) < 2 for group in groups):
+        groups = [np.arange(len(tracks))]
+    held_out = [_youngest(group, born_us, crops_of, validation_fraction) for group in groups]
+    validates = np.isin(track_of, np.concatenate([np.zeros(0, np.int64), *held_out]))
     return labelled.take(np.flatnonzero(~validates)), labelled.take(np.flatnonzero(validates))
+
+
+def _class_of_tracks(
+    classes: NDArray[np.int64], track_of: NDArray[np.int64], tracks: int
+) -> NDArray[np.int64]:
+    """The class that most crops of a track have; a golden model may not call an object the same always."""
+    votes = np.zeros((tracks, int(classes.max(initial=-1)) + 1), np.int64)
+    np.add.at(votes, (track_of, classes), 1)
+    return votes.argmax(axis=1) if votes.size else np.zeros(0, np.int64)
+
+
+def _youngest(
+    group: NDArray[np.int64], born_us: NDArray[np.int64], crops_of: NDArray[np.int64], fraction: float
+) -> NDArray[np.int64]:
+    """Of these tracks the last born, as many as come nearest to this part of their crops."""
+    if len(group) < 2:
+        return group[:0]
+    youngest_first = group[np.lexsort((group, born_us[group]))[::-1]]
+    held = np.cumsum(crops_of[youngest_first])
+    count = 1 + int(np.argmin(np.abs(held[:-1] - fraction * held[-1])))
+    return youngest_first[:count]

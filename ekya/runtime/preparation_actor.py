@@ -3,22 +3,22 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import cv2
 import torch
 
-from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.commands import BeginPreparation
+from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, PreparationEnded, ProfileReady
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.profile import Family
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
-from ekya.profiling.pruning import in_need
+from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
 from ekya.setup import fleet_classes
@@ -45,7 +45,7 @@ class _Preparation:
     handed_in: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
-    accuracy: dict[StreamId, float] = field(default_factory=dict)
+    labelled: dict[StreamId, Labelled] = field(default_factory=dict)
 
 
 class PreparationActor:
@@ -141,28 +141,19 @@ class PreparationActor:
         self._mailbox.put(PreparationEnded(self._clock.now_us(), preparation.command.window))
 
     def _prepare(self, preparation: _Preparation) -> None:
-        for stream, step in self._steps(preparation):
+        for step in preparation_steps(preparation.command.streams, preparation.labelled):
             try:
-                step()
+                match step:
+                    case LabelStep():
+                        self._label(preparation, step.stream)
+                    case InferenceStep():
+                        self._profile_inference(preparation, step.stream, step.configs)
+                    case TrialStep():
+                        self._micro_profile(preparation, step.stream, step.family)
             except _EndedError:
                 raise
             except Exception:
-                _LOG.exception("%s: a step of its preparation failed; it goes without", stream)
-
-    def _steps(self, preparation: _Preparation) -> Iterator[tuple[StreamId, Callable[[], None]]]:
-        """Labels of all streams, then λ of all, then γ of those in need, the family worth most first."""
-        for of in preparation.command.streams:
-            if self._await(preparation, of.stream):
-                yield of.stream, partial(self._label, preparation, of.stream)
-        labelled = {of.stream: of for of in preparation.command.streams if of.stream in preparation.labels}
-        for stream, of in labelled.items():
-            if of.inference:
-                yield stream, partial(self._profile_inference, preparation, of)
-        needy = [labelled[stream] for stream in in_need(preparation.accuracy)]
-        for rank in range(max((len(of.families) for of in needy), default=0)):
-            for of in needy:
-                if rank < len(of.families) and _can_train(preparation.labels[of.stream]):
-                    yield of.stream, partial(self._micro_profile, preparation, of.stream, of.families[rank])
+                _LOG.exception("%s: a step of its preparation failed; it goes without", step.stream)
 
     def _await(self, preparation: _Preparation, stream: StreamId) -> bool:
         with preparation.handed_in:
@@ -171,11 +162,15 @@ class PreparationActor:
             )
 
     def _label(self, preparation: _Preparation, stream: StreamId) -> None:
+        if not self._await(preparation, stream):
+            _LOG.warning("%s: handed in nothing to label in time", stream)
+            return
         prepared = preparation.streams[stream]
         with self._turn(preparation):
             labels = prepared.label()
             accuracy = prepared.serving_accuracy(labels)
-        preparation.labels[stream], preparation.accuracy[stream] = labels, accuracy
+        preparation.labels[stream] = labels
+        preparation.labelled[stream] = Labelled(accuracy, labels.can_train)
         self._mailbox.put(
             LabelsReady(
                 t_us=self._clock.now_us(),
@@ -189,17 +184,19 @@ class PreparationActor:
             )
         )
 
-    def _profile_inference(self, preparation: _Preparation, asked: PrepareStream) -> None:
-        prepared = preparation.streams[asked.stream]
-        typical = self._frame_gpu_s[asked.stream]
+    def _profile_inference(
+        self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]
+    ) -> None:
+        prepared = preparation.streams[stream]
+        typical = self._frame_gpu_s[stream]
         burst = prepared.label_burst(scope=lambda: self._turn(preparation))
         options = prepared.profile_inference(
-            asked.inference, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
+            configs, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
         )
         self._mailbox.put(
             InferenceProfiled(
                 self._clock.now_us(),
-                asked.stream,
+                stream,
                 preparation.command.window,
                 options,
                 _used_s(preparation),
@@ -236,7 +233,3 @@ class PreparationActor:
 def _used_s(preparation: _Preparation) -> float:
     """GPU-seconds since this was last asked."""
     return preparation.handle.measured().used_us / 1e6
-
-
-def _can_train(labels: StreamLabels) -> bool:
-    return len(labels.training.crops) > 1 and len(labels.validation.crops) > 0

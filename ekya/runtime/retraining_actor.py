@@ -166,7 +166,7 @@ class RetrainingActor:
         while not retraining.done:
             result = retraining.run_epoch()
             with self._lock:
-                if result.validation_accuracy > job.best_accuracy:
+                if result.validation_accuracy >= job.best_accuracy:
                     job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
                     job.best_model = retraining.model()
                 gpu_s = job.used_us / US_PER_S

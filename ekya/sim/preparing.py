@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.learning.operations import forward_operations
-from ekya.profiling.pruning import in_need
+from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.workers.costs import CostCard
 from ekya.workers.labels import Item, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
@@ -51,25 +51,18 @@ class EmulatedPreparation:
         self._proposer_operations = proposer_operations
         self._keep = keep
         self._labels: dict[StreamId, StreamLabels] = {}
-        self._accuracy: dict[StreamId, float] = {}
+        self._labelled: dict[StreamId, Labelled] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Labels of all streams, then λ of all, then γ of those in need, the family worth most first."""
-        asked = {of.stream: of for of in self._command.streams}
-        for stream in asked:
-            yield self._label(stream)
-        for stream, of in asked.items():
-            if of.inference:
-                yield self._profile_inference(stream, of.inference)
-        needy = [asked[stream] for stream in in_need(self._accuracy)]
-        for rank in range(max((len(of.families) for of in needy), default=0)):
-            for of in needy:
-                if rank < len(of.families) and self._can_train(of):
-                    yield self._micro_profile(of.stream, of.families[rank])
-
-    def _can_train(self, asked: PrepareStream) -> bool:
-        labels = self._labels[asked.stream]
-        return len(labels.training.crops) > 1 and len(labels.validation.crops) > 0
+        """Every step, carried out when it is asked for."""
+        for step in preparation_steps(self._command.streams, self._labelled):
+            match step:
+                case LabelStep():
+                    yield self._label(step.stream)
+                case InferenceStep():
+                    yield self._profile_inference(step.stream, step.configs)
+                case TrialStep():
+                    yield self._micro_profile(step.stream, step.family)
 
     def _label(self, stream: StreamId) -> Step:
         prepared = self._streams[stream]
@@ -79,7 +72,7 @@ class EmulatedPreparation:
         gpu_s = self._golden_gpu_s(prepared, prepared.chosen_items())
         gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
-        self._accuracy[stream] = accuracy
+        self._labelled[stream] = Labelled(accuracy, labels.can_train)
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
 
     def _golden_gpu_s(self, prepared: StreamPreparation, items: list[Item]) -> float:

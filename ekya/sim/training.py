@@ -84,7 +84,7 @@ class EmulatedRetraining:
         result = self._retraining.run_epoch()
         self._left_gpu_s = self._epoch_gpu_s
         self._gpu_s = self._prepare_gpu_s + result.epoch * self._epoch_gpu_s
-        if self.best is None or result.validation_accuracy > self.best.validation_accuracy:
+        if self.best is None or result.validation_accuracy >= self.best.validation_accuracy:
             self.best = Checkpoint(result.epoch, result.validation_accuracy, self._retraining.model())
         told: list[RetrainProgress | RetrainFinished] = [
             RetrainProgress(

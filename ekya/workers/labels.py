@@ -62,6 +62,11 @@ class StreamLabels:
     training: LabelledPart
     validation: LabelledPart
 
+    @property
+    def can_train(self) -> bool:
+        """Whether there is something to train on, and something to measure it by."""
+        return len(self.training.crops) > 1 and len(self.validation.crops) > 0
+
 
 Item = tuple[NDArray[np.uint8], NDArray[np.float32]]
 

@@ -203,6 +203,14 @@ def test_the_end_of_a_preparation_is_asked_for_once():
     assert only(cmd.EndPreparation, hand.give(116 * S, ev.PreparationEnded(116 * S, 1))) == []
 
 
+def test_a_window_that_closes_ends_its_preparation_and_begins_the_next():
+    hand = opened_1()
+    turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    assert [command.window for command in only(cmd.EndPreparation, turn)] == [1]
+    assert [command.window for command in only(cmd.BeginPreparation, turn)] == [2]
+    assert turn.commands[0] == cmd.EndPreparation(1)
+
+
 def test_a_preparation_of_an_old_window_ends_nothing():
     hand = opened_1()
     assert only(cmd.EndPreparation, hand.give(101 * S, ev.PreparationEnded(101 * S, 0))) == []

@@ -95,6 +95,13 @@ def test_labels_and_profiles_of_this_window_count():
     assert stream.inference_options[0].share_needed_milli == 250
 
 
+def test_a_window_with_nothing_to_validate_with_says_nothing_of_the_model():
+    before = in_window_2().stream(A)
+    stream = after(in_window_2(), ev.LabelsReady(21, A, 2, 50, 0, 0.0, False, 0.2))
+    assert (stream.training_crops, stream.validation_crops) == (50, 0)
+    assert stream.accuracy == before.accuracy is not None
+
+
 def test_the_end_of_this_windows_preparation():
     assert not apply(in_window_2(), ev.PreparationEnded(21, 2)).preparing
 
@@ -108,8 +115,8 @@ def test_progress_belongs_to_the_running_job():
     assert stream.accuracy == 0.6
 
 
-def test_the_first_of_two_best_epochs_is_the_best():
-    assert replace(JOB, accuracies=(0.5, 0.7, 0.7)).best_epoch == 2
+def test_of_epochs_that_measure_alike_the_last_is_the_best():
+    assert replace(JOB, accuracies=(0.5, 0.7, 0.7, 0.6)).best_epoch == 3
     assert (replace(JOB, accuracies=()).best_epoch, replace(JOB, accuracies=()).best_accuracy) == (0, 0.0)
 
 

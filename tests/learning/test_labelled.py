@@ -54,3 +54,37 @@ def test_columns_that_do_not_fit_are_refused() -> None:
 def test_concatenate_keeps_order() -> None:
     joined = concatenate([labelled_with([5], [1]), no_crops(2), labelled_with([3], [2])])
     assert joined.tracks.tolist() == [5, 3]
+
+
+def of_classes(*rows: tuple[int, int, int]) -> LabelledCrops:
+    """Crops by (class, track, time)."""
+    labelled = labelled_with([track for _, track, _ in rows], [time for _, _, time in rows])
+    return LabelledCrops(
+        labelled.crops, np.array([index for index, _, _ in rows], np.int64), labelled.tracks, labelled.t_us
+    )
+
+
+def test_every_class_is_measured_whatever_came_last() -> None:
+    """Cars come first and a bus last; parted without regard to classes, buses alone would validate."""
+    cars = [(1, track, track) for track in range(20)]
+    buses = [(3, 100 + track, 50 + track) for track in range(5)]
+    training, validation = split_by_track_and_time(of_classes(*cars, *buses))
+    assert np.bincount(training.classes).tolist() == [0, 16, 0, 4]
+    assert validation.tracks.tolist() == [16, 17, 18, 19, 104]
+
+
+def test_a_class_of_one_track_trains() -> None:
+    training, validation = split_by_track_and_time(of_classes((0, 1, 0), (0, 2, 1), (4, 3, 2), (4, 3, 3)))
+    assert (training.tracks.tolist(), validation.tracks.tolist()) == ([1, 3, 3], [2])
+
+
+def test_where_every_class_has_one_track_the_youngest_validates() -> None:
+    training, validation = split_by_track_and_time(of_classes((0, 1, 0), (4, 3, 2), (2, 7, 1)))
+    assert (sorted(training.tracks), validation.tracks.tolist()) == ([1, 7], [3])
+
+
+def test_a_track_has_the_class_that_most_of_its_crops_have() -> None:
+    rows = [(0, 1, 0), (0, 2, 1), (0, 3, 2), (5, 3, 3), (0, 3, 4)]
+    _, validation = split_by_track_and_time(of_classes(*rows))
+    assert validation.tracks.tolist() in ([2], [3, 3, 3])
+    assert set(validation.tracks) == {3}
