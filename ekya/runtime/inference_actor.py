@@ -27,7 +27,7 @@ from ekya.workers.inference import Classifier, InferenceWorker
 from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
 from ekya.workers.record import FrameRecord
 
-MEASURE_EVERY_S = 2.0
+MEASURE_EVERY_S = 5.0
 _POLL_S = 0.05
 _FLUSH_EVERY_S = 1.0
 

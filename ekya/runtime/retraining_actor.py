@@ -30,7 +30,7 @@ from ekya.setup import fleet_classes, stream_setup
 from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import in_classes, memory_in_classes, outputs_of
 
-MEASURE_EVERY_S = 2.0
+MEASURE_EVERY_S = 5.0
 
 
 class _StoppedError(Exception):
