@@ -11,9 +11,8 @@ def worth_serving(
     """Whether gain x remaining time exceeds what the delay costs.
 
     A checkpoint brings (its accuracy - what serves now) until the retraining's own end, or the
-    window's. Taking it stands the retraining and its inference still for ``checkpoint_delay_us``,
-    which costs at most the accuracy that is expected at the end for as long. Both sides are
-    accuracy x microseconds.
+    window's. Taking it stands the retraining still for ``checkpoint_delay_us``, which costs at most the
+    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds.
     """
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False

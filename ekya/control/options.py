@@ -36,7 +36,7 @@ class LoopOptions:
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
         preparation_share_milli: held by labelling and profiling while they last.
         preparation_us: the longest that they may take.
-        checkpoint_delay_us: how long a retraining and its inference stand still for a checkpoint.
+        checkpoint_delay_us: how long a retraining stands still for a checkpoint.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
         training_speed: speed of a retraining at a share.

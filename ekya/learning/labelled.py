@@ -112,3 +112,26 @@ def _youngest(
     held = np.cumsum(crops_of[youngest_first])
     count = 1 + int(np.argmin(np.abs(held[:-1] - fraction * held[-1])))
     return youngest_first[:count]
+
+
+def class_mix_weights(training: NDArray[np.int64], validation: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How much each validation crop counts, so that classes count as often as they were seen.
+
+    Whole tracks validate, so of a rare class half the crops may be in the validation part, and of a
+    common one a tenth; the plain mean would then be the rare one's accuracy.
+
+    Args:
+        training: (N,) classes of the training part.
+        validation: (M,) classes of the validation part.
+
+    Returns:
+        (M,) positive, of mean 1: crops of the class in both parts over those in the validation part.
+    """
+    if not len(validation):
+        return np.zeros(0)
+    count = 1 + max(int(training.max(initial=-1)), int(validation.max()))
+    held = np.bincount(validation, minlength=count)
+    seen = held + np.bincount(training[training >= 0], minlength=count)
+    weights = seen[validation] / held[validation]
+    mixed: NDArray[np.float64] = weights / weights.mean()
+    return mixed

@@ -66,14 +66,17 @@ def resized(images: Tensor, resolution: int) -> Tensor:
     )
 
 
-def accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:
+def accuracy(
+    model: EdgeModel | Classifies, labelled: LabelledCrops, weights: NDArray[np.float64] | None = None
+) -> float:
     """Part of the crops, at their own size, that get their label's class; 0.0 for no crops.
 
-    A label that the model does not know counts as wrong.
+    A label that the model does not know counts as wrong. ``weights`` (N,) says how much each crop counts;
+    None is all alike.
     """
     if len(labelled) == 0:
         return 0.0
-    return float(np.mean(_right(model, labelled)))
+    return float(np.average(_right(model, labelled), weights=weights))
 
 
 def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:

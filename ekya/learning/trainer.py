@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, pool, to_input
-from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
+from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import FORWARD_BATCH
 
@@ -112,6 +112,7 @@ class Retraining:
         self._fresh = fraction_of_tracks(training, config.data_fraction, seed)
         self._replay = _usable_exemplars(memory, validation)
         self._validation = validation
+        self._weights = class_mix_weights(training.classes, validation.classes)
 
     @property
     def architecture(self) -> str:
@@ -248,7 +249,7 @@ class Retraining:
             return 0.0
         self._suffix.eval()
         answers = self._in_batches(self._suffix, self._validation_inputs).argmax(dim=1).cpu().numpy()
-        return float(np.mean(answers == self._validation.classes))
+        return float(np.average(answers == self._validation.classes, weights=self._weights))
 
     def _through_prefix(self, labelled: LabelledCrops) -> Tensor:
         return self._in_batches(self._prefix, to_input(labelled.crops, self._device))

@@ -12,6 +12,11 @@ from ekya.profiling.history import ProfileHistory
 
 EMPTY_HISTORY = ProfileHistory()
 
+DATA_EXPONENT = 0.35
+"""How fast the error falls with the number of labels: error ~ labels^-0.35, as learning curves of deep
+networks do at their steepest. A curve knows how often crops were seen, and not how many different ones
+there were: without this, half of the labels seen twice would be as good as all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class BiasCorrection:
@@ -64,7 +69,8 @@ def options(
     """What each γ would give on the whole training part; γ whose family was not profiled are left out.
 
     GPU-seconds are the measured ones for one epoch on the subset, scaled by crops and epochs; the
-    preparation is scaled by crops. The accuracy is the family's curve at the crops that γ sees.
+    preparation is scaled by crops. The accuracy is the family's curve at the crops that γ sees, with
+    the error that γ's part of the labels leaves (``DATA_EXPONENT``).
 
     Args:
         curves: micro-profiles, at most one a family.
@@ -106,7 +112,8 @@ def options(
             continue
         crops = crops_used(config, training_crops)
         curve = measured[family]
-        accuracy = fitted[family].accuracy_at(config.epochs * crops) + bias.of(family)
+        error = 1.0 - fitted[family].accuracy_at(config.epochs * crops)
+        accuracy = 1.0 - error * config.data_fraction**-DATA_EXPONENT + bias.of(family)
         scale = crops / curve.subset_crops
         found.append(
             RetrainOption(

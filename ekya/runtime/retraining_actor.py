@@ -119,11 +119,13 @@ class RetrainingActor:
             accuracy = 0.0 if running is None else running.best_accuracy
         if best is None:
             raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
+        weights = to_bytes(best)
+        # Inference waits for the weights and nobody for the file.
         path = self._orders.common.folder.model(self._stream.id, version)
         saver = threading.Thread(target=save_model, args=(best, path), kwargs={"half": True}, name="saver")
         saver.start()
         self._savers.append(saver)
-        return to_bytes(best), accuracy
+        return weights, accuracy
 
     def end(self) -> None:
         """Returns when all weights are on disk."""

@@ -57,7 +57,8 @@ class EmulatedExecutor:
         golden: labels samples.
         card: what everything costs.
         proposer_operations: counted operations of finding the objects of one frame.
-        checkpoint_delay_us: how long taking a checkpoint holds a retraining and its inference up.
+        checkpoint_delay_us: how long taking a checkpoint holds a retraining up. Inference goes on
+            meanwhile: weights are made ready beside those that serve.
     """
 
     def __init__(
@@ -271,14 +272,12 @@ class EmulatedExecutor:
         retraining = camera.retraining
         if retraining is None or retraining.job != command.job or retraining.best is None:
             return
-        running = retraining.due_us is not None
-        stall_us = self._checkpoint_delay_us if running else 0
-        if running:
-            retraining.delay(stall_us)
+        if retraining.due_us is not None:
+            retraining.delay(self._checkpoint_delay_us)
         best = retraining.best
         camera.version = ModelVersion(camera.version + 1)
         camera.model = best.model
-        camera.inference.swap(best.model, camera.version, self._now_us, stall_us)
+        camera.inference.swap(best.model, camera.version, self._now_us)
         camera.models.add_model(
             camera.version,
             best.model,
@@ -294,7 +293,7 @@ class EmulatedExecutor:
                 camera.version,
                 command.job,
                 best.validation_accuracy,
-                stall_us,
+                stall_us=0,
             )
         )
 

@@ -86,13 +86,11 @@ class EmulatedStream:
             self._busy_until_us = max(self._busy_until_us, now_us)
         self._config, self._share_milli = config, share_milli
 
-    def swap(self, model: EdgeModel, version: ModelVersion, now_us: int, stall_us: int) -> None:
-        """Other weights from the next frame on. ``stall_us``: how long no frame can be looked at."""
+    def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
+        """Other weights from the next frame on."""
         self.advance(now_us)
         self._classify()
         self._worker.swap(model, version)
-        if stall_us:
-            self._busy_until_us = max(self._busy_until_us, now_us) + stall_us
 
     def used_gpu_s(self) -> float:
         """GPU-seconds spent since this was last asked."""

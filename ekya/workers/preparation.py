@@ -11,7 +11,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops
+from ekya.learning.labelled import LabelledCrops, class_mix_weights
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile
 from ekya.learning.predictor import accuracy
@@ -119,8 +119,11 @@ class StreamPreparation:
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Accuracy of the serving model on the validation part; 0.0 without one."""
+        training, validation = labels.training.crops, labels.validation.crops
         return accuracy(
-            Classifier(self.model, self.settings.classes, self.settings.device), labels.validation.crops
+            Classifier(self.model, self.settings.classes, self.settings.device),
+            validation,
+            class_mix_weights(training.classes, validation.classes),
         )
 
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:

@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.learning.labelled import LabelledCrops, concatenate, no_crops, split_by_track_and_time
+from ekya.learning.labelled import (
+    LabelledCrops,
+    class_mix_weights,
+    concatenate,
+    no_crops,
+    split_by_track_and_time,
+)
 
 
 def labelled_with(tracks: list[int], times: list[int]) -> LabelledCrops:
@@ -88,3 +94,22 @@ def test_a_track_has_the_class_that_most_of_its_crops_have() -> None:
     _, validation = split_by_track_and_time(of_classes(*rows))
     assert validation.tracks.tolist() in ([2], [3, 3, 3])
     assert set(validation.tracks) == {3}
+
+
+def test_classes_count_as_often_as_they_were_seen() -> None:
+    """Nine of ten cars train and one of two buses: unweighted, buses would be half of the measure."""
+    training, validation = np.array([1] * 9 + [3]), np.array([1, 3])
+    assert class_mix_weights(training, validation).tolist() == [10 / 6, 2 / 6]
+    assert class_mix_weights(np.array([1, 1, 5]), np.array([1, 1])).tolist() == [1.0, 1.0]
+    assert class_mix_weights(np.array([-1, 0]), np.zeros(0, np.int64)).tolist() == []
+
+
+@given(st.lists(st.integers(-1, 5), max_size=40), st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_weights_restore_the_mix_of_the_classes_that_validate(seen: list[int], held: list[int]) -> None:
+    training, validation = np.array(seen, np.int64), np.array(held, np.int64)
+    weights = class_mix_weights(training, validation)
+    assert weights.mean() == pytest.approx(1.0)
+    everything = [index for index in (*seen, *held) if index in set(held)]
+    for index in set(held):
+        share = weights[validation == index].sum() / weights.sum()
+        assert share == pytest.approx(everything.count(index) / len(everything))

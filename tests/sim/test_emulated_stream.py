@@ -224,18 +224,8 @@ def test_another_lambda_holds_from_its_moment_on():
 def test_new_weights_answer_from_the_next_look_on():
     stream, _ = camera(10)
     stream.configure(EVERY, 1000, 0)
-    stream.swap(None, ModelVersion(1), 5 * PERIOD_US + 1, 0)
+    stream.swap(None, ModelVersion(1), 5 * PERIOD_US + 1)
     assert [row.model_version for row in rows_after(stream, 10)] == [0] * 6 + [1] * 4
-
-
-def test_a_stall_holds_the_next_look_up():
-    """Frame 5 is being looked at until 5.6 frames; the stall of two more frames leaves 6 out."""
-    stream, _ = camera(12)
-    stream.configure(EVERY, 1000, 0)
-    stream.swap(None, ModelVersion(1), 5 * PERIOD_US + 1, 2 * PERIOD_US)
-    rows = rows_after(stream, 12)
-    assert analysed(rows) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
-    assert len(rows) == 12
 
 
 def test_boxes_that_must_be_found_are_found_once_and_charged():
