@@ -30,8 +30,13 @@ def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOpt
 
 
 def gpu_s_left(job: RetrainJob) -> float:
-    """GPU-seconds that a retraining still needs: by its own pace once it has one."""
+    """GPU-seconds that a retraining still needs: by its own pace once it has one.
+
+    The first epoch shows no pace: all that prepares a retraining is in it, and of one that trains the head
+    alone that is nearly everything.
+    """
     done = len(job.accuracies)
-    if done == 0:
+    if done < 2:
         return max(job.expected_gpu_s - job.gpu_s, 0.0)
-    return job.gpu_s / done * (job.config.epochs - done)
+    pace = (job.gpu_s - job.first_epoch_gpu_s) / (done - 1)
+    return pace * (job.config.epochs - done)

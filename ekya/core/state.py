@@ -37,6 +37,7 @@ class RetrainJob:
         expected_accuracy: what is expected of it by now.
         accuracies: validation accuracy after each epoch so far.
         gpu_s: GPU-seconds used so far.
+        first_epoch_gpu_s: GPU-seconds used by the end of the first epoch; what prepares it is in there.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
     """
 
@@ -49,6 +50,7 @@ class RetrainJob:
     expected_gpu_s: float
     accuracies: tuple[float, ...] = ()
     gpu_s: float = 0.0
+    first_epoch_gpu_s: float = 0.0
     served_epoch: int = 0
 
     @property
@@ -245,7 +247,9 @@ def _apply_to_job(
     match event:
         case ev.RetrainProgress():
             accuracies = (*job.accuracies, event.validation_accuracy)
-            return replace(stream, job=replace(job, accuracies=accuracies, gpu_s=event.gpu_s))
+            first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
+            going_on = replace(job, accuracies=accuracies, gpu_s=event.gpu_s, first_epoch_gpu_s=first)
+            return replace(stream, job=going_on)
         case ev.RetrainFinished():
             # Weights that are not worse are about to serve, and the plan made now must know it.
             accuracy = max(stream.accuracy or 0.0, job.best_accuracy)

@@ -18,7 +18,18 @@ def job(accuracies=(0.6,), share_milli=500, gpu_s=None, **changes):
     """LONG has 10 epochs; each has taken one GPU-second so far."""
     spent = float(len(accuracies)) if gpu_s is None else gpu_s
     return replace(
-        RetrainJob(JobId(1), LONG, 1, share_milli, 0.8, 0.8, 20.0, accuracies=accuracies, gpu_s=spent),
+        RetrainJob(
+            JobId(1),
+            LONG,
+            1,
+            share_milli,
+            0.8,
+            0.8,
+            10.0,
+            accuracies=accuracies,
+            gpu_s=spent,
+            first_epoch_gpu_s=1.0,
+        ),
         **changes,
     )
 
@@ -91,7 +102,15 @@ def test_less_delay_and_more_time_never_hurt(best, now, delay_a, delay_b, at_a, 
 
 
 def test_gpu_seconds_left_by_its_own_pace():
-    assert gpu_s_left(job(accuracies=(), gpu_s=4.0)) == 16.0
+    assert gpu_s_left(job(accuracies=(), gpu_s=4.0)) == 6.0
     assert gpu_s_left(job(accuracies=(), gpu_s=25.0)) == 0.0
-    assert gpu_s_left(job(accuracies=(0.5, 0.6), gpu_s=6.0)) == 24.0
+    assert gpu_s_left(job(accuracies=(0.5,), gpu_s=4.0)) == 6.0, "as it was profiled: no pace yet"
+    assert gpu_s_left(job(accuracies=(0.5, 0.6), gpu_s=4.0)) == 24.0
     assert gpu_s_left(job(accuracies=(0.5,) * 10, gpu_s=6.0)) == 0.0
+
+
+def test_a_quick_retraining_with_a_long_preparation_is_nearly_done_after_its_first_epoch():
+    """The head alone: nine tenths of its time go into what is prepared, and no checkpoint is worth it."""
+    head_only = job(accuracies=(0.6,), gpu_s=0.9, expected_gpu_s=1.0, first_epoch_gpu_s=0.9)
+    assert gpu_s_left(head_only) == pytest.approx(0.1)
+    assert not worth(head_only, delay_us=S // 4)
