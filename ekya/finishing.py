@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ekya.journal import read_journal
 from ekya.labeling.golden import GoldenModel, open_golden
 from ekya.labeling.golden_detector import BACKGROUND
 from ekya.measuring.accuracy import StreamScore, score_stream
-from ekya.measuring.summary import HostFacts, RunFacts, StreamFacts, build_summary
+from ekya.measuring.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 from ekya.measuring.timeline import Curve, RunTimeline, StreamCurves
 from ekya.measuring.turns import Told, outcomes, profile_records, tell
 from ekya.reference import write_reference
@@ -48,11 +49,9 @@ class Finished:
 
     Attributes:
         summary: as ``summary.json``.
-        without_retraining: mean accuracy by stream of the base model on the sampled frames.
     """
 
     summary: dict[str, Any]
-    without_retraining: Mapping[StreamId, float | None]
 
 
 def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
@@ -67,12 +66,15 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
     _complete_references(folder, fleet, told)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
-    without = {stream: score.accuracy for stream, score in shadows.items()}
-    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, without)
+    sampled = {
+        stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
+        for stream, shadow in shadows.items()
+    }
+    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, sampled)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_records(told))
     _draw(folder, fleet, summary, told, scores, shadows, options.capacity_milli)
-    return Finished(summary, without)
+    return Finished(summary)
 
 
 def dump_summary(summary: Mapping[str, Any]) -> str:
@@ -88,7 +90,7 @@ def summarise(
     turns: list[TurnRecord],
     told: Told,
     scores: Scores,
-    without_retraining: Mapping[StreamId, float | None],
+    sampled: Mapping[StreamId, SampledAccuracy],
 ) -> dict[str, Any]:
     """The summary of a run from its turns and its scores."""
     with StateStore(folder.state) as store:
@@ -107,7 +109,7 @@ def summarise(
         labelling_gpu_s=told.labelling_gpu_s,
         host=_host_facts(end, told),
     )
-    return build_summary(facts, outcomes(turns, told), scores, without_retraining)
+    return build_summary(facts, outcomes(turns, told), scores, sampled)
 
 
 def score_run(
@@ -128,20 +130,31 @@ def score_run(
     return scores
 
 
-def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, StreamScore]:
-    """What the base model would have scored, on the sampled frames only."""
-    scores = {}
+@dataclass(frozen=True, slots=True, eq=False)
+class Shadow:
+    """One stream on the sampled frames only: what the base model would have scored, and what was served."""
+
+    base: StreamScore
+    served: StreamScore
+
+
+def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shadow]:
+    """Both scores of every stream."""
+    shadows = {}
     for stream in fleet.streams:
-        answers = read_predictions(folder.without_retraining(stream.id))
-        scores[stream.id] = score_stream(
-            answers,
-            _only_frames(read_reference(folder.reference(stream.id)), answers.frame),
-            labelled_in(folder, stream.id),
+        base = read_predictions(folder.without_retraining(stream.id))
+        served = read_predictions(folder.predictions(stream.id))
+        reference = _only_frames(read_reference(folder.reference(stream.id)), base.frame)
+        score = partial(
+            score_stream,
+            reference=reference,
+            labelled=labelled_in(folder, stream.id),
             decoded=0,
             class_count=len(fleet_classes(fleet)),
             background=_background(fleet),
         )
-    return scores
+        shadows[stream.id] = Shadow(score(base), score(served))
+    return shadows
 
 
 def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
@@ -167,13 +180,14 @@ def _draw(
     summary: dict[str, Any],
     told: Told,
     scores: Scores,
-    shadows: Scores,
+    shadows: Mapping[StreamId, Shadow],
     capacity_milli: int,
 ) -> None:
     timeline = RunTimeline(
         windows=told.windows,
         streams=tuple(
-            StreamCurves(stream, _curve(score), _curve(shadows[stream])) for stream, score in scores.items()
+            StreamCurves(stream, _curve(score), _curve(shadows[stream].base))
+            for stream, score in scores.items()
         ),
         shares=told.shares,
         retrainings=told.spans,

@@ -32,6 +32,7 @@ SUMMARY = {
             "mean_accuracy": 0.8,
             "balanced_accuracy": 0.7,
             "without_retraining": 0.6,
+            "gain": 0.2,
             "set_aside": None,
             "windows": [WINDOW],
         }

@@ -99,11 +99,29 @@ class RunFacts:
     host: HostFacts = field(default_factory=HostFacts)
 
 
+@dataclass(frozen=True, slots=True)
+class SampledAccuracy:
+    """Accuracies on the same frames, those that were sampled for labelling.
+
+    Attributes:
+        base: of the base model, every frame analysed.
+        served: of what was really answered, skipped frames included.
+    """
+
+    base: float | None
+    served: float | None
+
+    @property
+    def gain(self) -> float | None:
+        """What serving has over the base model."""
+        return None if self.base is None or self.served is None else self.served - self.base
+
+
 def build_summary(
     facts: RunFacts,
     outcomes: Sequence[WindowOutcome],
     scores: Mapping[StreamId, StreamScore],
-    without_retraining: Mapping[StreamId, float | None],
+    sampled: Mapping[StreamId, SampledAccuracy],
 ) -> dict[str, Any]:
     """The summary as JSON values. The same input gives the same bytes when it is dumped.
 
@@ -111,8 +129,7 @@ def build_summary(
         facts: of the run.
         outcomes: in any order; a window without one is not listed and does not count.
         scores: of every stream in ``facts``.
-        without_retraining: accuracy of the base model on the sampled frames, for the streams of which
-            it is known.
+        sampled: what the sampled frames say, for the streams of which it is known.
 
     Raises:
         KeyError: a stream has no score.
@@ -135,7 +152,10 @@ def build_summary(
         "balanced_accuracy": _rounded(mean_or_none(balanced)),
         "streams": {
             stream.stream: _stream(
-                stream, own[stream.stream], scores[stream.stream], without_retraining.get(stream.stream)
+                stream,
+                own[stream.stream],
+                scores[stream.stream],
+                sampled.get(stream.stream, SampledAccuracy(None, None)),
             )
             for stream in ordered
         },
@@ -167,13 +187,14 @@ def _stream(
     facts: StreamFacts,
     outcomes: Sequence[WindowOutcome],
     score: StreamScore,
-    without_retraining: float | None,
+    sampled: SampledAccuracy,
 ) -> dict[str, Any]:
     windows = {window.index: window for window in score.windows}
     return {
         "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
         "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
-        "without_retraining": _rounded(without_retraining),
+        "without_retraining": _rounded(sampled.base),
+        "gain": _rounded(sampled.gain),
         "false_alarm_share": _rounded(score.false_alarm_share),
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,

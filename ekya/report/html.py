@@ -74,7 +74,7 @@ def render_report(
         share=words.share,
         gamma=words.gamma,
         inference=words.inference,
-        gain=words.gain,
+        points=words.points,
         png=_inlined,
         number=_number,
     )

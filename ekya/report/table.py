@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ekya.report.words import gain, mean_share, percent, share
+from ekya.report.words import mean_share, percent, points, share
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
@@ -27,23 +27,19 @@ def run_table(summary: Mapping[str, Any]) -> Table:
             percent(values["mean_accuracy"]),
             percent(values["balanced_accuracy"]),
             percent(values["without_retraining"]),
-            gain(values["mean_accuracy"], values["without_retraining"]),
+            points(values["gain"]),
             str(sum(window["retrained"] for window in windows)),
             share(round(mean_share(windows, "retrain_share_milli"))),
             share(round(mean_share(windows, "inference_share_milli"))),
         )
     table.add_section()
-    known = [values["without_retraining"] for values in summary["streams"].values()]
-    values_known = [value for value in known if value is not None]
-    # A mean over some of the streams only would not be comparable with the mean beside it.
-    mean_without = sum(values_known) / len(known) if known and len(values_known) == len(known) else None
     all_windows = [values["windows"] for values in summary["streams"].values()]
     table.add_row(
         "all",
         percent(summary["mean_accuracy"]),
         percent(summary["balanced_accuracy"]),
-        percent(mean_without),
-        gain(summary["mean_accuracy"], mean_without),
+        percent(_mean(summary, "without_retraining")),
+        points(_mean(summary, "gain")),
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
         share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
         share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
@@ -56,6 +52,13 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def _mean(summary: Mapping[str, Any], name: str) -> float | None:
+    """Over all streams; over some of them only it would not be comparable with the means beside it."""
+    values = [stream[name] for stream in summary["streams"].values()]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:

@@ -34,8 +34,6 @@ def mean_share(windows: list[dict[str, Any]], field: str) -> float:
     return sum(window[field] for window in windows) / len(windows) if windows else 0.0
 
 
-def gain(with_retraining: float | None, without: float | None) -> str:
-    """Difference in points: ``+12.3``."""
-    if with_retraining is None or without is None:
-        return NONE
-    return f"{100 * (with_retraining - without):+.1f}"
+def points(difference: float | None) -> str:
+    """A difference of accuracies in points: ``+12.3``."""
+    return NONE if difference is None else f"{100 * difference:+.1f}"

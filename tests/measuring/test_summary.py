@@ -7,7 +7,14 @@ import pytest
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.measuring.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
-from ekya.measuring.summary import HostFacts, RunFacts, StreamFacts, WindowOutcome, build_summary
+from ekya.measuring.summary import (
+    HostFacts,
+    RunFacts,
+    SampledAccuracy,
+    StreamFacts,
+    WindowOutcome,
+    build_summary,
+)
 from ekya.measuring.timeline import ShareSample, mean_shares
 
 A, B = StreamId("a"), StreamId("b")
@@ -52,7 +59,7 @@ SCORES = {
     A: score_of({0: ((8, 8), (2, 0)), 1: ((0, 0), (0, 0)), 2: ((10, 4), (0, 0)), 3: ((5, 0), (0, 0))}),
     B: score_of({0: ((4, 4), (4, 4))}),
 }
-WITHOUT = {A: 0.1234567}
+WITHOUT = {A: SampledAccuracy(base=0.1234567, served=0.6234567)}
 OUTCOMES = [outcome(B, 0), outcome(A, 2), outcome(A, 1), outcome(A, 0, GAMMA)]
 
 
@@ -100,7 +107,9 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
     assert summary["streams"]["b"]["set_aside"] == "died"
     assert summary["streams"]["b"]["false_alarm_share"] == 0.25
     assert summary["streams"]["a"]["without_retraining"] == 0.123457
+    assert summary["streams"]["a"]["gain"] == 0.5
     assert summary["streams"]["b"]["without_retraining"] is None
+    assert summary["streams"]["b"]["gain"] is None
 
 
 def test_only_a_world_on_the_hosts_clock_says_how_long_new_weights_took() -> None:
