@@ -24,7 +24,7 @@ class PrepareStream:
 
 @dataclass(frozen=True, slots=True)
 class BeginPreparation:
-    """Label, profile λ and micro-profile γ, each kind for all streams before the next kind."""
+    """Label, micro-profile γ and profile λ, in the order of ``profiling.steps``."""
 
     window: int
     share_milli: int

@@ -52,10 +52,11 @@ class Labelled:
 def preparation_steps(
     streams: Sequence[PrepareStream], labelled: Mapping[StreamId, Labelled]
 ) -> Iterator[PreparationStep]:
-    """Labels of all streams, then λ of all, then γ of those in need, the family worth most first.
+    """Labels of all streams, one family of γ for those in need, λ of all, then the other families.
 
-    Whatever is unfinished when the time is up stays undone, so what every stream needs comes first, and
-    no stream has its second family tried before another has its first.
+    Whatever is unfinished when the time is up stays undone, so what is worth most comes first: without
+    labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has
+    priors. No stream has its second family tried before another has its first.
 
     Args:
         streams: what to measure of each.
@@ -64,13 +65,20 @@ def preparation_steps(
     """
     for of in streams:
         yield LabelStep(of.stream)
-    for of in streams:
-        if of.inference and of.stream in labelled:
-            yield InferenceStep(of.stream, of.inference)
     families = {of.stream: of.families for of in streams}
     accuracies = {stream: known.accuracy for stream, known in labelled.items() if known.can_train}
     needy = in_need(accuracies)
-    for rank in range(max((len(families[stream]) for stream in needy), default=0)):
-        for stream in needy:
-            if rank < len(families[stream]):
-                yield TrialStep(stream, families[stream][rank])
+    yield from _trials(needy, families, 0)
+    for of in streams:
+        if of.inference and of.stream in labelled:
+            yield InferenceStep(of.stream, of.inference)
+    for rank in range(1, max((len(families[stream]) for stream in needy), default=1)):
+        yield from _trials(needy, families, rank)
+
+
+def _trials(
+    needy: Sequence[StreamId], families: Mapping[StreamId, Sequence[Family]], rank: int
+) -> Iterator[TrialStep]:
+    for stream in needy:
+        if rank < len(families[stream]):
+            yield TrialStep(stream, families[stream][rank])

@@ -1,4 +1,4 @@
-"""Labelling and profiling on virtual time: one step after the other, each kind for all streams first."""
+"""Labelling and profiling on virtual time, one step after the other, as `profiling.steps` orders them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

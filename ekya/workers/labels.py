@@ -15,7 +15,7 @@ LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; what is labelled never counts in accuracy."""
 
 
-LABELLED_PICTURES = 24
+LABELLED_PICTURES = 12
 """Pictures of a window that a detector labels, whatever their number of objects: it pays by the picture."""
 
 

@@ -29,15 +29,15 @@ def carried_out(streams, outcomes):
     return steps
 
 
-def test_each_kind_is_done_for_all_before_the_next_and_the_worst_stream_comes_first():
+def test_what_is_worth_most_is_done_for_all_before_the_next_and_the_worst_stream_comes_first():
     steps = carried_out([asked(A), asked(B)], {A: Labelled(0.7, True), B: Labelled(0.2, True)})
     assert steps == [
         LabelStep(A),
         LabelStep(B),
-        InferenceStep(A, LAMBDAS),
-        InferenceStep(B, LAMBDAS),
         TrialStep(B, CHEAP),
         TrialStep(A, CHEAP),
+        InferenceStep(A, LAMBDAS),
+        InferenceStep(B, LAMBDAS),
         TrialStep(B, DEEP),
         TrialStep(A, DEEP),
     ]
