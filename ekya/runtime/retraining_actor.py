@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,12 +23,11 @@ from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.trainer import Retraining
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import StreamOrders
-from ekya.setup import fleet_classes, stream_setup
+from ekya.setup import stream_setup
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import in_classes, memory_in_classes, outputs_of
+from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_S = 5.0
 
@@ -65,8 +64,8 @@ class RetrainingActor:
         self._orders = orders
         fleet = orders.common.fleet
         self._stream = fleet.streams[orders.place]
-        self._classes = fleet_classes(fleet)
-        self._seed = stream_setup(fleet, orders.place, 1.0, orders.common.seed).settings.seed
+        setup = stream_setup(fleet, orders.place, 1.0, orders.common.seed)
+        self._settings = replace(setup.settings, device=orders.common.device)
         self._mailbox = Mailbox()
         self._lock = threading.Lock()
         self._job: _Job | None = None
@@ -151,16 +150,13 @@ class RetrainingActor:
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command
         start = from_bytes(weights)
-        classes = outputs_of(start, job.labels, self._classes)
-        retraining = Retraining(
+        retraining = retraining_of(
             start,
             command.config,
-            in_classes(job.labels.training.crops, classes, self._classes),
-            in_classes(job.labels.validation.crops, classes, self._classes),
-            memory=memory_in_classes(self._memory, classes, self._classes),
-            classes=classes,
-            seed=self._seed + command.window,
-            device=self._orders.common.device,
+            job.labels,
+            self._memory,
+            self._settings,
+            command.window,
             scope=lambda: self._turn(job),
         )
         retraining.prepare()

@@ -12,21 +12,15 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.trainer import Retraining
 from ekya.sim.preparing import EmulatedPreparation, Step
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import (
-    PreparationSettings,
-    StreamPreparation,
-    in_classes,
-    memory_in_classes,
-    outputs_of,
-)
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
 from ekya.workers.record import FrameRecord, ModelRecord
+from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """How often the shares that were really used are told."""
@@ -221,20 +215,12 @@ class EmulatedExecutor:
                 ev.RetrainFailed(self._now_us, command.stream, command.job, "there are no labels to train on")
             )
             return
-        fleet = camera.settings.classes
-        classes = outputs_of(camera.model, labels, fleet)
         camera.retraining = EmulatedRetraining(
             command.stream,
             command.job,
             command.window,
-            Retraining(
-                camera.model,
-                command.config,
-                in_classes(labels.training.crops, classes, fleet),
-                in_classes(labels.validation.crops, classes, fleet),
-                memory=memory_in_classes(camera.memory, classes, fleet),
-                classes=classes,
-                seed=camera.settings.seed + command.window,
+            retraining_of(
+                camera.model, command.config, labels, camera.memory, camera.settings, command.window
             ),
             self._card,
             LINEAR,

@@ -9,7 +9,14 @@ from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.learning.operations import forward_operations
-from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
+from ekya.profiling.steps import (
+    InferenceStep,
+    Labelled,
+    LabelStep,
+    PreparationStep,
+    TrialStep,
+    preparation_steps,
+)
 from ekya.workers.costs import CostCard
 from ekya.workers.labels import Item, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
@@ -56,13 +63,17 @@ class EmulatedPreparation:
     def steps(self) -> Iterator[Step]:
         """Every step, carried out when it is asked for."""
         for step in preparation_steps(self._command.streams, self._labelled):
-            match step:
-                case LabelStep():
-                    yield self._label(step.stream)
-                case InferenceStep():
-                    yield self._profile_inference(step.stream, step.configs)
-                case TrialStep():
-                    yield self._micro_profile(step.stream, step.family)
+            yield self.carry_out(step)
+
+    def carry_out(self, step: PreparationStep) -> Step:
+        """One step; a stream's labels come before its trials."""
+        match step:
+            case LabelStep():
+                return self._label(step.stream)
+            case InferenceStep():
+                return self._profile_inference(step.stream, step.configs)
+            case TrialStep():
+                return self._micro_profile(step.stream, step.family)
 
     def _label(self, stream: StreamId) -> Step:
         prepared = self._streams[stream]

@@ -38,9 +38,7 @@ class EmulatedRetraining:
         self.stream, self.job, self.window = stream, job, window
         self.config = retraining.config
         self._retraining = retraining
-        cost = retraining_cost(retraining)
-        self._prepare_gpu_s = cost.preparation / card.batch_inference_ops_per_s
-        self._epoch_gpu_s = cost.epoch / card.training_ops_per_s
+        self._prepare_gpu_s, self._epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
         self._speed = speed
         self._left_gpu_s = self._prepare_gpu_s
         self._prepared = False

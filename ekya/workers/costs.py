@@ -11,7 +11,12 @@ from ekya.core.profile import Family, family_of
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
 from ekya.learning.labelled import VALIDATION_FRACTION
-from ekya.learning.operations import epoch_operations, forward_operations, preparation_operations
+from ekya.learning.operations import (
+    RetrainingCost,
+    epoch_operations,
+    forward_operations,
+    preparation_operations,
+)
 from ekya.learning.trainer import REPLAY_RATIO
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
@@ -66,6 +71,10 @@ class CostCard:
     def proposing_gpu_s(self, operations: int) -> float:
         """GPU-seconds to find the objects of one frame, before any is looked at."""
         return operations / self.detector_ops_per_s
+
+    def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
+        """GPU-seconds of a training's preparation, and of each of its epochs."""
+        return cost.preparation / self.batch_inference_ops_per_s, cost.epoch / self.training_ops_per_s
 
     def labelling_gpu_s(self, operations: int, detector: bool) -> float:
         """GPU-seconds of the golden model, which is a detector or a classifier."""

@@ -253,8 +253,7 @@ def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
     """Runs a trial; its curve with the time that it costs by the card, and the GPU-seconds of it all."""
     cost, curve = trial.cost(), trial.run()
-    prepare_gpu_s = cost.preparation / card.batch_inference_ops_per_s
-    epoch_gpu_s = cost.epoch / card.training_ops_per_s
+    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(cost)
     epochs_run = len(curve.accuracies) - 1
     counted = replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
     return counted, prepare_gpu_s + epochs_run * epoch_gpu_s

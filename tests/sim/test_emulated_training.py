@@ -13,12 +13,13 @@ from ekya.core.ids import JobId, StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.learning.operations import RetrainingCost
 from ekya.sim.training import EmulatedRetraining
+from ekya.workers.costs import CostCard
 
 CAM, JOB = StreamId("cam"), JobId(3)
 BENT = SpeedCurve(((0, 0.0), (250, 0.5), (1000, 1.0)))
 S = 1_000_000
 PREPARE_GPU_S, EPOCH_GPU_S = 1.5, 2.0
-CARD = SimpleNamespace(batch_inference_ops_per_s=2e9, training_ops_per_s=1e9)
+CARD = CostCard("a device", 1e9, 2e9, 1e9, 1e9, 1e9, 0)
 
 
 class Trained:

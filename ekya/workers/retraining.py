@@ -1,0 +1,46 @@
+"""A stream's retraining, made ready to be run: from the serving model, its labels and its exemplars."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.edge import EdgeModel
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.trainer import Retraining
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import PreparationSettings, in_classes, memory_in_classes, outputs_of
+
+
+def retraining_of(
+    start: EdgeModel,
+    config: RetrainConfig,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Retraining:
+    """The retraining that every world runs; the same arguments train the same weights.
+
+    Args:
+        start: the model that serves.
+        config: γ.
+        labels: of the window before; their classes index the fleet's.
+        memory: exemplars of earlier windows.
+        settings: of the stream.
+        window: in which it runs.
+        scope: entered around every batch.
+    """
+    fleet = settings.classes
+    classes = outputs_of(start, labels, fleet)
+    return Retraining(
+        start,
+        config,
+        in_classes(labels.training.crops, classes, fleet),
+        in_classes(labels.validation.crops, classes, fleet),
+        memory=memory_in_classes(memory, classes, fleet),
+        classes=classes,
+        seed=settings.seed + window,
+        device=settings.device,
+        scope=scope,
+    )
