@@ -28,6 +28,7 @@ from ekya.config_files import find_files, read_mapping
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import Objective
 from ekya.errors import UserError
 from ekya.gpu.cores import usable_cores
 from ekya.labeling.detectors import DETECTORS, FASTESTDET
@@ -116,10 +117,14 @@ class StreamConfig(_Part):
 
     Attributes:
         id: its name, which is also the name of files.
+        weight: how much it counts in the mean that is maximised, against the other cameras.
+        max_age_s: its latency limit: no result that stands may be older than this; None allows any age.
         source: where its frames come from.
     """
 
     id: StreamId
+    weight: float = Field(default=1.0, gt=0)
+    max_age_s: float | None = Field(default=None, gt=0)
     source: Annotated[CitySpec | VideoSpec, Field(discriminator="kind")]
 
     @field_validator("id")
@@ -143,6 +148,7 @@ class FleetConfig(_Part):
         window_s: T, length of a retraining window in seconds.
         windows: how many; None goes on until the streams end.
         min_accuracy: a_MIN (paper §4.2).
+        objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli, steal_milli: δ and Δ.
         preparation, golden, edge, retraining, inference: see there.
         streams: sorted by id.
@@ -154,6 +160,7 @@ class FleetConfig(_Part):
     window_s: float = Field(gt=0)
     windows: int | None = Field(default=None, ge=1)
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    objective: Objective = Objective.MEAN
     quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
     preparation: PreparationConfig = PreparationConfig()
@@ -167,6 +174,10 @@ class FleetConfig(_Part):
     def capacity_milli(self) -> int:
         """All GPUs of the fleet together, in whole quanta."""
         return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
+
+    def stream(self, stream: StreamId) -> StreamConfig:
+        """The camera of that id, which the fleet has."""
+        return next(one for one in self.streams if one.id == stream)
 
     def retrain_configs(self) -> tuple[RetrainConfig, ...]:
         """Γ without ∅, sorted."""

@@ -1,6 +1,7 @@
 """From a fleet file to what the worlds are made of; the same for all of them."""
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.config import FleetConfig, StreamConfig
-from ekya.control.options import LoopOptions
-from ekya.core.units import seconds_to_us
+from ekya.control.options import LoopOptions, StreamTerms
+from ekya.core.ids import StreamId
+from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
@@ -80,7 +82,14 @@ def loop_options(
         family_costs=card.family_costs(fleet.retrain_configs(), crop_side(fleet)),
         share_step_milli=share_step_milli,
         seed=seed,
+        objective=fleet.objective,
+        terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
     )
+
+
+def _terms(stream: StreamConfig) -> StreamTerms:
+    limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
+    return StreamTerms(stream.id, stream.weight, limit_us)
 
 
 def crop_side(fleet: FleetConfig) -> int:
@@ -145,7 +154,20 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
 
 
 def first_inference_options(
-    fleet: FleetConfig, fps: float, frame_gpu_s: Mapping[int, float]
+    fleet: FleetConfig, stream: StreamId, fps: float, frame_gpu_s: Mapping[int, float]
 ) -> tuple[InferenceOption, ...]:
-    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
-    return inference_options(fleet.inference_configs(), (), frame_gpu_s, fps)
+    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess.
+
+    Raises:
+        UserError: no λ keeps the stream's ``max_age_s``, whatever its share.
+    """
+    options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps)
+    limit_s = fleet.stream(stream).max_age_s
+    youngest_s = us_to_seconds(min(option.age_us for option in options))
+    if limit_s is not None and youngest_s > limit_s:
+        raise UserError(
+            f"key 'streams.{stream}.max_age_s': {limit_s:g} is too little, since at {fps:g} frames a second "
+            f"results of the fleet's inference.every get {youngest_s:.3g} s old; use at least "
+            f"{math.ceil(youngest_s * 1000) / 1000:g}, or a smaller inference.every."
+        )
+    return options

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.view import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,15 @@ class FamilyCost:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamTerms:
+    """What one stream was promised; see ``StreamView`` for what they mean."""
+
+    stream: StreamId
+    weight: float = 1.0
+    max_age_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoopOptions:
     """The run's constants.
 
@@ -41,6 +52,8 @@ class LoopOptions:
         family_costs: one per family of Γ.
         training_speed: speed of a retraining at a share.
         share_step_milli: what the share backend can enforce.
+        objective: what is maximised.
+        terms: of the streams that have any but the usual ones, sorted by id.
     """
 
     window_us: int
@@ -58,3 +71,5 @@ class LoopOptions:
     share_step_milli: int = 1
     training_speed: SpeedCurve = LINEAR
     seed: int = 0
+    objective: Objective = Objective.MEAN
+    terms: tuple[StreamTerms, ...] = ()

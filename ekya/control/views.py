@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ekya.control.checkpointing import gpu_s_left
-from ekya.control.options import LoopOptions
+from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.profile import family_of
 from ekya.core.state import FleetState, Status, StreamState
@@ -38,6 +38,7 @@ def window_view(
     )
     if state.preparing:
         held += options.preparation_share_milli
+    terms = {one.stream: one for one in options.terms}
     return WindowView(
         now_us=now_us,
         window_end_us=state.window_end_us,
@@ -46,17 +47,30 @@ def window_view(
         steal_milli=options.steal_milli,
         min_accuracy=options.min_accuracy,
         streams=tuple(
-            _stream_view(stream, state.preparing, options, needs, history_of(histories, stream.stream))
+            _stream_view(
+                stream,
+                state.preparing,
+                options,
+                needs,
+                history_of(histories, stream.stream),
+                terms.get(stream.stream, StreamTerms(stream.stream)),
+            )
             for stream in state.streams
             if stream.status is Status.SERVING
         ),
         training_speed=options.training_speed,
         seed=options.seed,
+        objective=options.objective,
     )
 
 
 def _stream_view(
-    stream: StreamState, preparing: bool, options: LoopOptions, needs: Needs, history: ProfileHistory
+    stream: StreamState,
+    preparing: bool,
+    options: LoopOptions,
+    needs: Needs,
+    history: ProfileHistory,
+    terms: StreamTerms,
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
     return StreamView(
@@ -65,6 +79,8 @@ def _stream_view(
         retrain_options=retrain_options(stream, preparing, accuracy, options, needs, history),
         inference_options=stream.inference_options,
         running=_running(stream),
+        weight=terms.weight,
+        max_age_us=terms.max_age_us,
     )
 
 

@@ -18,6 +18,7 @@ class Assignment:
         inference_share_milli: share of the inference.
         below_min: no λ reaches a_MIN at this share.
         reason: one sentence that an operator can read.
+        too_old: results get older than the stream's limit allows at this share.
     """
 
     stream: StreamId
@@ -27,6 +28,7 @@ class Assignment:
     inference_share_milli: int
     below_min: bool
     reason: str
+    too_old: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,20 @@
 """What a scheduler is shown: a frozen snapshot of one moment in a window (paper §4.1)."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.speed import SpeedCurve
+
+
+class Objective(StrEnum):
+    """What is maximised over the streams (paper Eq. 1, and its footnote 3)."""
+
+    MEAN = "mean"
+    """The mean accuracy, each stream counted by its weight."""
+    MAX_MIN = "max-min"
+    """The accuracy of the stream that does worst; weights do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +25,13 @@ class RetrainOption:
         config: γ.
         accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed.
         gpu_s: GPU-seconds at 100% of one GPU that are still to do.
+        accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as sure.
     """
 
     config: RetrainConfig
     accuracy_after: float
     gpu_s: float
+    accuracy_sd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +42,13 @@ class InferenceOption:
         config: λ.
         relative_accuracy: accuracy as a part of that of the most demanding λ, in [0, 1].
         share_needed_milli: the share that keeps up with the camera.
+        age_us: how old the oldest result gets that still stands, where λ keeps up.
     """
 
     config: InferenceConfig
     relative_accuracy: float
     share_needed_milli: int
+    age_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,8 @@ class StreamView:
         retrain_options: Γ without ∅; empty where the stream cannot be retrained (again) now.
         inference_options: Λ, never empty.
         running: the retraining in progress, or None. While it is set, retrain_options is empty.
+        weight: how much the stream counts in the mean, above 0.
+        max_age_us: results must not get older than this (a latency limit); None allows any age.
     """
 
     stream: StreamId
@@ -63,6 +79,8 @@ class StreamView:
     retrain_options: tuple[RetrainOption, ...]
     inference_options: tuple[InferenceOption, ...]
     running: RunningRetraining | None = None
+    weight: float = 1.0
+    max_age_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,7 @@ class WindowView:
         streams: sorted by stream id.
         training_speed: speed of a retraining at a share.
         seed: for schedulers that draw; the same view gives the same plan.
+        objective: what is maximised.
     """
 
     now_us: int
@@ -89,3 +108,4 @@ class WindowView:
     streams: tuple[StreamView, ...]
     training_speed: SpeedCurve
     seed: int = 0
+    objective: Objective = Objective.MEAN

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
 from ekya.core.configs import InferenceConfig
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.core.view import InferenceOption
 
 HEADROOM = 1.15
@@ -48,7 +48,7 @@ def inference_options(
     frame_gpu_s: Mapping[int, float],
     fps: float,
 ) -> tuple[InferenceOption, ...]:
-    """Λ with the accuracy of each λ relative to the most demanding one, and the share it needs.
+    """Λ: accuracy relative to the most demanding λ, the share that each needs, how old its results get.
 
     A burst shows few objects, and a model that has drifted gets most of them wrong, so counting what λ gets
     right would mostly count luck, and say nothing of the model that is about to be retrained. Relative
@@ -71,8 +71,21 @@ def inference_options(
         else:
             relative = prior_relative_accuracy(config, finest)
         needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
-        options.append(InferenceOption(config, relative, math.ceil(needed * FULL_GPU_MILLI)))
+        share_milli = math.ceil(needed * FULL_GPU_MILLI)
+        age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps)
+        options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
+
+
+def oldest_result_us(config: InferenceConfig, share_milli: int, frame_gpu_s: float, fps: float) -> int:
+    """How old the oldest result gets that still stands, in microseconds, where λ keeps up.
+
+    A result is as old as its frame, and stands until that of the next analysed frame is there: ``every``
+    frames later, and as long as one takes at the share that λ needs (at one GPU, if it needs more).
+    """
+    usable_milli = min(share_milli, FULL_GPU_MILLI)
+    analysing_s = frame_gpu_s * FULL_GPU_MILLI / usable_milli if usable_milli > 0 else 0.0
+    return seconds_to_us(config.every / fps + analysing_s)
 
 
 def _still_there(burst: Sequence[BurstFrame], every: int) -> float:

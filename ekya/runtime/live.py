@@ -179,7 +179,9 @@ class _Run:
             return self.resumed.events
         fleet = self.orders.fleet
         return [
-            ev.StreamAdded(0, stream, first_inference_options(fleet, known.settings.fps, known.frame_gpu_s))
+            ev.StreamAdded(
+                0, stream, first_inference_options(fleet, stream, known.settings.fps, known.frame_gpu_s)
+            )
             for stream, known in sorted(ready.items())
         ]
 

@@ -1,4 +1,4 @@
-"""Shares per job: fair starts, and the least that a_MIN needs."""
+"""Shares per job: fair starts, and the least that a_MIN and the latency limits need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,10 +60,10 @@ def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> li
 
 
 def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
-    """The inference shares that keep a_MIN, for as many streams as the capacity allows.
+    """The inference shares that keep a_MIN and the latency limits, for as many streams as possible.
 
-    Streams that need least come first, so that the largest number is kept; a stream that no share
-    lifts to a_MIN is not among them.
+    Streams that need least come first, so that the largest number is kept; a stream whose constraints
+    no share keeps is not among them (``inference_floor_milli``).
     """
     floors = [
         (floor, Job(stream.stream, JobKind.INFERENCE))

@@ -10,9 +10,12 @@ the GPU that inference needs takes 65% down to 49%). A retraining with g GPU-sec
 advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds while R stays; it keeps its
 progress when R changes. On completion a_v becomes the larger of a_v and the option's
 ``accuracy_after``, because weights that are worse than what serves never serve; what does not complete
-by the window's end E changes nothing. From now until E the objective is
+by the window's end E changes nothing. From now until E a stream's value is
 
-    mean over v of  1 / (E − now) · ∫ A_v(t) dt.
+    1 / (E − now) · ∫ A_v(t) dt
+
+and the objective is the mean of the values, each counted by its stream's weight, or, where the view asks
+for max-min (footnote 3), the smallest of them.
 
 A phase lasts until the first completion among its retrainings, the last phase until E. Completions
 round up to a whole microsecond. With one phase a stream's integral is a product of a part that depends
@@ -20,7 +23,7 @@ on (γ, R) and a part that depends on (λ, I): ``serving_accuracy`` and ``analys
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
@@ -28,7 +31,7 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
-from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
 
 DONE_GPU_S = 1e-9
 """Less work than this is rounding, not work."""
@@ -39,11 +42,13 @@ class Evaluation:
     """What phases are worth.
 
     Attributes:
-        mean: the objective, in [0, 1]; 0 without streams.
+        score: the objective, in [0, 1]; 0 without streams.
+        mean: the values' weighted mean, whatever the objective is; 0 without streams.
         per_stream: each stream's mean inference accuracy until the window's end, sorted by id.
         completions_us: when retrainings complete in the window, by time and then by id.
     """
 
+    score: float
     mean: float
     per_stream: tuple[tuple[StreamId, float], ...]
     completions_us: tuple[tuple[StreamId, int], ...]
@@ -98,6 +103,20 @@ def stream_value(
     return serving * analysed_part(inference, inference_share_milli)
 
 
+def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
+    """The mean of the streams' values by their weights; 0 without streams."""
+    ordered = sorted(view.streams, key=lambda stream: stream.stream)
+    total = sum(stream.weight for stream in ordered)
+    return sum(stream.weight * values[stream.stream] for stream in ordered) / total if ordered else 0.0
+
+
+def score(view: WindowView, values: Mapping[StreamId, float]) -> float:
+    """What the view asks to maximise, from the streams' values; 0 without streams."""
+    if view.objective is Objective.MAX_MIN:
+        return min(values.values(), default=0.0)
+    return weighted_mean(view, values)
+
+
 def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     """The objective for ``phases`` from ``view.now_us`` to the window's end.
 
@@ -126,8 +145,13 @@ def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
                 break
     left_us = view.window_end_us - view.now_us
     per_stream = tuple((name, run.mean(left_us)) for name, run in sorted(runs.items()))
-    mean = sum(value for _, value in per_stream) / len(per_stream) if per_stream else 0.0
-    return Evaluation(mean, per_stream, tuple(sorted(completions, key=lambda item: (item[1], item[0]))))
+    values = dict(per_stream)
+    return Evaluation(
+        score(view, values),
+        weighted_mean(view, values),
+        per_stream,
+        tuple(sorted(completions, key=lambda item: (item[1], item[0]))),
+    )
 
 
 class _StreamRun:

@@ -22,12 +22,14 @@ class InferenceChoice:
     Attributes:
         option: the choice.
         part: what it leaves of the model's accuracy, in [0, 1].
-        below_min: the pool of Algorithm 2 was empty.
+        below_min: a_MIN is not reached.
+        too_old: the stream's latency limit is not kept.
     """
 
     option: InferenceOption
     part: float
     below_min: bool
+    too_old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,12 @@ class RetrainChoice:
 
 
 def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> InferenceChoice:
-    """Lines 3 and 4: the most accurate λ that keeps up at this share and reaches a_MIN.
+    """Lines 3 and 4: the most accurate λ that keeps up at this share, is young enough and reaches a_MIN.
 
-    Where λ keep up but none reaches a_MIN, the most accurate of them is taken, for a cheaper one
-    would only lower an accuracy that is poor already. Where none keeps up, the cheapest is taken
-    and frames drop. Both are flagged ``below_min``.
+    Where λ keep up but none of them keeps the latency limit, or none that does reaches a_MIN, the most
+    accurate that is left is taken, for another would only lower an accuracy that is poor already. Where
+    none keeps up, the cheapest is taken and frames drop. The choice is flagged ``too_old`` and
+    ``below_min``.
     """
     usable = min(share_milli, FULL_GPU_MILLI)
     fitting = [o for o in stream.inference_options if o.share_needed_milli <= usable]
@@ -58,10 +61,16 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
         cheapest = min(
             stream.inference_options, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)
         )
-        return InferenceChoice(cheapest, analysed_part(cheapest, usable), below_min=True)
-    best = min(fitting, key=lambda o: (-o.relative_accuracy, o.share_needed_milli, o.config))
-    reaches = _reaches(view, stream, best)
-    return InferenceChoice(best, analysed_part(best, usable), below_min=not reaches)
+        limited = stream.max_age_us is not None
+        return InferenceChoice(cheapest, analysed_part(cheapest, usable), below_min=True, too_old=limited)
+    pool = [o for o in fitting if _young(stream, o)] or fitting
+    best = min(pool, key=lambda o: (-o.relative_accuracy, o.share_needed_milli, o.config))
+    return InferenceChoice(
+        best,
+        analysed_part(best, usable),
+        below_min=not _reaches(view, stream, best),
+        too_old=not _young(stream, best),
+    )
 
 
 def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> RetrainChoice:
@@ -83,12 +92,20 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
 
 
 def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
-    """The smallest share, in multiples of δ, at which a_MIN is reached; None if no share does."""
-    needed = [o.share_needed_milli for o in stream.inference_options if _reaches(view, stream, o)]
-    if not needed:
-        return None
-    floor = -(-max(0, min(needed)) // view.quantum_milli) * view.quantum_milli
-    return floor if floor <= FULL_GPU_MILLI else None
+    """The smallest share, in multiples of δ, from which on the stream's constraints are kept.
+
+    They are a_MIN and the latency limit together; where no share keeps both, the limit alone, and where
+    none keeps that, a_MIN alone. None if no share keeps any.
+    """
+    young = [o for o in stream.inference_options if _young(stream, o)]
+    reaching = [o for o in stream.inference_options if _reaches(view, stream, o)]
+    both = [o for o in young if o in reaching]
+    for pool in (both, young if stream.max_age_us is not None else [], reaching):
+        needed = min((o.share_needed_milli for o in pool), default=FULL_GPU_MILLI + 1)
+        floor = -(-max(0, needed) // view.quantum_milli) * view.quantum_milli
+        if floor <= FULL_GPU_MILLI:
+            return floor
+    return None
 
 
 class StreamChoices:
@@ -122,6 +139,10 @@ class StreamChoices:
     def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
         """The stream's part of the objective at the best choices for these shares."""
         return self.retraining(retrain_share_milli).serving * self.inference(inference_share_milli).part
+
+
+def _young(stream: StreamView, option: InferenceOption) -> bool:
+    return stream.max_age_us is None or option.age_us <= stream.max_age_us
 
 
 def _reaches(view: WindowView, stream: StreamView, option: InferenceOption) -> bool:

@@ -38,7 +38,7 @@ def one_phase_plan(
 def plan_of(view: WindowView, assignments: list[Assignment]) -> Plan:
     """A plan of one phase, with what it is worth."""
     phase = Phase(tuple(sorted(assignments, key=lambda a: a.stream)))
-    return Plan((phase,), evaluate(view, (phase,)).mean)
+    return Plan((phase,), evaluate(view, (phase,)).score)
 
 
 def assignment(
@@ -74,6 +74,7 @@ def assignment(
         inference_share_milli=inference_share_milli,
         below_min=inference.below_min,
         reason="; ".join(parts),
+        too_old=inference.too_old,
     )
 
 
@@ -112,6 +113,9 @@ def _inference_words(stream: StreamChoices, inference: InferenceChoice, share_mi
         words += f", too little for {1 - kept:.0%} of these frames"
     if inference.below_min:
         words += f", below the minimum accuracy of {stream.view.min_accuracy:.2f}"
+    if inference.too_old and stream.stream.max_age_us is not None:
+        limit_s = us_to_seconds(stream.stream.max_age_us)
+        words += f", with results older than its limit of {limit_s:g} s"
     return words
 
 

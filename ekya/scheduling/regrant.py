@@ -5,13 +5,14 @@ reach, and some share is left over. So both are picked again at what was granted
 to the jobs that gain most. The objective thus sees granted shares only.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.core.view import WindowView
+from ekya.core.view import Objective, WindowView
 from ekya.scheduling.allocation import (
     Job,
     JobKind,
@@ -56,7 +57,7 @@ def regrant(
         phase = _same_gamma(view, first, granted)
     if _decisions(phase) == _decisions(first):
         return plan
-    return Plan((phase,), evaluate(view, (phase,)).mean)
+    return Plan((phase,), evaluate(view, (phase,)).score)
 
 
 def _decisions(phase: Phase) -> list[Assignment]:
@@ -95,7 +96,7 @@ def _chosen_again(view: WindowView, granted: Mapping[Job, int], spare_milli: int
             shares[job] += missing
             left -= missing
     while left >= step_milli:
-        best = _best_use(choices, shares, left, step_milli)
+        best = _best_use(view, choices, shares, left, step_milli)
         if best is None:
             break
         job, more = best
@@ -105,23 +106,33 @@ def _chosen_again(view: WindowView, granted: Mapping[Job, int], spare_milli: int
 
 
 def _best_use(
-    choices: Mapping[StreamId, StreamChoices], shares: Mapping[Job, int], left: int, step_milli: int
+    view: WindowView,
+    choices: Mapping[StreamId, StreamChoices],
+    shares: Mapping[Job, int],
+    left: int,
+    step_milli: int,
 ) -> tuple[Job, int] | None:
-    """The job and the share that gain most per step; several steps at once, as a λ can need them."""
+    """The job and the share that gain most per step; several steps at once, as a λ can need them.
+
+    For max-min the stream that does worst goes first, among those that gain at all.
+    """
     best: tuple[Job, int] | None = None
-    best_rate = SAME
+    best_rate, lowest = SAME, math.inf
     for job, share in shares.items():
         choice = choices[job.stream]
         retrain = shares.get(Job(job.stream, JobKind.RETRAINING), 0)
         inference = shares[Job(job.stream, JobKind.INFERENCE)]
         before = choice.value(retrain, inference)
+        worth = before if view.objective is Objective.MAX_MIN else 0.0
+        if worth > lowest + SAME:
+            continue
         for more in range(step_milli, min(left, FULL_GPU_MILLI - share) + 1, step_milli):
             after = (
                 choice.value(retrain, inference + more)
                 if job.kind is JobKind.INFERENCE
                 else choice.value(retrain + more, inference)
             )
-            rate = (after - before) / more
-            if rate > best_rate + SAME:
-                best, best_rate = (job, more), rate
+            rate = choice.stream.weight * (after - before) / more
+            if rate > SAME and (worth < lowest - SAME or rate > best_rate + SAME):
+                best, best_rate, lowest = (job, more), rate, worth
     return best

@@ -168,7 +168,7 @@ class _World:
                 frames=FrameRecord(folder, stream.id),
                 models=models,
                 model=base,
-                options=first_inference_options(fleet, setup.settings.fps, costs),
+                options=first_inference_options(fleet, stream.id, setup.settings.fps, costs),
                 version=BASE_VERSION,
                 memory=ExemplarMemory(),
             )

@@ -25,13 +25,14 @@ from byhand import (
 )
 
 from ekya.control.loop import first_state
+from ekya.control.options import StreamTerms
 from ekya.control.protocols import Batch
 from ekya.control.step import take_turn
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve
-from ekya.core.view import InferenceOption
+from ekya.core.view import InferenceOption, Objective
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.registry import make_scheduler
 
@@ -48,6 +49,14 @@ def test_the_first_window_serves_the_base_model_and_prepares_nothing():
     turn = hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300),)
     assert hand.views[0].streams[0].retrain_options == ()
+
+
+def test_a_scheduler_sees_the_objective_and_what_streams_were_promised():
+    promised_b = StreamTerms(B, weight=3.0, max_age_us=400_000)
+    hand = started(options=replace(OPTIONS, objective=Objective.MAX_MIN, terms=(promised_b,)))
+    assert hand.views[-1].objective is Objective.MAX_MIN
+    terms = [(s.stream, s.weight, s.max_age_us) for s in hand.views[-1].streams]
+    assert terms == [(A, 1.0, None), (B, 3.0, 400_000)]
 
 
 MATTERS = [

@@ -103,6 +103,18 @@ def test_the_share_that_keeps_up(config, needed):
     assert exact <= option.share_needed_milli == needed < exact + 1
 
 
+def test_a_result_stands_until_the_next_analysed_frame_has_one():
+    """Every fifth of 10 frames a second is half a second; 20 GPU-ms take 0.25 s at the 8% it needs."""
+    (option,) = inference_options([every(5)], [], {32: 0.04 / HEADROOM}, FPS)
+    assert option.share_needed_milli == 80
+    assert option.age_us == pytest.approx(500_000 + 0.04 / HEADROOM / 0.08 * 1e6, abs=1)
+
+
+def test_what_costs_nothing_is_as_old_as_the_frames_are_apart():
+    (option,) = inference_options([every(2)], [], {32: 0.0}, FPS)
+    assert (option.share_needed_milli, option.age_us) == (0, 200_000)
+
+
 def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
     (option,) = inference_options([every(1)], [], {32: 0.2}, FPS)
     assert option.share_needed_milli > 1000

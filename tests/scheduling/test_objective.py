@@ -10,7 +10,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
-from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
 from ekya.scheduling.objective import evaluate, stream_value
 
 EVERY = InferenceConfig(1, 32)
@@ -122,7 +122,7 @@ def integrate(view, phases, steps):
             lam = next(o for o in stream.inference_options if o.config == assignment.inference)
             share = min(assignment.inference_share_milli, 1000)
             served = 1.0 if lam.share_needed_milli <= share else share / lam.share_needed_milli
-            total += entry[0] * lam.relative_accuracy * served * dt_s
+            total += stream.weight * entry[0] * lam.relative_accuracy * served * dt_s
             if option is not None and not entry[2]:
                 entry[1] = option.gpu_s if entry[1] is None else entry[1]
                 entry[1] -= view.training_speed.speed(assignment.retrain_share_milli) * dt_s
@@ -130,7 +130,7 @@ def integrate(view, phases, steps):
                     entry[0], entry[2], finished = max(entry[0], option.accuracy_after), True, True
         if finished and current < len(phases) - 1:
             current += 1
-    return total / (left_us / 1e6) / len(view.streams)
+    return total / (left_us / 1e6) / sum(stream.weight for stream in view.streams)
 
 
 @st.composite
@@ -182,3 +182,26 @@ def test_one_phase_is_the_product_that_schedulers_use(case):
         # Completions of others cut the work into pieces that each round up to a microsecond.
         left_us = view.window_end_us - view.now_us
         assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)
+
+
+def two_streams(**changes):
+    first = one_stream().streams[0]
+    second = replace(first, stream=StreamId("b"), accuracy=0.2, retrain_options=(), weight=3.0)
+    return replace(one_stream(), streams=(second, first), **changes)
+
+
+def both_serve():
+    return [
+        Phase((phase(0, 400, None).assignments[0], replace(phase(0, 400, None).assignments[0], stream="b")))
+    ]
+
+
+def test_the_mean_counts_a_stream_by_its_weight():
+    found = evaluate(two_streams(), both_serve())
+    assert found.score == found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
+
+
+def test_max_min_is_what_the_worst_stream_gets():
+    found = evaluate(two_streams(objective=Objective.MAX_MIN), both_serve())
+    assert found.score == pytest.approx(0.8 * 0.2)
+    assert found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)

@@ -27,7 +27,7 @@ def test_granted_shares_are_steps_within_the_capacity(name, view, step):
     shares = list(shares_of(after.phases[0]).values())
     assert sum(shares) <= view.capacity_milli
     assert all(share % step == 0 and share <= 1000 for share in shares)
-    assert after.expected_accuracy == evaluate(view, after.phases).mean
+    assert after.expected_accuracy == evaluate(view, after.phases).score
 
 
 @settings(max_examples=40)

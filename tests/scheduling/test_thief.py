@@ -6,7 +6,14 @@ from views import GAMMAS, paper_view
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.speed import LINEAR
-from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.core.view import (
+    InferenceOption,
+    Objective,
+    RetrainOption,
+    RunningRetraining,
+    StreamView,
+    WindowView,
+)
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.registry import make_scheduler
 
@@ -134,6 +141,55 @@ def test_an_empty_pool_takes_the_cheapest_or_the_most_accurate_that_keeps_up():
     poor = only(make_scheduler("thief").plan(view(stream(accuracy=0.3, options=()))))
     assert (poor.inference, poor.below_min) == (FULL.config, True)
     assert "below the minimum accuracy of 0.40" in poor.reason
+
+
+def test_a_latency_limit_is_kept_at_a_cost_in_accuracy_where_it_can_be():
+    """Every second frame is young enough; at a share for every tenth only, nothing is, and it is said."""
+    aged = tuple(replace(o, age_us=o.config.every * 100_000) for o in (HALF, TENTH))
+    limited = replace(stream(options=()), inference_options=aged, max_age_us=200_000)
+    rich = only(make_scheduler("thief").plan(view(limited, min_accuracy=0.0, capacity=200)))
+    poor = only(make_scheduler("thief").plan(view(limited, min_accuracy=0.0, capacity=100)))
+    assert (rich.inference, rich.too_old) == (HALF.config, False)
+    assert (poor.inference, poor.too_old) == (TENTH.config, True)
+    assert "with results older than its limit of 0.2 s" in poor.reason
+
+
+def test_a_young_result_goes_before_an_accurate_one():
+    """The old one is the better by far, and is outside the pool."""
+    old = replace(FULL, age_us=900_000)
+    young = replace(TENTH, age_us=100_000)
+    limited = replace(stream(options=()), inference_options=(old, young), max_age_us=500_000)
+    chosen = only(make_scheduler("thief").plan(view(limited, min_accuracy=0.0)))
+    assert (chosen.inference, chosen.too_old) == (young.config, False)
+
+
+def test_inference_is_not_robbed_of_what_its_latency_limit_needs():
+    aged = tuple(replace(o, age_us=o.config.every * 100_000) for o in (FULL, HALF, TENTH))
+    hungry = replace(
+        stream(options=((1.0, 40.0),)),
+        inference_options=tuple(replace(o, relative_accuracy=0.9) for o in aged),
+    )
+    free = only(make_scheduler("thief").plan(view(hungry, min_accuracy=0.0)))
+    bound = only(make_scheduler("thief").plan(view(replace(hungry, max_age_us=200_000), min_accuracy=0.0)))
+    assert free.inference == TENTH.config
+    assert (bound.inference, bound.too_old) == (HALF.config, False)
+
+
+def test_weights_and_max_min_say_who_gets_the_gpu():
+    """Who gains more gets more, unless the other is heavier, or worse and max-min is asked for."""
+    one = stream("a", accuracy=0.5, options=((0.9, 6.0),))
+    other = stream("b", accuracy=0.3, options=((0.6, 6.0),))
+    single = tuple(replace(s, inference_options=(TENTH,)) for s in (one, other))
+
+    def retrained(view):
+        assignments = make_scheduler("thief").plan(view).phases[0].assignments
+        shares = {a.stream: a.retrain_share_milli for a in assignments}
+        return max(shares, key=shares.get)
+
+    plain = view(*single, capacity=900, min_accuracy=0.0, quantum=25, steal=25)
+    assert retrained(plain) == "a"
+    assert retrained(replace(plain, streams=(single[0], replace(single[1], weight=3.0)))) == "b"
+    assert retrained(replace(plain, objective=Objective.MAX_MIN)) == "b"
 
 
 def test_many_streams_still_steal_when_a_fair_share_is_below_delta():

@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.core.view import (
+    InferenceOption,
+    Objective,
+    RetrainOption,
+    RunningRetraining,
+    StreamView,
+    WindowView,
+)
 
 V100 = SpeedCurve(((0, 0.0), (100, 0.36), (200, 0.51), (300, 0.65), (500, 0.83), (1000, 1.0)))
 """About what the first public implementation measured on a V100."""
@@ -30,6 +37,7 @@ def stream_views(draw, index):
                 st.sampled_from([InferenceConfig(k, side) for k in (1, 2, 5, 10) for side in (16, 32)]),
                 accuracies,
                 st.integers(0, 1500),
+                st.integers(0, 4).map(lambda tenths: tenths * 100_000),
             ),
             min_size=1,
             max_size=5,
@@ -44,7 +52,15 @@ def stream_views(draw, index):
     if gammas and draw(st.booleans()):
         running = RunningRetraining(JobId(index), gammas[0], draw(st.integers(0, 1000)))
         gammas = ()
-    return StreamView(StreamId(f"cam-{index}"), draw(accuracies), gammas, tuple(lambdas), running)
+    return StreamView(
+        StreamId(f"cam-{index}"),
+        draw(accuracies),
+        gammas,
+        tuple(lambdas),
+        running,
+        weight=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
+        max_age_us=draw(st.sampled_from([None, None, 150_000])),
+    )
 
 
 @st.composite
@@ -61,6 +77,7 @@ def window_views(draw):
         min_accuracy=draw(st.sampled_from([0.0, 0.2, 0.4])),
         streams=tuple(draw(stream_views(index)) for index in range(count)),
         training_speed=draw(st.sampled_from([LINEAR, V100])),
+        objective=draw(st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])),
     )
 
 
