@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heapify, heappop, heapreplace
 
 from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
@@ -84,11 +85,19 @@ def lift_to_floors(
 ) -> dict[Job, int]:
     """Moves quanta from the jobs with most to spare to those below their floor; the sum stays."""
     lifted = dict(sorted(shares.items()))
+    donors = [
+        (floors.get(job, 0) - share, job)
+        for job, share in lifted.items()
+        if share - floors.get(job, 0) >= quantum_milli
+    ]
+    heapify(donors)
     for job in sorted(floors):
-        while lifted[job] < floors[job]:
-            donor = max(lifted, key=lambda other: lifted[other] - floors.get(other, 0))
-            if donor == job or lifted[donor] - floors.get(donor, 0) < quantum_milli:
-                break
+        while lifted[job] < floors[job] and donors:
+            spare, donor = donors[0]
             lifted[donor] -= quantum_milli
             lifted[job] += quantum_milli
+            if spare + quantum_milli <= -quantum_milli:
+                heapreplace(donors, (spare + quantum_milli, donor))
+            else:
+                heappop(donors)
     return lifted

@@ -25,6 +25,7 @@ on (γ, R) and a part that depends on (λ, I): ``serving_accuracy`` and ``analys
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import StreamId
@@ -127,99 +128,133 @@ def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     """
     if not phases:
         raise ValueError("a plan has at least one phase")
-    runs = {stream.stream: _StreamRun(stream) for stream in view.streams}
-    now_us = view.now_us
-    completions: list[tuple[StreamId, int]] = []
+    played = _Played(view)
+    before: Phase | None = None
     for index, phase in enumerate(phases):
-        _begin(runs, phase)
-        last = index == len(phases) - 1
-        while now_us < view.window_end_us:
-            next_us, finished = _first_completion(runs, now_us, view)
-            for run in runs.values():
-                run.advance(next_us - now_us, view.training_speed)
-            for stream in finished:
-                runs[stream].finish()
-                completions.append((stream, next_us))
-            now_us = next_us
-            if finished and not last:
-                break
-    left_us = view.window_end_us - view.now_us
-    per_stream = tuple((name, run.mean(left_us)) for name, run in sorted(runs.items()))
-    values = dict(per_stream)
+        played.begin(phase, before)
+        played.run(until_completion=index < len(phases) - 1)
+        before = phase
+    values = played.values()
     return Evaluation(
-        score(view, values),
-        weighted_mean(view, values),
-        per_stream,
-        tuple(sorted(completions, key=lambda item: (item[1], item[0]))),
+        score(view, values), weighted_mean(view, values), tuple(values.items()), tuple(played.completions)
     )
+
+
+class _Played:
+    """Phases played forward, from completion to completion.
+
+    A stream is looked at only when it completes, or when a phase changes what it gets: with a thousand
+    streams and a phase a completion, looking at all of them every time would be most of the work of planning.
+    """
+
+    def __init__(self, view: WindowView) -> None:
+        self._view = view
+        self._now_us = view.now_us
+        self._runs = {
+            stream.stream: _StreamRun(stream, view.now_us, view.training_speed)
+            for stream in sorted(view.streams, key=lambda stream: stream.stream)
+        }
+        self._ends: list[tuple[int, StreamId]] = []
+        self.completions: list[tuple[StreamId, int]] = []
+
+    def begin(self, phase: Phase, before: Phase | None) -> None:
+        """Gives every stream what the phase says; ``before`` is the phase that ends now."""
+        named = [assignment.stream for assignment in phase.assignments]
+        if sorted(named) != list(self._runs):
+            raise ValueError("a phase names every stream of the view once")
+        old = before.assignments if before else (None,) * len(named)
+        for assignment, last in zip(phase.assignments, old, strict=True):
+            if assignment is not last:
+                run = self._runs[assignment.stream]
+                run.begin(assignment, self._now_us)
+                if run.end_us is not None:
+                    heappush(self._ends, (run.end_us, assignment.stream))
+
+    def run(self, *, until_completion: bool) -> None:
+        """Goes on to the next completion, or through all of them to the window's end."""
+        while self._now_us < self._view.window_end_us:
+            while self._ends and self._runs[self._ends[0][1]].end_us != self._ends[0][0]:
+                heappop(self._ends)
+            if not self._ends or self._ends[0][0] > self._view.window_end_us:
+                self._now_us = self._view.window_end_us
+                return
+            end_us, stream = heappop(self._ends)
+            self._now_us = end_us
+            self._finish(stream)
+            while self._ends and self._ends[0][0] == end_us:
+                _, other = heappop(self._ends)
+                if self._runs[other].end_us == end_us:
+                    self._finish(other)
+            if until_completion:
+                return
+
+    def values(self) -> dict[StreamId, float]:
+        """Each stream's mean from the view's now until the window's end, sorted by id."""
+        left_us = self._view.window_end_us - self._view.now_us
+        return {name: run.mean(left_us, self._now_us) for name, run in self._runs.items()}
+
+    def _finish(self, stream: StreamId) -> None:
+        self._runs[stream].finish(self._now_us)
+        self.completions.append((stream, self._now_us))
 
 
 class _StreamRun:
     """One stream while its phases are played forward."""
 
-    def __init__(self, view: StreamView) -> None:
+    def __init__(self, view: StreamView, now_us: int, curve: SpeedCurve) -> None:
         self._view = view
+        self._curve = curve
         self._accuracy = view.accuracy
         self._retrain = view.running.option if view.running else None
         self._left_gpu_s = self._retrain.gpu_s if self._retrain else 0.0
-        self._share_milli = 0
+        self._since_us = now_us
+        self._gets: tuple[object, ...] = ()
+        self._speed = 0.0
         self._part = 0.0
         self._area = 0.0
         self._done = False
+        self.end_us: int | None = None
+        """When its retraining completes if nothing changes; None if it never does."""
 
-    def begin(self, assignment: Assignment) -> None:
-        if assignment.retrain is not None:
-            self._choose(assignment.retrain)
-        self._share_milli = assignment.retrain_share_milli if assignment.retrain is not None else 0
-        matching = [o for o in self._view.inference_options if o.config == assignment.inference]
-        if not matching:
-            raise ValueError(f"stream {self._view.stream} was not offered λ {assignment.inference}")
-        self._part = analysed_part(matching[0], assignment.inference_share_milli)
+    def begin(self, given: Assignment, now_us: int) -> None:
+        gets = (given.retrain, given.retrain_share_milli, given.inference, given.inference_share_milli)
+        if gets == self._gets:
+            return
+        self._settle(now_us)
+        self._gets = gets
+        if given.retrain is not None:
+            self._choose(given.retrain)
+        self._speed = self._curve.speed(given.retrain_share_milli) if given.retrain is not None else 0.0
+        option = next((o for o in self._view.inference_options if o.config == given.inference), None)
+        if option is None:
+            raise ValueError(f"stream {self._view.stream} was not offered λ {given.inference}")
+        self._part = analysed_part(option, given.inference_share_milli)
+        waits = self._retrain is None or self._done
+        self.end_us = None if waits else completion_us(now_us, self._left_gpu_s, self._speed)
+
+    def finish(self, now_us: int) -> None:
+        self._settle(now_us)
+        if self._retrain is not None:
+            self._accuracy = max(self._accuracy, self._retrain.accuracy_after)
+        self._done, self.end_us = True, None
+
+    def mean(self, left_us: int, now_us: int) -> float:
+        self._settle(now_us)
+        return self._area / left_us if left_us > 0 else self._accuracy * self._part
 
     def _choose(self, config: RetrainConfig) -> None:
         if self._retrain is None:
-            matching = [o for o in self._view.retrain_options if o.config == config]
-            if not matching:
+            self._retrain = next((o for o in self._view.retrain_options if o.config == config), None)
+            if self._retrain is None:
                 raise ValueError(f"stream {self._view.stream} was not offered γ {config}")
-            self._retrain, self._left_gpu_s = matching[0], matching[0].gpu_s
+            self._left_gpu_s = self._retrain.gpu_s
         elif self._retrain.config != config:
             raise ValueError(f"stream {self._view.stream} already has γ {self._retrain.config}")
 
-    def completion_us(self, now_us: int, speed: SpeedCurve) -> int | None:
-        if self._retrain is None or self._done:
-            return None
-        return completion_us(now_us, self._left_gpu_s, speed.speed(self._share_milli))
-
-    def advance(self, duration_us: int, speed: SpeedCurve) -> None:
+    def _settle(self, now_us: int) -> None:
+        """Adds up what has happened since the last change."""
+        duration_us = now_us - self._since_us
+        self._since_us = now_us
         self._area += self._accuracy * self._part * duration_us
-        done_gpu_s = speed.speed(self._share_milli) * duration_us / US_PER_S
-        self._left_gpu_s = max(0.0, self._left_gpu_s - done_gpu_s)
-        if self._left_gpu_s < DONE_GPU_S:
-            self._left_gpu_s = 0.0
-
-    def finish(self) -> None:
-        if self._retrain is not None:
-            self._accuracy = max(self._accuracy, self._retrain.accuracy_after)
-            self._done = True
-
-    def mean(self, left_us: int) -> float:
-        return self._area / left_us if left_us > 0 else self._accuracy * self._part
-
-
-def _begin(runs: dict[StreamId, _StreamRun], phase: Phase) -> None:
-    named = [assignment.stream for assignment in phase.assignments]
-    if sorted(named) != sorted(runs):
-        raise ValueError("a phase names every stream of the view once")
-    for assignment in phase.assignments:
-        runs[assignment.stream].begin(assignment)
-
-
-def _first_completion(
-    runs: dict[StreamId, _StreamRun], now_us: int, view: WindowView
-) -> tuple[int, list[StreamId]]:
-    """When the next retrainings complete and which; the window's end and nobody, if that is sooner."""
-    ends = {name: run.completion_us(now_us, view.training_speed) for name, run in runs.items()}
-    next_us = min((end for end in ends.values() if end is not None), default=view.window_end_us)
-    if next_us > view.window_end_us:
-        return view.window_end_us, []
-    return next_us, sorted(name for name, end in ends.items() if end == next_us)
+        left_gpu_s = self._left_gpu_s - self._speed * duration_us / US_PER_S
+        self._left_gpu_s = left_gpu_s if left_gpu_s >= DONE_GPU_S else 0.0

@@ -7,6 +7,7 @@ once a share and remembered, which is what makes a thief's step cost two look-up
 
 from dataclasses import dataclass
 
+from ekya.core.configs import InferenceConfig
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.scheduling.objective import analysed_part, completion_us, mean_after_retraining
@@ -63,13 +64,13 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
         )
         limited = stream.max_age_us is not None
         return InferenceChoice(cheapest, analysed_part(cheapest, usable), below_min=True, too_old=limited)
-    pool = [o for o in fitting if _young(stream, o)] or fitting
-    best = min(pool, key=lambda o: (-o.relative_accuracy, o.share_needed_milli, o.config))
+    pool = [o for o in fitting if is_young(stream, o)] or fitting
+    best = min(pool, key=_inference_rank)
     return InferenceChoice(
         best,
         analysed_part(best, usable),
         below_min=not _reaches(view, stream, best),
-        too_old=not _young(stream, best),
+        too_old=not is_young(stream, best),
     )
 
 
@@ -84,11 +85,26 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
         return _retrain_choice(view, stream, stream.running.option, speed)
     best: RetrainOption | None = None
     best_serving = stream.accuracy
-    for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, o.config)):
+    for option in retraining_order(stream):
         serving = mean_after_retraining(view, stream.accuracy, option, speed)
         if serving > best_serving + SAME:
             best, best_serving = option, serving
     return _retrain_choice(view, stream, best, speed)
+
+
+def retraining_order(stream: StreamView) -> list[RetrainOption]:
+    """γ in the order in which they are looked at: of equal gains the first is taken."""
+    return sorted(stream.retrain_options, key=lambda o: (o.gpu_s, o.config))
+
+
+def inference_order(stream: StreamView) -> list[InferenceOption]:
+    """λ from the best to the worst; the first of those in the pool is taken."""
+    return sorted(stream.inference_options, key=_inference_rank)
+
+
+def is_young(stream: StreamView, option: InferenceOption) -> bool:
+    """Whether a λ that keeps up keeps the stream's latency limit."""
+    return stream.max_age_us is None or option.age_us <= stream.max_age_us
 
 
 def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
@@ -97,15 +113,21 @@ def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
     They are a_MIN and the latency limit together; where no share keeps both, the limit alone, and where
     none keeps that, a_MIN alone. None if no share keeps any.
     """
-    young = [o for o in stream.inference_options if _young(stream, o)]
     reaching = [o for o in stream.inference_options if _reaches(view, stream, o)]
-    both = [o for o in young if o in reaching]
-    for pool in (both, young if stream.max_age_us is not None else [], reaching):
-        needed = min((o.share_needed_milli for o in pool), default=FULL_GPU_MILLI + 1)
-        floor = -(-max(0, needed) // view.quantum_milli) * view.quantum_milli
-        if floor <= FULL_GPU_MILLI:
-            return floor
-    return None
+    if stream.max_age_us is None:
+        return _least_milli(view, reaching)
+    both = _least_milli(view, [o for o in reaching if is_young(stream, o)])
+    if both is not None:
+        return both
+    young = _least_milli(view, [o for o in stream.inference_options if is_young(stream, o)])
+    return young if young is not None else _least_milli(view, reaching)
+
+
+def _least_milli(view: WindowView, options: list[InferenceOption]) -> int | None:
+    """The smallest share in multiples of δ at which one of these keeps up, if one GPU is enough for it."""
+    needed = min((o.share_needed_milli for o in options), default=FULL_GPU_MILLI + 1)
+    floor = -(-max(0, needed) // view.quantum_milli) * view.quantum_milli
+    return floor if floor <= FULL_GPU_MILLI else None
 
 
 class StreamChoices:
@@ -141,8 +163,8 @@ class StreamChoices:
         return self.retraining(retrain_share_milli).serving * self.inference(inference_share_milli).part
 
 
-def _young(stream: StreamView, option: InferenceOption) -> bool:
-    return stream.max_age_us is None or option.age_us <= stream.max_age_us
+def _inference_rank(option: InferenceOption) -> tuple[float, int, InferenceConfig]:
+    return (-option.relative_accuracy, option.share_needed_milli, option.config)
 
 
 def _reaches(view: WindowView, stream: StreamView, option: InferenceOption) -> bool:

@@ -15,15 +15,12 @@ Where the paper leaves something open, this is the reading:
 - Shares stand as the algorithm leaves them; one that found no retraining worth it stays idle.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import Objective, WindowView
 from ekya.scheduling.allocation import (
     Job,
-    JobKind,
     choices_by_stream,
     fair_shares_milli,
     jobs_of,
@@ -31,9 +28,10 @@ from ekya.scheduling.allocation import (
     largest_share_milli,
     lift_to_floors,
 )
-from ekya.scheduling.pick import SAME, StreamChoices
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.reasons import one_phase_plan
+from ekya.scheduling.stealing import Loot
+from ekya.scheduling.tables import value_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,58 +57,23 @@ class Thief:
         step = view.steal_milli if fair and min(fair) >= view.steal_milli else view.quantum_milli
         start = {job: min(share, largest) for job, share in zip(jobs, fair, strict=True)}
         floors = kept_floors(view, sum(start.values()))
-        allocation = _Allocation(view, choices, lift_to_floors(start, floors, view.quantum_milli))
-        for thief in jobs:
-            for victim in jobs:
-                if thief == victim:
-                    continue
-                while (
-                    allocation.shares[victim] - step >= floors.get(victim, 0)
-                    and allocation.shares[thief] + step <= largest
-                    and allocation.steal(thief, victim, step)
-                ):
-                    pass
-        return one_phase_plan(view, choices, allocation.shares)
+        shares = _stolen(view, lift_to_floors(start, floors, view.quantum_milli), floors, step)
+        return one_phase_plan(view, choices, shares)
 
 
-class _Allocation:
-    """best_alloc with the value of each stream, so that a steal looks at two streams only."""
-
-    def __init__(
-        self, view: WindowView, choices: Mapping[StreamId, StreamChoices], shares: Mapping[Job, int]
-    ) -> None:
-        self.shares = dict(shares)
-        self._max_min = view.objective is Objective.MAX_MIN
-        self._choices = choices
-        self._values = {stream: self._value(stream, self.shares) for stream in choices}
-
-    def steal(self, thief: Job, victim: Job, step_milli: int) -> bool:
-        """Moves one step if the objective rises by it, and says whether it did."""
-        before = dict.fromkeys((thief.stream, victim.stream))
-        old_thief, old_victim = self.shares[thief], self.shares[victim]
-        self.shares[victim] = old_victim - step_milli
-        self.shares[thief] = old_thief + step_milli
-        after = {stream: self._value(stream, self.shares) for stream in before}
-        if self._gains(after):
-            self._values.update(after)
-            return True
-        self.shares[thief], self.shares[victim] = old_thief, old_victim
-        return False
-
-    def _gains(self, after: Mapping[StreamId, float]) -> bool:
-        gain = sum(self._weighted(stream, value) for stream, value in after.items()) - sum(
-            self._weighted(stream, self._values[stream]) for stream in after
-        )
-        if not self._max_min:
-            return gain > SAME
-        worst_before = min(self._values.values())
-        worst_after = min({**self._values, **after}.values())
-        return worst_after > worst_before + SAME or (worst_after >= worst_before - SAME and gain > SAME)
-
-    def _weighted(self, stream: StreamId, value: float) -> float:
-        return self._choices[stream].stream.weight * value
-
-    def _value(self, stream: StreamId, shares: Mapping[Job, int]) -> float:
-        return self._choices[stream].value(
-            shares.get(Job(stream, JobKind.RETRAINING), 0), shares[Job(stream, JobKind.INFERENCE)]
-        )
+def _stolen(
+    view: WindowView, start: dict[Job, int], floors: dict[Job, int], step_milli: int
+) -> dict[Job, int]:
+    """Lines 4 to 23: every job plays the thief once, in their order, against every other."""
+    jobs, quantum = list(start), view.quantum_milli
+    loot = Loot(
+        value_tables(view),
+        jobs,
+        shares=[start[job] // quantum for job in jobs],
+        floors=[floors.get(job, 0) // quantum for job in jobs],
+        step=step_milli // quantum,
+        max_min=view.objective is Objective.MAX_MIN,
+    )
+    for thief in range(len(jobs)):
+        loot.play(thief)
+    return {job: share * quantum for job, share in zip(jobs, loot.shares, strict=True)}

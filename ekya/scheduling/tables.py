@@ -1,0 +1,125 @@
+"""PickConfigs (paper Algorithm 2) for all streams and all shares at once, as arrays.
+
+With one phase a stream's value is a product of what (γ, R) and what (λ, I) give (``objective.py``). So all of
+its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ. The
+numbers are those of ``pick.py`` to the last bit, since the same operations are done in the same order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.ids import StreamId
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.scheduling.pick import (
+    SAME,
+    inference_floor_milli,
+    inference_order,
+    is_young,
+    retraining_order,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+NO_FLOOR = -1
+"""In ``ValueTables.floors``: no share keeps the stream's constraints."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueTables:
+    """What every stream of a view gains from shares; S streams by id, shares of 0 to L − 1 quanta of δ.
+
+    Attributes:
+        streams: the streams' ids, sorted.
+        quantum_milli: δ.
+        serving: (S, L) mean accuracy of the serving model at the best γ for a retraining share.
+        part: (S, L) what the chosen λ leaves of it at an inference share.
+        floors: (S,) quanta from which on a_MIN and the latency limit are kept, or ``NO_FLOOR``.
+        weights: (S,) how much a stream counts in the mean.
+        retrains: (S,) whether there is a retraining to give a share to.
+    """
+
+    streams: tuple[StreamId, ...]
+    quantum_milli: int
+    serving: Floats
+    part: Floats
+    floors: Ints
+    weights: Floats
+    retrains: NDArray[np.bool_]
+
+    @property
+    def levels(self) -> int:
+        """L: a job holds 0 to L − 1 quanta, at most one GPU."""
+        return int(self.serving.shape[1])
+
+
+def value_tables(view: WindowView) -> ValueTables:
+    """The tables of a view."""
+    streams = sorted(view.streams, key=lambda stream: stream.stream)
+    shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
+    floors = [inference_floor_milli(view, stream) for stream in streams]
+    return ValueTables(
+        streams=tuple(stream.stream for stream in streams),
+        quantum_milli=view.quantum_milli,
+        serving=_serving(view, streams, shares),
+        part=_parts(streams, shares),
+        floors=np.array([NO_FLOOR if f is None else f // view.quantum_milli for f in floors], np.intp),
+        weights=np.array([stream.weight for stream in streams]),
+        retrains=np.array([s.running is not None or bool(s.retrain_options) for s in streams], np.bool_),
+    )
+
+
+def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> Floats:
+    """(S, L); γ are gone through in the order of ``pick_retraining``, each for all streams and shares."""
+    speeds = np.array([view.training_speed.speed(int(share)) for share in shares])
+    accuracy = np.array([stream.accuracy for stream in streams])[:, None]
+    best = np.broadcast_to(accuracy, (len(streams), len(shares))).copy()
+    left_us = view.window_end_us - view.now_us
+    if left_us <= 0:
+        return best
+    offered: list[Sequence[RetrainOption]] = [
+        (stream.running.option,) if stream.running else retraining_order(stream) for stream in streams
+    ]
+    work = _columns([[o.gpu_s for o in options] for options in offered], np.inf)
+    after = _columns([[o.accuracy_after for o in options] for options in offered], 0.0)
+    # The γ of a running retraining is locked, whatever it gains.
+    least_gain = np.array([-1.0 if stream.running else SAME for stream in streams])[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for gpu_s, reached in zip(work.T, after.T, strict=True):
+            took_us = np.ceil(gpu_s[:, None] / speeds * US_PER_S)
+            gain = np.maximum(reached[:, None] - accuracy, 0.0)
+            value = accuracy + gain * ((left_us - took_us) / left_us)
+            better = (speeds > 0.0) & (took_us < left_us) & (value > best + least_gain)
+            np.copyto(best, value, where=better)
+    return best
+
+
+def _parts(streams: Sequence[StreamView], shares: Ints) -> Floats:
+    """(S, L); the last λ that fits is the best of them, so they are gone through from the worst on."""
+    ranked: list[Sequence[InferenceOption]] = []
+    cheapest: list[InferenceOption] = []
+    for stream in streams:
+        order = inference_order(stream)
+        old_first = [o for o in order if not is_young(stream, o)][::-1]
+        ranked.append(old_first + [o for o in order if is_young(stream, o)][::-1])
+        cheapest.append(min(order, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
+    needed = _columns([[float(o.share_needed_milli) for o in options] for options in ranked], np.inf)
+    relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
+    least = np.array([max(o.share_needed_milli, 1) for o in cheapest])[:, None]
+    starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, shares / least)
+    parts: Floats = np.array(starved, np.float64).reshape(len(streams), len(shares))
+    for need, rho in zip(needed.T, relative.T, strict=True):
+        np.copyto(parts, rho[:, None], where=need[:, None] <= shares)
+    return parts
+
+
+def _columns(rows: Sequence[Sequence[float]], fill: float) -> Floats:
+    """Rows of different lengths as one array, with ``fill`` behind the short ones."""
+    width = max((len(row) for row in rows), default=0)
+    return np.array([[*row, *[fill] * (width - len(row))] for row in rows], np.float64).reshape(
+        len(rows), width
+    )
