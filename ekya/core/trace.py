@@ -1,0 +1,237 @@
+"""A trace: everything that a fleet's configurations really gave, so that decisions can be played over it.
+
+**Windows.** As everywhere, window w retrains on labels of what arrived in w − 1, and what it trains serves
+from w on. So every accuracy "in window w" comes in two kinds: on the validation part of the labels that are
+made in w, which is what the loop is told, and on all objects that arrive in w, which is what counts.
+
+**What a window starts from** depends on earlier plans, and to train every γ from every model that could serve
+would take as many trainings as there are plans. A trace therefore holds
+
+- for each window u < w the accuracy in w of one model last trained in u, and of the base model (`Start`);
+- each training once, from the model last trained in w − 1 unless it says otherwise (`Training.started_from`);
+- the accuracy in later windows of the epochs after which some γ ends (`Epoch.standings`).
+
+The approximation: a training that starts from an older model than the recorded one is taken to end where the
+recorded one ends. A window may hold several trainings of one family and part of the data that differ in what
+they started from; the one whose start is nearest in windows is taken then. λ are taken to lose the same part
+of every model's accuracy. ``best_training`` and ``standing_of`` are these rules.
+
+A trace may be sparse, as that of a single run is: it then knows only what was tried.
+"""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.view import InferenceOption
+
+BASE_WINDOW = -1
+"""The window in which the base model counts as trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How well one model does in one window.
+
+    Attributes:
+        window: the window.
+        validation_accuracy: in [0, 1], on the validation part of the labels made in it.
+        accuracy: in [0, 1], on all objects that arrive in it, every frame analysed; None where nobody
+            measured it, and the validation part has to stand for it.
+    """
+
+    window: int
+    validation_accuracy: float
+    accuracy: float | None
+
+    @property
+    def served_accuracy(self) -> float:
+        """What counts while the model serves."""
+        return self.validation_accuracy if self.accuracy is None else self.accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a model that was last trained in window ``trained_in`` (``BASE_WINDOW``: never) does now."""
+
+    trained_in: int
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of a recorded training.
+
+    Attributes:
+        epoch: from 1.
+        gpu_s: GPU-seconds at 100% of one GPU since the training began, preparation included.
+        standings: in the window of the training first, then in later windows, rising; later ones may be
+            missing.
+    """
+
+    epoch: int
+    gpu_s: float
+    standings: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training with all its epochs; it serves every γ of its family and part of the data.
+
+    Attributes:
+        family: all of γ but epochs and part of the data.
+        data_fraction: part of the window's training labels, in (0, 1].
+        started_from: window in which the model that it started from was last trained.
+        epochs: from 1, without a gap, at least one.
+    """
+
+    family: Family
+    data_fraction: float
+    started_from: int
+    epochs: tuple[Epoch, ...]
+
+    def has(self, config: RetrainConfig) -> bool:
+        """Whether γ is one of those that this training serves, and went on long enough."""
+        same = self.family == family_of(config) and self.data_fraction == config.data_fraction
+        return same and config.epochs <= len(self.epochs)
+
+    def standing_in(self, epoch: int, window: int) -> Standing | None:
+        """How the weights after an epoch do in a window.
+
+        Where that was not recorded it is that of the nearest epoch (of two, the later) of which it was;
+        None where it was recorded of none.
+        """
+        known = [
+            (abs(other.epoch - epoch), -other.epoch, standing)
+            for other in self.epochs
+            for standing in other.standings
+            if standing.window == window
+        ]
+        return min(known, key=lambda item: item[:2])[2] if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a micro-profiler said of a γ.
+
+    Attributes:
+        config: γ.
+        accuracy: expected after the retraining, in [0, 1].
+        gpu_s: expected GPU-seconds of the whole retraining.
+        sd: standard deviation that the profiler itself gave the accuracy; None where it gave none.
+    """
+
+    config: RetrainConfig
+    accuracy: float
+    gpu_s: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One family of γ, micro-profiled in one window (paper §4.3).
+
+    Attributes:
+        family: which.
+        gpu_s: what the trial cost.
+        curve: what it measured; None where only what was made of it is known.
+        predicted: what was made of it; empty where only the curve is known.
+    """
+
+    family: Family
+    gpu_s: float
+    curve: FamilyCurve | None = None
+    predicted: tuple[Predicted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """One stream in one window.
+
+    Attributes:
+        window: its index.
+        class_histogram: objects of each of the trace's classes that arrive in it; empty where unknown.
+        training_crops, validation_crops: labelled for this window; 0 in window 0, which labels nothing.
+        labelling_gpu_s: what labelling costs.
+        inference_gpu_s: what profiling Λ costs.
+        inference: every λ as it really is, never empty.
+        inference_profiled: Λ as the inference profiler measures it; empty: as it is.
+        starts: by ``trained_in``, at least one.
+        trainings: recorded ones; none in window 0.
+        trials: recorded ones, at most one a family.
+    """
+
+    window: int
+    class_histogram: tuple[int, ...]
+    training_crops: int
+    validation_crops: int
+    labelling_gpu_s: float
+    inference_gpu_s: float
+    inference: tuple[InferenceOption, ...]
+    inference_profiled: tuple[InferenceOption, ...]
+    starts: tuple[Start, ...]
+    trainings: tuple[Training, ...]
+    trials: tuple[Trial, ...]
+
+    def start_of(self, trained_in: int) -> Standing:
+        """How the model last trained in that window does here; the nearest recorded one, of two the older."""
+        return min(
+            self.starts, key=lambda start: (abs(start.trained_in - trained_in), start.trained_in)
+        ).standing
+
+    def best_training(self, config: RetrainConfig, trained_in: int) -> Training | None:
+        """The training that tells what γ gives from a model last trained in ``trained_in``.
+
+        None where none was recorded. Of two that started equally near, the one from the younger model.
+        """
+        fitting = [training for training in self.trainings if training.has(config)]
+        return min(
+            fitting,
+            key=lambda training: (abs(training.started_from - trained_in), -training.started_from),
+            default=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTrace:
+    """One stream over all windows.
+
+    Attributes:
+        stream: whose.
+        fps: frames a second of the camera.
+        windows: from 0, without a gap.
+    """
+
+    stream: StreamId
+    fps: float
+    windows: tuple[StreamWindow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A fleet over all windows.
+
+    Attributes:
+        window_us: length of a window.
+        gpu: what the GPU-seconds were measured on, in words.
+        classes: the fleet's, as class histograms count them; empty where unknown.
+        retrain_configs, inference_configs: Γ without ∅, and Λ; sorted.
+        training_speed, inference_speed: speed of a job at a share of the GPU.
+        streams: sorted by id, all with the same number of windows.
+    """
+
+    window_us: int
+    gpu: str
+    classes: tuple[str, ...]
+    retrain_configs: tuple[RetrainConfig, ...]
+    inference_configs: tuple[InferenceConfig, ...]
+    streams: tuple[StreamTrace, ...]
+    training_speed: SpeedCurve = LINEAR
+    inference_speed: SpeedCurve = LINEAR
+
+    @property
+    def windows(self) -> int:
+        """How many windows every stream has; 0 without streams."""
+        return len(self.streams[0].windows) if self.streams else 0

@@ -1,0 +1,149 @@
+"""Single windows to plan, drawn from generated traces: what schedulers are measured on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.trace import StreamTrace, Trace
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.errors import UserError
+from ekya.files import user_errors
+from ekya.sim.generate import DEFAULT_PARAMETERS, MEASURED_SPEED, GeneratorParameters, generate_trace
+
+SpeedName = Literal["linear", "measured"]
+
+SPEEDS: dict[SpeedName, SpeedCurve] = {"linear": LINEAR, "measured": MEASURED_SPEED}
+"""Speed of a retraining at a share: in proportion, or as on a V100."""
+
+_WINDOW = 2
+"""The first window that starts from a retrained model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a problem looks like beside its streams.
+
+    Attributes:
+        quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
+    """
+
+    quantum_milli: int = 50
+    steal_milli: int = 50
+    min_accuracy: float = 0.4
+
+
+DEFAULT_SHAPE = Shape()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One of a set of problems: everything that `view_of_problem` needs."""
+
+    seed: int
+    streams: int
+    gpus: float
+    speed: SpeedName
+
+
+def problem(
+    seed: int,
+    streams: int,
+    gpus: float,
+    speed: SpeedName = "linear",
+    shape: Shape = DEFAULT_SHAPE,
+    parameters: GeneratorParameters = DEFAULT_PARAMETERS,
+) -> WindowView:
+    """A window at its opening, with the true profile of every γ and λ, nothing running."""
+    trace = generate_trace(seed, streams, _WINDOW + 1, parameters, SPEEDS[speed])
+    return view_of(trace, _WINDOW, round(gpus * FULL_GPU_MILLI), shape)
+
+
+def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAULT_SHAPE) -> WindowView:
+    """A window of a trace at its opening, when every stream serves the model trained one window before."""
+    return WindowView(
+        now_us=window * trace.window_us,
+        window_end_us=(window + 1) * trace.window_us,
+        capacity_milli=capacity_milli,
+        quantum_milli=shape.quantum_milli,
+        steal_milli=shape.steal_milli,
+        min_accuracy=shape.min_accuracy,
+        streams=tuple(_stream_view(trace, stream, window) for stream in trace.streams),
+        training_speed=trace.training_speed,
+    )
+
+
+def _stream_view(trace: Trace, stream: StreamTrace, window: int) -> StreamView:
+    here = stream.windows[window]
+    options = []
+    for config in trace.retrain_configs:
+        training = here.best_training(config, window - 1)
+        if training is not None:
+            epoch = training.epochs[config.epochs - 1]
+            options.append(RetrainOption(config, epoch.standings[0].served_accuracy, epoch.gpu_s))
+    return StreamView(
+        stream.stream, here.start_of(window - 1).served_accuracy, tuple(options), here.inference
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """Problems as a file describes them: every combination of the lists, ``seeds_each`` times.
+
+    Attributes:
+        streams: in each problem.
+        gpus_per_stream, speeds: what is combined.
+        seeds_each: problems for each combination; seeds count on from ``first_seed``.
+        shape, generator: what problems and their traces look like.
+    """
+
+    streams: int
+    gpus_per_stream: tuple[float, ...]
+    speeds: tuple[SpeedName, ...]
+    first_seed: int
+    seeds_each: int
+    shape: Shape
+    generator: GeneratorParameters
+
+    def problems(self) -> Iterator[Problem]:
+        """All of them, each with a seed of its own."""
+        seed = self.first_seed
+        for speed in self.speeds:
+            for per_stream in self.gpus_per_stream:
+                for _ in range(self.seeds_each):
+                    yield Problem(seed, self.streams, per_stream * self.streams, speed)
+                    seed += 1
+
+    def view(self, of: Problem) -> WindowView:
+        """The window that a problem asks to plan."""
+        return problem(of.seed, of.streams, of.gpus, of.speed, self.shape, self.generator)
+
+    def trace(self, of: Problem, windows: int) -> Trace:
+        """A trace of the same streams; its window 2 is the problem's, if it has so many."""
+        return generate_trace(of.seed, of.streams, windows, self.generator, SPEEDS[of.speed])
+
+
+_SETS = TypeAdapter(ProblemSet)
+
+
+def load_problems(path: Path) -> ProblemSet:
+    """The problems that a YAML file describes, as ``experiments/problems.yaml``.
+
+    Raises:
+        UserError: the file is missing or damaged; names the key.
+    """
+    try:
+        with user_errors(path):
+            raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _SETS.validate_python(raw)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: this is not YAML ({error}); correct it") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: key '{key}': {first['msg']}") from error

@@ -1,0 +1,186 @@
+"""`profiles.parquet`: a trace as one table, row by row as ``docs/trace.md`` describes it.
+
+Recorded traces, generated ones and those of runs look alike. A row belongs to a stream and a window and is of
+one kind, which says what its columns mean; those that a kind does not use are null. What holds for the whole
+fleet stands as JSON in the file's metadata.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.speed import SpeedCurve
+from ekya.core.trace import StreamTrace, Trace
+from ekya.errors import UserError
+from ekya.files import atomic_path, user_errors
+from ekya.tracerows import Row, rows_of, window_of
+
+FORMAT = 1
+"""Of the table; a file of another format is refused."""
+
+_HEAD = b"ekya.trace"
+_SCHEMA = pa.schema(
+    [
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("window", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        *(
+            pa.field(name, kind)
+            for name, kind in {
+                "trainable_blocks": pa.int32(),
+                "head_width": pa.int32(),
+                "batch_size": pa.int32(),
+                "data_fraction": pa.float64(),
+                "epochs": pa.int32(),
+                "trained_in": pa.int32(),
+                "in_window": pa.int32(),
+                "validation_accuracy": pa.float64(),
+                "accuracy": pa.float64(),
+                "sd": pa.float64(),
+                "gpu_s": pa.float64(),
+                "profiling_gpu_s": pa.float64(),
+                "epoch_gpu_s": pa.float64(),
+                "prepare_gpu_s": pa.float64(),
+                "training_crops": pa.int32(),
+                "validation_crops": pa.int32(),
+                "every": pa.int32(),
+                "resolution": pa.int32(),
+                "share_needed_milli": pa.int32(),
+                "age_us": pa.int64(),
+                "curve": pa.list_(pa.float64()),
+                "class_histogram": pa.list_(pa.int64()),
+            }.items()
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Camera:
+    stream: StreamId
+    fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What holds for the whole fleet."""
+
+    format: int
+    window_us: int
+    gpu: str
+    classes: tuple[str, ...]
+    retrain_configs: tuple[RetrainConfig, ...]
+    inference_configs: tuple[InferenceConfig, ...]
+    training_speed: SpeedCurve
+    inference_speed: SpeedCurve
+    streams: tuple[_Camera, ...]
+
+
+_HEADS = TypeAdapter(_Head)
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Writes a trace in place of what was there; the same trace gives the same bytes.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    head = _Head(
+        format=FORMAT,
+        window_us=trace.window_us,
+        gpu=trace.gpu,
+        classes=trace.classes,
+        retrain_configs=trace.retrain_configs,
+        inference_configs=trace.inference_configs,
+        training_speed=trace.training_speed,
+        inference_speed=trace.inference_speed,
+        streams=tuple(_Camera(stream.stream, stream.fps) for stream in trace.streams),
+    )
+    rows = [
+        {"stream": stream.stream, "window": window.window, **values}
+        for stream in trace.streams
+        for window in stream.windows
+        for values in rows_of(window)
+    ]
+    columns = {name: [row.get(name) for row in rows] for name in _SCHEMA.names}
+    table = pa.table(columns, schema=_SCHEMA)
+    with atomic_path(path) as temporary:
+        pq.write_table(
+            table.replace_schema_metadata({_HEAD: _HEADS.dump_json(head)}), temporary, compression="zstd"
+        )
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace that `write_trace` wrote.
+
+    Raises:
+        UserError: the file is missing or damaged, or a value is not possible; names its row and column.
+    """
+    table = _read_table(path)
+    try:
+        head = _HEADS.validate_json((table.schema.metadata or {}).get(_HEAD, b""))
+    except ValidationError as error:
+        raise UserError(
+            f"{path}: its metadata is not that of a trace ({error.errors()[0]['msg']}); record it again"
+        ) from error
+    if head.format != FORMAT:
+        raise UserError(
+            f"{path}: has format {head.format}, this version reads {FORMAT}; record the trace again"
+        )
+    columns = {name: table.column(name).to_pylist() for name in _SCHEMA.names}
+    windows: dict[StreamId, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    places = zip(columns["stream"], columns["window"], strict=True)
+    for number, (stream, window) in enumerate(places, start=1):
+        windows[StreamId(stream)][window].append(Row(path, columns, number))
+    return Trace(
+        window_us=head.window_us,
+        gpu=head.gpu,
+        classes=head.classes,
+        retrain_configs=head.retrain_configs,
+        inference_configs=head.inference_configs,
+        streams=_streams(path, head, windows),
+        training_speed=head.training_speed,
+        inference_speed=head.inference_speed,
+    )
+
+
+def _streams(
+    path: Path, head: _Head, windows: Mapping[StreamId, Mapping[int, list[Row]]]
+) -> tuple[StreamTrace, ...]:
+    strangers = sorted(set(windows) - {camera.stream for camera in head.streams})
+    if strangers:
+        row = next(row for rows in windows[strangers[0]].values() for row in rows)
+        raise row.wrong("stream", f"{strangers[0]} is not a stream of this trace")
+    counts = {len(windows.get(camera.stream, {})) for camera in head.streams}
+    streams = []
+    for camera in sorted(head.streams, key=lambda camera: camera.stream):
+        own = windows.get(camera.stream, {})
+        if sorted(own) != list(range(max(counts))):
+            raise UserError(
+                f"{path}: stream {camera.stream} does not have every window from 0 to {max(counts) - 1}; "
+                "record the trace again"
+            )
+        streams.append(
+            StreamTrace(camera.stream, camera.fps, tuple(window_of(own[index]) for index in sorted(own)))
+        )
+    return tuple(streams)
+
+
+def _read_table(path: Path) -> pa.Table:
+    try:
+        with user_errors(path), pq.ParquetFile(path) as file:
+            table = file.read()
+    except pa.ArrowException as error:
+        raise UserError(f"{path}: this is not a whole Parquet file; record the trace again") from error
+    if table.schema.names != _SCHEMA.names or table.schema.types != _SCHEMA.types:
+        raise UserError(
+            f"{path}: the columns are not those of a trace ({', '.join(_SCHEMA.names)}); record it again"
+        )
+    return table
