@@ -134,7 +134,7 @@ class StreamSetup:
 
     def collector(self) -> WindowCollector:
         """What keeps frames for the golden model."""
-        return WindowCollector(self.settings.seed, self.settings.fps, self.window_us)
+        return WindowCollector(self.settings.seed, self.settings.fps, self.window_us, self.settings.side)
 
 
 def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:

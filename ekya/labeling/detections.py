@@ -26,6 +26,47 @@ class Detections:
         return Detections(self.boxes[rows], self.classes[rows], self.scores[rows])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposals:
+    """The objects of one picture, not yet named.
+
+    Attributes:
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        found: what a detector saw when it proposed them, less sure detections too; None where the boxes
+            came otherwise. Nobody who classifies looks at it; a golden model with the same network need
+            not look at the picture again.
+    """
+
+    boxes: NDArray[np.float32]
+    found: Detections | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Objects of one picture that a golden model is to name.
+
+    Attributes:
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        image: (H, W, 3) uint8 BGR; None where its detections are there and nobody needs it.
+        found: what the golden model's own network saw in the picture, if it has been run.
+    """
+
+    boxes: NDArray[np.float32]
+    image: NDArray[np.uint8] | None
+    found: Detections | None = None
+
+    @property
+    def picture(self) -> NDArray[np.uint8]:
+        """The picture.
+
+        Raises:
+            ValueError: it was not kept.
+        """
+        if self.image is None:
+            raise ValueError("only what was detected in this picture is known, and not the picture itself")
+        return self.image
+
+
 class Detector(Protocol):
     """Finds objects and says what they are."""
 

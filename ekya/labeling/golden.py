@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ekya.labeling.detections import Question
 from ekya.labeling.detectors import (
     DETECTORS,
     FASTESTDET,
@@ -38,19 +39,10 @@ class GoldenModel(Protocol):
         None from a classifier: it takes every box for an object, and pays by the box.
         """
 
-    def label(
-        self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
-    ) -> list[NDArray[np.int64]]:
-        """Name objects.
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """For each item (N,) int64, the class of each box, -1 where it had better not be used."""
 
-        Args:
-            items: images, (H, W, 3) uint8 BGR, each with (N, 4) float32 boxes in pixels.
-
-        Returns:
-            For each item (N,) int64, the class of each box, -1 where it had better not be used.
-        """
-
-    def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
+    def operations(self, items: Sequence[Question]) -> int:
         """Multiplications and additions that labelling these items takes."""
 
     def detect(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model, get_model_weights
 
 from ekya.errors import UserError
+from ekya.labeling.detections import Question
 from ekya.labeling.resnext import load_resnext29
 from ekya.labeling.weights import load_weights
 from ekya.shipped import shipped_path
@@ -51,26 +52,24 @@ class GoldenClassifier:
         """Every box is an object."""
         return None
 
-    def label(
-        self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
-    ) -> list[NDArray[np.int64]]:
-        """The class of each box in each image."""
-        counts = [len(boxes) for _, boxes in items]
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """The class of each box in each picture."""
+        counts = [len(item.boxes) for item in items]
         if not sum(counts):
             return [np.zeros(0, dtype=np.int64) for _ in items]
-        crops = np.concatenate([crop_objects(image, boxes, self._side) for image, boxes in items])
+        crops = np.concatenate([crop_objects(item.picture, item.boxes, self._side) for item in items])
         found = np.concatenate(
             [self._classify(crops[at : at + _BATCH]) for at in range(0, len(crops), _BATCH)]
         )
         return np.split(found, np.cumsum(counts)[:-1])
 
-    def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
+    def operations(self, items: Sequence[Question]) -> int:
         """Multiplications and additions for all crops."""
         if not self._operations_per_crop:
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 self._network(torch.zeros(1, 3, self._side, self._side))
             self._operations_per_crop = int(counter.get_total_flops())
-        return self._operations_per_crop * sum(len(boxes) for _, boxes in items)
+        return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
     def detect(self, image: NDArray[np.uint8]) -> None:
         """None: a classifier knows no boxes."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
-from ekya.labeling.detections import Detections, Detector
+from ekya.labeling.detections import Detections, Detector, Question
 
 BACKGROUND = "background"
 """The fleet's last class where the golden model is a detector: nothing that counts."""
@@ -57,38 +57,37 @@ class GoldenDetector:
         """Index of ``background``."""
         return len(self._classes) - 1
 
-    def label(
-        self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
-    ) -> list[NDArray[np.int64]]:
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """The class of the sure detection that overlaps each box most, if by IoU 0.5.
 
         Of the other boxes, those that a detection of one of the fleet's classes overlaps so that is not
         sure are ``UNSURE``, and the rest are background.
         """
-        return [self._label(image, boxes) for image, boxes in items]
+        return [self._label(item) for item in items]
 
-    def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
-        """Multiplications and additions for all images that have boxes."""
-        return sum(self._detector.operations_per_frame(image.shape) for image, boxes in items if len(boxes))
+    def operations(self, items: Sequence[Question]) -> int:
+        """Multiplications and additions for all pictures that have boxes and were not looked at before."""
+        asked = [item.picture for item in items if len(item.boxes) and item.found is None]
+        return sum(self._detector.operations_per_frame(image.shape) for image in asked)
 
     def detect(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Boxes (N, 4) and classes (N,) of what is there, only of the fleet's classes."""
-        found, classes, sure = self._detect(image)
+        found, classes, sure = self._ours(self._detector.detect(image))
         return found.boxes[sure], classes[sure]
 
-    def _detect(self, image: NDArray[np.uint8]) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
+    def _ours(self, found: Detections) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
         """Detections of the fleet's classes, those classes, and which are sure."""
-        found = self._detector.detect(image)
         ours = np.flatnonzero(self._class_of[found.classes] >= 0)
         found = found.take(ours)
         return found, self._class_of[found.classes], found.scores >= self._sure_score
 
-    def _label(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> NDArray[np.int64]:
-        labels = np.full(len(boxes), self.background, dtype=np.int64)
-        if not len(boxes):
+    def _label(self, item: Question) -> NDArray[np.int64]:
+        labels = np.full(len(item.boxes), self.background, dtype=np.int64)
+        if not len(item.boxes):
             return labels
-        found, classes, sure = self._detect(image)
-        overlap = iou_matrix(boxes, found.boxes)
+        seen = self._detector.detect(item.picture) if item.found is None else item.found
+        found, classes, sure = self._ours(seen)
+        overlap = iou_matrix(item.boxes, found.boxes)
         labels[np.any(overlap >= _SAME_OBJECT_IOU, axis=1)] = UNSURE
         if np.any(sure):
             best = overlap[:, sure].argmax(axis=1)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
 from ekya.labeling.boxes import covered_part, nms
-from ekya.labeling.detections import Detector
+from ekya.labeling.detections import Detector, Proposals
 from ekya.streams.frame import Frame
 from ekya.streams.motion import MotionRegions
 
@@ -24,8 +24,8 @@ _COVERED_PART = 0.3
 class Proposer(Protocol):
     """Finds objects to classify. One per stream, fed its frames in order."""
 
-    def propose(self, frame: Frame) -> NDArray[np.float32]:
-        """(N, 4) boxes, x0 y0 x1 y1 in pixels."""
+    def propose(self, frame: Frame) -> Proposals:
+        """The objects of a frame."""
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """Multiplications and additions for one picture of this (H, W, ...) shape."""
@@ -34,7 +34,7 @@ class Proposer(Protocol):
 class GivenBoxes:
     """The boxes that come with the frame, as the synthetic city's do."""
 
-    def propose(self, frame: Frame) -> NDArray[np.float32]:
+    def propose(self, frame: Frame) -> Proposals:
         """The frame's own boxes.
 
         Raises:
@@ -42,7 +42,7 @@ class GivenBoxes:
         """
         if frame.boxes is None:
             raise UserError("this source gives no boxes; name a golden detector under the key 'golden'.")
-        return frame.boxes
+        return Proposals(frame.boxes)
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """None: nothing is computed."""
@@ -65,13 +65,13 @@ class DetectorAndMotion:
     motion: MotionRegions = field(default_factory=MotionRegions)
     max_moving: int = 4
 
-    def propose(self, frame: Frame) -> NDArray[np.float32]:
+    def propose(self, frame: Frame) -> Proposals:
         """At most ``MAX_BOXES`` boxes: the detector's, surest first, then moving regions, largest first."""
         found = self.detector.detect(frame.image)
         kept = nms(found.boxes, found.scores, None, _SAME_BOX_IOU)
         boxes = found.boxes[kept]
         moving = self._uncovered(self.motion.update(frame.image), boxes)
-        return np.concatenate([boxes, moving[: self.max_moving]])[:MAX_BOXES]
+        return Proposals(np.concatenate([boxes, moving[: self.max_moving]])[:MAX_BOXES], found)
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """The detector's; background subtraction is small beside it and is not counted."""

@@ -15,6 +15,7 @@ from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamEnd
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.gpu.protocol import ShareJob
+from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
@@ -198,18 +199,18 @@ class InferenceActor:
         if frame is None or not look:
             return self._worker.skip(arrived.index, arrived.t_us, config)
         analyse = share_milli > 0 and arrived.index // config.every > self._last_analysed // config.every
-        boxes = frame.boxes
-        if boxes is None and (analyse or self._worker.wants(frame.t_us)):
+        proposals = None if frame.boxes is None else Proposals(frame.boxes)
+        if proposals is None and (analyse or self._worker.wants(frame.t_us)):
             with self._handle.scope():
-                boxes = self._worker.propose(frame)
-        if boxes is not None:
-            self._worker.see(frame, boxes)
-        if boxes is None or not analyse or self._stopped():
+                proposals = self._worker.propose(frame)
+        if proposals is not None:
+            self._worker.see(frame, proposals)
+        if proposals is None or not analyse or self._stopped():
             return self._worker.skip(arrived.index, arrived.t_us, config)
         self._last_analysed = arrived.index
         with self._handle.scope():
             self._serve_new_weights()
-            answer = self._worker.classify([self._worker.cut(frame, boxes)], config)[0]
+            answer = self._worker.classify([self._worker.cut(frame, proposals.boxes)], config)[0]
         self._worker.answered(arrived.index)
         return answer
 

@@ -9,6 +9,7 @@ import torch
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
+from ekya.labeling.detections import Question
 from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
 from ekya.labeling.golden import detector_of, open_golden
 from ekya.learning.edge import build_edge_model
@@ -75,7 +76,7 @@ def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
     golden = open_golden(fleet.golden, fleet_classes(fleet))
     image = rng.integers(0, 256, _IMAGE, np.uint8)
     boxes = np.tile(np.array([[40, 40, 80, 90]], np.float32), (8, 1))
-    items = [(image, boxes)] * 4
+    items = [Question(boxes, image)] * 4
     return golden.operations(items) / _seconds(lambda: golden.label(items))
 
 

@@ -8,6 +8,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
+from ekya.labeling.detections import Question
 from ekya.learning.operations import forward_operations
 from ekya.profiling.steps import (
     InferenceStep,
@@ -18,7 +19,7 @@ from ekya.profiling.steps import (
     preparation_steps,
 )
 from ekya.workers.costs import CostCard
-from ekya.workers.labels import Item, StreamLabels
+from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
 
 FinishedStep = Callable[[int], Event]
@@ -80,15 +81,15 @@ class EmulatedPreparation:
         labels = prepared.label()
         self._labels[stream] = labels
         self._keep(stream, labels)
-        gpu_s = self._golden_gpu_s(prepared, prepared.chosen_items())
+        gpu_s = self._golden_gpu_s(prepared, prepared.chosen_questions())
         gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
 
-    def _golden_gpu_s(self, prepared: StreamPreparation, items: list[Item]) -> float:
+    def _golden_gpu_s(self, prepared: StreamPreparation, questions: list[Question]) -> float:
         golden = prepared.golden
-        return self._card.labelling_gpu_s(golden.operations(items), golden.background is not None)
+        return self._card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
         prepared = self._streams[stream]
@@ -99,7 +100,7 @@ class EmulatedPreparation:
         }
         burst = prepared.label_burst()
         options = prepared.profile_inference(configs, frame_gpu_s, burst)
-        gpu_s = self._golden_gpu_s(prepared, prepared.burst_items())
+        gpu_s = self._golden_gpu_s(prepared, prepared.burst_questions())
         for resolution in frame_gpu_s:
             gpu_s += self._forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
         window = self._command.window

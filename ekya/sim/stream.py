@@ -11,6 +11,7 @@ from ekya.core.ids import ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.speed import LINEAR
 from ekya.core.units import US_PER_S
+from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.collector import WindowMaterial
@@ -120,9 +121,10 @@ class EmulatedStream:
         self.arrived += 1
         if truth is not None:
             self._references.append(_reference(frame, truth))
-        boxes, proposer_operations = frame.boxes, 0
+        proposals = None if frame.boxes is None else Proposals(frame.boxes)
+        proposer_operations = 0
         may_be_looked_at = frame.index % self._config.every == 0
-        if boxes is None:
+        if proposals is None:
             wanted = self._worker.wants(frame.t_us)
             if wanted:
                 self._used_gpu_s += self._card.proposing_gpu_s(self._proposer_operations)
@@ -131,15 +133,15 @@ class EmulatedStream:
                 # look, so that a frame that is passed over costs nothing.
                 proposer_operations = self._proposer_operations
             if wanted or may_be_looked_at:
-                boxes = self._worker.propose(frame)
-        if boxes is not None:
-            self._worker.see(frame, boxes)
-        if boxes is None or not may_be_looked_at:
+                proposals = self._worker.propose(frame)
+        if proposals is not None:
+            self._worker.see(frame, proposals)
+        if proposals is None or not may_be_looked_at:
             self._pass_over(frame)
             return
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
-        self._waiting = _Waiting(frame, boxes, proposer_operations)
+        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations)
         self._work_until(frame.t_us)
 
     def _work_until(self, t_us: int) -> None:

@@ -1,12 +1,14 @@
 """What a stream keeps of a window for the golden model: a few frames, and one burst of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import us_to_seconds
+from ekya.labeling.detections import Detections, Proposals, Question
+from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
 from ekya.streams.tracking import IouTracker
 
@@ -24,16 +26,29 @@ class CollectedFrame:
     Attributes:
         frame: index in the stream.
         t_us: stream time.
-        image: (H, W, 3) uint8 BGR.
         boxes: (N, 4) float32.
         tracks: (N,) int64, an object's number for as long as boxes could be linked.
+        crops: (N, S, S, 3) uint8 RGB.
+        image: (H, W, 3) uint8 BGR, a megabyte; None where the golden model's network has seen it already.
+        found: what it found then, when it proposed the objects.
     """
 
     frame: int
     t_us: int
-    image: NDArray[np.uint8]
     boxes: NDArray[np.float32]
     tracks: NDArray[np.int64]
+    crops: NDArray[np.uint8]
+    image: NDArray[np.uint8] | None
+    found: Detections | None
+
+    def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
+        """The frame with only these of its objects."""
+        return replace(self, boxes=self.boxes[rows], tracks=self.tracks[rows], crops=self.crops[rows])
+
+    @property
+    def question(self) -> Question:
+        """Its objects as a golden model is asked to name them."""
+        return Question(self.boxes, self.image, self.found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +69,9 @@ class WindowMaterial:
 class WindowCollector:
     """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan."""
 
-    def __init__(self, seed: int, fps: float, window_us: int) -> None:
+    def __init__(self, seed: int, fps: float, window_us: int, side: int) -> None:
         self._seed = seed
+        self._side = side
         self._window_us = window_us
         self._frames_per_window = max(int(fps * us_to_seconds(window_us)), 1)
         self._period_us = 1_000_000 / fps
@@ -79,17 +95,20 @@ class WindowCollector:
         at = self._position(t_us)
         return self._in_burst(at) or bool(self._due and at >= self._due[0])
 
-    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> CollectedFrame | None:
+    def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
         """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted.
 
         Returns:
             The frame if it is now one of the window's sample.
         """
         wanted = self.wants(frame.t_us)
+        boxes, found = proposals.boxes, proposals.found
         tracks = self._tracker.update(boxes)
         if not wanted:
             return None
-        kept = CollectedFrame(frame.index, frame.t_us, frame.image, boxes, tracks)
+        crops = crop_objects(frame.image, boxes, self._side)
+        image = frame.image if found is None else None
+        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found)
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)

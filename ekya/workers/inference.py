@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
+from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
 from ekya.learning.predictor import Predictor
 from ekya.streams.crops import crop_objects
@@ -24,8 +25,8 @@ SHADOW_EVERY = 2
 class Proposer(Protocol):
     """Finds the objects of a frame without naming them."""
 
-    def propose(self, frame: Frame) -> NDArray[np.float32]:
-        """(N, 4) float32 boxes."""
+    def propose(self, frame: Frame) -> Proposals:
+        """Its objects."""
 
 
 class InferenceWorker:
@@ -58,7 +59,7 @@ class InferenceWorker:
         self._side = side
         self._window_us = window_us
         self._answered_by = NOT_ANSWERED
-        self._shadow = BaseShadow(side)
+        self._shadow = BaseShadow()
         self._sampled = 0
         self._base = model
         self.swap(model, BASE_VERSION)
@@ -76,17 +77,17 @@ class InferenceWorker:
         self.classifier = classifier
         self.version = version
 
-    def propose(self, frame: Frame) -> NDArray[np.float32]:
-        """(N, 4) boxes of a frame's objects."""
+    def propose(self, frame: Frame) -> Proposals:
+        """A frame's objects."""
         return self._proposer.propose(frame)
 
     def wants(self, t_us: int) -> bool:
         """Whether the frame at this stream time must have its boxes, analysed or not."""
         return self._collector.wants(t_us)
 
-    def see(self, frame: Frame, boxes: NDArray[np.float32]) -> None:
-        """Every frame whose boxes are known, in order."""
-        kept = self._collector.see(frame, boxes)
+    def see(self, frame: Frame, proposals: Proposals) -> None:
+        """Every frame whose objects are known, in order."""
+        kept = self._collector.see(frame, proposals)
         if kept is not None:
             self._sampled += 1
             if self._sampled % SHADOW_EVERY == 0:

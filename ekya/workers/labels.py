@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.labeling.detections import Question
 from ekya.learning.labelled import LabelledCrops, no_crops, split_by_track_and_time
-from ekya.streams.crops import crop_objects
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 
 LABELLED_TRACKS = 0.6
@@ -16,7 +16,8 @@ LABELLED_TRACKS = 0.6
 
 
 LABELLED_PICTURES = 12
-"""Pictures of a window that a detector labels, whatever their number of objects: it pays by the picture."""
+"""Pictures of a window that a detector looks at for labels, whatever their number of objects: it pays by
+the picture. Those that its network has seen already, to propose their objects, cost nothing more."""
 
 
 class Labels(Protocol):
@@ -26,12 +27,10 @@ class Labels(Protocol):
     def background(self) -> int | None:
         """The class of what is no object; None where every box is one."""
 
-    def label(
-        self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]
-    ) -> list[NDArray[np.int64]]:
-        """The class of each box (N, 4) in each image, an index into the fleet's; -1 for do not use."""
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """The class of each box in each picture, an index into the fleet's; -1 for do not use."""
 
-    def operations(self, items: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> int:
+    def operations(self, items: Sequence[Question]) -> int:
         """Counted operations of labelling these."""
 
 
@@ -68,9 +67,6 @@ class StreamLabels:
         return len(self.training.crops) > 1 and len(self.validation.crops) > 0
 
 
-Item = tuple[NDArray[np.uint8], NDArray[np.float32]]
-
-
 Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""
 
@@ -88,10 +84,12 @@ def choose(material: WindowMaterial, limit: int, seed: int) -> Chosen:
 
 
 def choose_pictures(material: WindowMaterial, limit: int, seed: int) -> Chosen:
-    """The same objects as ``choose`` draws, wherever they are seen in at most ``limit`` random pictures."""
+    """The objects that ``choose`` draws, in all pictures whose detections are known and ``limit`` others."""
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    pictures = rng.permutation(np.unique([at for at, _ in places]))[:limit]
+    shown = rng.permutation(np.unique([at for at, _ in places]))
+    known = [at for at in shown if material.sample[at].found is not None]
+    pictures = {*known, *[at for at in shown if material.sample[at].found is None][:limit]}
     return _by_frame(material, [(at, row) for at, row in places if at in pictures])
 
 
@@ -113,9 +111,9 @@ def _by_frame(material: WindowMaterial, places: Sequence[tuple[int, int]]) -> Ch
     return [(material.sample[at], np.array(of, np.int64)) for at, of in sorted(rows.items())]
 
 
-def items_of(chosen: Chosen) -> list[Item]:
-    """The chosen objects as a golden model takes them."""
-    return [(frame.image, frame.boxes[rows]) for frame, rows in chosen]
+def questions(chosen: Chosen) -> list[Question]:
+    """The chosen objects as a golden model is asked about them."""
+    return [frame.take(rows).question for frame, rows in chosen]
 
 
 def label_window(
@@ -133,8 +131,8 @@ def label_window(
         limit: at most so many objects are kept.
         seed: of what is kept where there is more.
     """
-    classes = golden.label(items_of(chosen)) if chosen else []
-    crops = [crop_objects(frame.image, frame.boxes[rows], side) for frame, rows in chosen]
+    classes = golden.label(questions(chosen)) if chosen else []
+    crops = [frame.crops[rows] for frame, rows in chosen]
     everything = LabelledPart(
         crops=_labelled(chosen, crops, classes, side),
         frames=np.concatenate(

@@ -10,26 +10,25 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
+from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, class_mix_weights
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
-from ekya.streams.crops import crop_objects
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import (
     LABELLED_PICTURES,
     Chosen,
-    Item,
     Labels,
     StreamLabels,
     choose,
     choose_pictures,
-    items_of,
     label_window,
+    questions,
 )
 
 HEAD_EPOCHS = 8
@@ -82,13 +81,13 @@ class StreamPreparation:
         """The model that serves."""
         return self.serving.model
 
-    def chosen_items(self) -> list[Item]:
-        """What `label` hands to the golden model."""
-        return items_of(self._chosen())
+    def chosen_questions(self) -> list[Question]:
+        """What `label` asks the golden model."""
+        return questions(self._chosen())
 
-    def burst_items(self) -> list[Item]:
-        """What `label_burst` hands to the golden model."""
-        return [(frame.image, frame.boxes) for frame in self._asked_burst()]
+    def burst_questions(self) -> list[Question]:
+        """What `label_burst` asks the golden model."""
+        return [frame.question for frame in self._asked_burst()]
 
     def label_burst(self, scope: Scope = nullcontext) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
         """A few objects through consecutive frames, with the class of each; empty if there are too few."""
@@ -96,13 +95,13 @@ class StreamPreparation:
         if not any(len(frame.boxes) for frame in frames):
             return []
         with scope():
-            classes = self.golden.label(self.burst_items())
+            classes = self.golden.label(self.burst_questions())
         named = [np.flatnonzero((of >= 0) & (of != self.golden.background)) for of in classes]
         followed = self._followed([frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
         burst = []
         for frame, of, rows in zip(frames, classes, named, strict=True):
             kept = rows[np.isin(frame.tracks[rows], followed)]
-            burst.append((of_rows(frame, kept), of[kept]))
+            burst.append((frame.take(kept), of[kept]))
         return burst if len(followed) >= LEAST_FOLLOWED else []
 
     def label(self) -> StreamLabels:
@@ -145,7 +144,7 @@ class StreamPreparation:
         """Relative accuracy of each λ on a labelled burst, and the share it needs (paper §3.1)."""
         burst: list[BurstFrame] = []
         if labelled:
-            crops = [crop_objects(frame.image, frame.boxes, self.settings.side) for frame, _ in labelled]
+            crops = [frame.crops for frame, _ in labelled]
             ends = np.cumsum([len(cut) for cut in crops])[:-1]
             answers = {}
             for resolution in sorted({config.resolution for config in configs}):
@@ -195,7 +194,7 @@ class StreamPreparation:
         if self.golden.background is not None:
             return frames
         followed = self._followed([frame.tracks for frame in frames])
-        return [of_rows(frame, np.flatnonzero(np.isin(frame.tracks, followed))) for frame in frames]
+        return [frame.take(np.flatnonzero(np.isin(frame.tracks, followed))) for frame in frames]
 
     def _followed(self, tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """A few random ones of the objects seen in a burst."""
@@ -230,11 +229,6 @@ def memory_in_classes(
         return memory
     ours = in_classes(kept, classes, fleet)
     return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))
-
-
-def of_rows(frame: CollectedFrame, rows: NDArray[np.int64]) -> CollectedFrame:
-    """The frame with only these of its objects."""
-    return replace(frame, boxes=frame.boxes[rows], tracks=frame.tracks[rows])
 
 
 def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:

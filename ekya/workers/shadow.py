@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from ekya.streams.crops import crop_objects
 from ekya.workers.collector import CollectedFrame
 from ekya.workers.proposed import Proposed
 
@@ -14,14 +13,11 @@ class BaseShadow:
     Nothing of it is charged: it measures the run, and no camera waits for it.
 
     Attributes:
-        side: of the crops, in pixels.
         kept: by frame, in order.
     """
 
-    side: int
     kept: list[Proposed] = field(default_factory=list)
 
     def add(self, frame: CollectedFrame) -> None:
         """A sampled frame."""
-        crops = crop_objects(frame.image, frame.boxes, self.side)
-        self.kept.append(Proposed(frame.frame, frame.t_us, frame.boxes, crops))
+        self.kept.append(Proposed(frame.frame, frame.t_us, frame.boxes, frame.crops))

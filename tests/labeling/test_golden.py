@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
-from ekya.labeling.detections import Detections
+from ekya.labeling.detections import Detections, Question
 from ekya.labeling.golden import GoldenSpec, detector_of, open_golden
 from ekya.labeling.golden_classifier import GoldenClassifier, imagenet_grouping
 from ekya.labeling.golden_detector import UNSURE, GoldenDetector
@@ -46,14 +46,31 @@ def test_a_golden_detector_confirms_or_says_background() -> None:
     golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
     boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
     empty = np.zeros((0, 4), dtype=np.float32)
-    labels = golden.label([(IMAGE, boxes), (IMAGE, empty)])
+    labels = golden.label([Question(boxes, IMAGE), Question(empty, IMAGE)])
     assert labels[0].tolist() == [0, 2, 2, 1], "a kite is nothing that this fleet knows"
     assert labels[1].shape == (0,)
     assert detector.asked == 1, "a picture without boxes costs nothing"
-    assert golden.operations([(IMAGE, boxes), (IMAGE, empty)]) == 20_000
+    assert golden.operations([Question(boxes, IMAGE), Question(empty, IMAGE)]) == 20_000
     found, classes = golden.detect(IMAGE)
     assert classes.tolist() == [0, 1]
     assert found.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
+
+
+def test_what_its_network_saw_when_it_proposed_is_not_looked_for_again() -> None:
+    detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    proposals = DetectorAndMotion(detector).propose(Frame(0, 0, IMAGE, None))
+    assert detector.asked == 1
+    known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
+    assert golden.label([known])[0].tolist() == golden.label([unknown])[0].tolist() == [0, UNSURE]
+    assert detector.asked == 2, "once to propose, and once for the picture that nobody had looked at"
+    assert golden.operations([known, unknown]) == 20_000
+
+
+def test_a_classifier_cannot_name_what_it_cannot_see() -> None:
+    golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
+    with pytest.raises(ValueError, match="picture itself"):
+        golden.label([Question(np.ones((1, 4), dtype=np.float32), None)])
 
 
 @pytest.mark.parametrize("classes", [(), ("car",), ("background", "car"), ("cra", "background")])
@@ -66,7 +83,7 @@ def test_what_a_golden_detector_half_believes_is_neither_object_nor_background()
     half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
     detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
     golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
-    (labels,) = golden.label([(IMAGE, np.array([half, kite, sure], dtype=np.float32))])
+    (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
     assert labels.tolist() == [UNSURE, golden.background, 1]
     assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
 
@@ -86,17 +103,17 @@ def test_a_golden_classifier_labels_each_box_of_each_picture_in_order() -> None:
     golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
     empty = np.zeros((0, 4), dtype=np.float32)
     many = np.repeat(boxes, 20, axis=0)
-    labels = golden.label([(image, boxes), (image, empty), (image, boxes[::-1]), (image, many)])
+    labels = golden.label([Question(of, image) for of in (boxes, empty, boxes[::-1], many)])
     assert [part.tolist() for part in labels[:3]] == [[0, 1, 2], [], [2, 1, 0]]
     assert labels[3].tolist() == [0] * 20 + [1] * 20 + [2] * 20
-    assert [part.tolist() for part in golden.label([(image, empty)])] == [[]]
+    assert [part.tolist() for part in golden.label([Question(empty, image)])] == [[]]
     assert golden.detect(image) is None
 
 
 def test_operations_of_a_classifier_grow_with_the_crops() -> None:
     golden = GoldenClassifier(("a", "b"), nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2)), 16)
     boxes = np.zeros((3, 4), dtype=np.float32)
-    assert golden.operations([(IMAGE, boxes), (IMAGE, boxes[:1])]) == 4 * 2 * 3 * 16 * 16 * 2
+    assert golden.operations([Question(boxes, IMAGE), Question(boxes[:1], IMAGE)]) == 4 * 2 * 3 * 16 * 16 * 2
 
 
 def test_the_map_from_imagenet_is_made_of_its_categories(tmp_path: Path) -> None:
@@ -162,12 +179,12 @@ def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
     proposer = DetectorAndMotion(detector)
     background = np.random.default_rng(0).integers(90, 120, (200, 300, 3), dtype=np.uint8)
     for i in range(30):
-        boxes = proposer.propose(Frame(i, i, background, None))
+        boxes = proposer.propose(Frame(i, i, background, None)).boxes
     assert boxes.tolist() == [[10, 10, 50, 50], [120, 60, 180, 90]], "one object, one box, whatever its class"
     moving = background.copy()
     moving[12:48, 12:48] = 255  # inside what the detector knows
     moving[130:170, 200:250] = 255  # where it sees nothing
-    boxes = proposer.propose(Frame(30, 30, moving, None))
+    boxes = proposer.propose(Frame(30, 30, moving, None)).boxes
     assert len(boxes) == 3
     np.testing.assert_allclose(boxes[2], [200, 130, 250, 170], atol=4)
     assert proposer.operations((100, 200, 3)) == 20_000
@@ -175,13 +192,13 @@ def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
 
 def test_proposals_are_capped_surest_first() -> None:
     rows = [([12.0 * i, 0, 12.0 * i + 10, 10], 0, 0.99 - 0.01 * i) for i in range(40)]
-    boxes = DetectorAndMotion(Scripted(*rows)).propose(Frame(0, 0, IMAGE, None))
+    boxes = DetectorAndMotion(Scripted(*rows)).propose(Frame(0, 0, IMAGE, None)).boxes
     assert len(boxes) == MAX_BOXES
     assert boxes[:, 0].tolist() == [12.0 * i for i in range(MAX_BOXES)]
 
 
 def test_given_boxes_are_the_frames_own() -> None:
     boxes = np.ones((2, 4), dtype=np.float32)
-    assert GivenBoxes().propose(Frame(0, 0, IMAGE, boxes)) is boxes
+    assert GivenBoxes().propose(Frame(0, 0, IMAGE, boxes)).boxes is boxes
     with pytest.raises(UserError, match="golden"):
         GivenBoxes().propose(Frame(0, 0, IMAGE, None))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
+from ekya.labeling.detections import Proposals
 from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.proposed import Proposed
@@ -42,12 +43,12 @@ class Worker:
 
     def propose(self, frame):
         self.proposed.append(frame.index)
-        return BOXES
+        return Proposals(BOXES)
 
     def wants(self, t_us):
         return t_us // PERIOD_US in self.wanted
 
-    def see(self, frame, boxes):
+    def see(self, frame, proposals):
         self.seen.append(frame.index)
 
     def cut(self, frame, boxes):

@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 
 FPS = 10.0
 WINDOW_US = 10_000_000
 PER_WINDOW = 100
+SIDE = 8
 IMAGE = np.zeros((40, 60, 3), np.uint8)
 
 
@@ -25,12 +27,14 @@ def frame_at(index, given=True):
     return Frame(index, t_us(index), IMAGE, boxes_at(index) if given else None)
 
 
-def collected(index, tracks):
+def collected(index, tracks, found=None):
     """A kept frame with one box a track; the box tells frame and track apart."""
     boxes = np.array([[track, index, track + 9, index + 9] for track in tracks], np.float32).reshape(-1, 4)
-    return CollectedFrame(index, t_us(index), IMAGE, boxes, np.array(tracks, np.int64))
+    crops = crop_objects(IMAGE, boxes, SIDE)
+    image = IMAGE if found is None else None
+    return CollectedFrame(index, t_us(index), boxes, np.array(tracks, np.int64), crops, image, found)
 
 
-def material(*tracks_of_frames, window=3):
-    sample = tuple(collected(index, tracks) for index, tracks in enumerate(tracks_of_frames))
+def material(*tracks_of_frames, window=3, found=None):
+    sample = tuple(collected(index, tracks, found) for index, tracks in enumerate(tracks_of_frames))
     return WindowMaterial(window, sample, ())

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from street import FPS, IMAGE, PER_WINDOW, WINDOW_US, boxes_at, frame_at, material
+from street import FPS, IMAGE, PER_WINDOW, SIDE, WINDOW_US, boxes_at, frame_at, material
 
+from ekya.labeling.detections import Detections, Proposals
+from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
 from ekya.workers.collector import BURST_FRAMES, SAMPLED_FRAMES, WindowCollector, WindowMaterial
 
 
 def collector(seed=5, fps=FPS):
-    return WindowCollector(seed, fps, WINDOW_US)
+    return WindowCollector(seed, fps, WINDOW_US, SIDE)
 
 
 def watch(watched, indices, every=1, given=False):
@@ -17,7 +19,7 @@ def watch(watched, indices, every=1, given=False):
     for index in indices:
         frame = frame_at(index, given)
         if given or index % every == 0 or watched.wants(frame.t_us):
-            watched.see(frame, boxes_at(index))
+            watched.see(frame, Proposals(boxes_at(index)))
 
 
 def kept(collected_frames):
@@ -90,7 +92,7 @@ def test_a_frame_that_comes_after_its_window_costs_neither_window_anything():
     watch(late, range(PER_WINDOW - 1))
     watch(late, range(PER_WINDOW, PER_WINDOW + 20))
     assert not late.wants(frame_at(PER_WINDOW - 1).t_us)
-    assert late.see(frame_at(PER_WINDOW - 1), boxes_at(PER_WINDOW - 1)) is None
+    assert late.see(frame_at(PER_WINDOW - 1), Proposals(boxes_at(PER_WINDOW - 1))) is None
     watch(late, range(PER_WINDOW + 20, PER_WINDOW + 50))
     for window in range(2):
         expected, got = in_time.close(window), late.close(window)
@@ -147,7 +149,7 @@ def test_a_slow_camera_has_fewer_frames_than_parts_and_keeps_each_once():
     watched = collector(fps=2.0)
     for index in range(20):
         frame = Frame(index, index * 500_000, IMAGE, boxes_at(index))
-        watched.see(frame, boxes_at(index))
+        watched.see(frame, Proposals(boxes_at(index)))
     found = watched.close(0)
     sample = kept(found.sample)
     assert sample == sorted(set(sample))
@@ -159,7 +161,7 @@ def test_only_the_sample_is_handed_back():
     watched = collector()
     handed = []
     for index in range(PER_WINDOW):
-        frame = watched.see(frame_at(index), boxes_at(index))
+        frame = watched.see(frame_at(index), Proposals(boxes_at(index)))
         if frame is not None:
             handed.append(frame.frame)
     assert handed == kept(watched.close(0).sample)
@@ -177,3 +179,18 @@ def test_mean_objects():
     assert material([1, 2, 3], [1]).mean_objects == 2.0
     assert material([], [], []).mean_objects == 1.0
     assert WindowMaterial(0, (), ()).mean_objects == 1.0
+
+
+def test_a_picture_that_the_golden_network_has_seen_is_not_kept_and_its_crops_are():
+    boxes = boxes_at(0)
+    found = Detections(boxes, np.zeros(3, np.int64), np.ones(3, np.float32))
+    kept = []
+    for by in (found, None):
+        watched = collector()
+        every = [watched.see(frame_at(index), Proposals(boxes, by)) for index in range(PER_WINDOW)]
+        kept.append(next(frame for frame in every if frame is not None))
+    seen, unseen = kept
+    assert (seen.image, seen.question.found) == (None, found)
+    assert unseen.question.picture is IMAGE
+    assert (seen.crops == crop_objects(IMAGE, boxes, SIDE)).all()
+    assert (seen.take(np.array([2])).question.boxes == boxes[2]).all()

@@ -9,6 +9,7 @@ from torch import nn
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import ModelVersion
 from ekya.core.records import NOT_ANSWERED
+from ekya.labeling.detections import Proposals
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.edge import EDGE_MODELS, Trunk, build_edge_model
 from ekya.streams.frame import Frame
@@ -30,7 +31,9 @@ def tiny_trunk():
 def worker(monkeypatch):
     monkeypatch.setitem(EDGE_MODELS, "tiny", tiny_trunk)
     model = build_edge_model(FLEET, 0, 1, "tiny")
-    return InferenceWorker(FLEET, model, GivenBoxes(), WindowCollector(0, FPS, WINDOW_US), SIDE, WINDOW_US)
+    return InferenceWorker(
+        FLEET, model, GivenBoxes(), WindowCollector(0, FPS, WINDOW_US, SIDE), SIDE, WINDOW_US
+    )
 
 
 class Written:
@@ -112,7 +115,7 @@ def test_objects_are_cut_from_their_frame(worker):
 def test_the_base_model_answers_for_the_sampled_frames_afterwards(worker):
     for index in range(100):
         frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
-        worker.see(frame, frame.boxes)
+        worker.see(frame, Proposals(frame.boxes))
     worker.use(Written(), ModelVersion(9))
     sample = [frame.frame for frame in worker.material(0).sample]
     rows = worker.base_answers(EVERY)

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from street import material, t_us
 
-from ekya.workers.labels import LABELLED_TRACKS, choose, choose_pictures, items_of, label_window
+from ekya.labeling.detections import Detections
+from ekya.workers.labels import LABELLED_TRACKS, choose, choose_pictures, label_window, questions
 
 SIDE = 8
 
@@ -20,7 +21,7 @@ class Golden:
 
     def label(self, items):
         self.asked.append(items)
-        return [boxes[:, 0].astype(np.int64) % 3 for _, boxes in items]
+        return [boxes[:, 0].astype(np.int64) % 3 for boxes in (item.boxes for item in items)]
 
 
 tracks_of_frames = st.lists(st.lists(st.integers(0, 12), max_size=4, unique=True), max_size=10).map(
@@ -119,8 +120,8 @@ def test_every_row_says_the_same_object_in_every_column():
 def test_the_golden_model_sees_the_chosen_boxes_only_and_once():
     _, chosen, golden = parted([list(range(8))] * 3, limit=5)
     (asked,) = golden.asked
-    assert sum(len(boxes) for _, boxes in asked) == 5
-    assert all((a[1] == b[1]).all() for a, b in zip(asked, items_of(chosen), strict=True))
+    assert sum(len(item.boxes) for item in asked) == 5
+    assert all((a.boxes == b.boxes).all() for a, b in zip(asked, questions(chosen), strict=True))
 
 
 def test_nothing_to_label_asks_nobody():
@@ -140,7 +141,7 @@ class Detector:
         self.objects = objects
 
     def label(self, items):
-        return [self._names(boxes[:, 0].astype(np.int64)) for _, boxes in items]
+        return [self._names(boxes[:, 0].astype(np.int64)) for boxes in (item.boxes for item in items)]
 
     def _names(self, tracks):
         named = np.where(tracks < self.objects, tracks % 3, self.background)
@@ -161,6 +162,14 @@ def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures,
     assert len(chosen) <= pictures
     for frame, rows in chosen:
         assert frame.tracks[rows].tolist() == [track for track in frame.tracks if track in drawn]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
+def test_pictures_that_were_looked_at_before_are_all_labelled(frames, pictures, seed):
+    known = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+    found = material(*frames, found=known)
+    assert places(choose_pictures(found, pictures, seed)) == places(choose(found, 1000, seed))
 
 
 @settings(max_examples=40)
