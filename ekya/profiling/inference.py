@@ -15,6 +15,10 @@ from ekya.core.view import InferenceOption
 HEADROOM = 1.15
 """Frames differ in how many objects they show; a share without slack would drop the crowded ones."""
 
+PRIOR_OBJECTS = 2.0
+"""What is guessed of a λ counts as much as this many objects of a burst: two cars that stand at a light show
+how those two move, and not how the street does."""
+
 _SAME_OBJECT_IOU = 0.5
 
 
@@ -42,6 +46,17 @@ def prior_relative_accuracy(config: InferenceConfig, finest: int) -> float:
     return float(config.every**-0.35 * (config.resolution / finest) ** 2.5)
 
 
+def measured_relative_accuracy(config: InferenceConfig, finest: int, burst: Sequence[BurstFrame]) -> float:
+    """What a burst with objects shows of λ; a burst of k frames shows no λ that leaves out more than k - 1.
+
+    Of one that does, the burst shows the first part, and the rest is guessed.
+    """
+    shown = min(config.every, len(burst))
+    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest)
+    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest)
+    return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution, finest)
+
+
 def inference_options(
     configs: Sequence[InferenceConfig],
     burst: Sequence[BurstFrame],
@@ -54,22 +69,22 @@ def inference_options(
     right would mostly count luck, and say nothing of the model that is about to be retrained. Relative
     accuracy is therefore the product of two parts that a burst shows well whatever the model knows: how many
     objects are still where an earlier frame's box of their class was, and how many are called the same at a
-    lower resolution.
+    lower resolution. What few objects or few frames show is mixed with a guess.
 
     Args:
         configs: Λ.
-        burst: consecutive labelled frames; empty gives priors.
+        burst: consecutive labelled frames; empty gives guesses.
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
         fps: frames a second of the camera.
     """
     finest = max(config.resolution for config in configs)
-    labelled = sum(len(frame.labels) for frame in burst)
+    objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
+    weight = objects / (objects + PRIOR_OBJECTS)
     options = []
     for config in configs:
-        if labelled:
-            relative = _still_there(burst, config.every) * _as_sharp(burst, config.resolution, finest)
-        else:
-            relative = prior_relative_accuracy(config, finest)
+        relative = prior_relative_accuracy(config, finest)
+        if objects:
+            relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
         needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
         share_milli = math.ceil(needed * FULL_GPU_MILLI)
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps)

@@ -37,9 +37,6 @@ HEAD_EPOCHS = 8
 TYPICAL_OBJECTS = 6.0
 """Objects a frame, until a camera has shown how many it sees."""
 
-LEAST_FOLLOWED = 2
-"""One object shows how that one moves, and not how the street does: fewer than this are no measure."""
-
 BURST_OBJECTS = 6
 """Objects followed through a burst: how fast things move shows in a few of them."""
 
@@ -90,7 +87,7 @@ class StreamPreparation:
         return [frame.question for frame in self._asked_burst()]
 
     def label_burst(self, scope: Scope = nullcontext) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
-        """A few objects through consecutive frames, with the class of each; empty if there are too few."""
+        """A few objects through consecutive frames, with the class of each; empty if nothing is there."""
         frames = self._asked_burst()
         if not any(len(frame.boxes) for frame in frames):
             return []
@@ -102,7 +99,7 @@ class StreamPreparation:
         for frame, of, rows in zip(frames, classes, named, strict=True):
             kept = rows[np.isin(frame.tracks[rows], followed)]
             burst.append((frame.take(kept), of[kept]))
-        return burst if len(followed) >= LEAST_FOLLOWED else []
+        return burst
 
     def label(self) -> StreamLabels:
         """Labels a sample of the window."""

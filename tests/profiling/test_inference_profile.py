@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig
-from ekya.profiling.inference import HEADROOM, BurstFrame, inference_options, prior_relative_accuracy
+from ekya.profiling.inference import (
+    HEADROOM,
+    PRIOR_OBJECTS,
+    BurstFrame,
+    inference_options,
+    measured_relative_accuracy,
+    prior_relative_accuracy,
+)
 
 FPS = 10.0
 COSTS = {16: 0.004, 32: 0.01}
@@ -25,6 +32,12 @@ def frame(*objects, seen_16=None):
 
 
 def relative(burst, *configs):
+    """What the burst shows of each λ."""
+    return [measured_relative_accuracy(config, 32, burst) for config in configs]
+
+
+def offered(burst, *configs):
+    """What is told of each λ."""
     return [option.relative_accuracy for option in inference_options(configs, burst, COSTS, FPS)]
 
 
@@ -88,11 +101,28 @@ def test_the_right_class_in_the_wrong_place_is_wrong():
 @pytest.mark.parametrize("burst", [[], [frame()] * 3], ids=["no burst", "no objects"])
 def test_without_a_measure_there_is_a_guess(burst):
     configs = (every(1), every(2), every(10), every(2, 16))
-    guesses = relative(burst, *configs)
+    guesses = offered(burst, *configs)
     assert guesses == [prior_relative_accuracy(config, 32) for config in configs]
     assert guesses[0] == 1.0
     assert guesses[0] > guesses[1] > guesses[2] > 0.0
     assert guesses[3] < guesses[1]
+
+
+def test_few_objects_are_mixed_with_a_guess_and_many_speak_for_themselves():
+    guess = prior_relative_accuracy(every(5), 32)
+
+    def still(count):
+        (told,) = offered([frame(*((100 * at, 1, 1) for at in range(count)))] * 6, every(1), every(5))[1:]
+        return told
+
+    assert still(2) == pytest.approx((2 + PRIOR_OBJECTS * guess) / (2 + PRIOR_OBJECTS))
+    assert guess < still(1) < still(2) < still(20) < 1.0
+
+
+def test_a_short_burst_shows_short_gaps_only_and_the_rest_is_guessed():
+    burst = [frame((0, 1, 1))] * 3
+    lost = prior_relative_accuracy(every(10), 32) / prior_relative_accuracy(every(3), 32)
+    assert relative(burst, every(2), every(3), every(10)) == [1.0, 1.0, pytest.approx(lost)]
 
 
 @pytest.mark.parametrize(("config", "needed"), [(every(1), 115), (every(2), 58), (every(10, 16), 5)])
@@ -126,5 +156,5 @@ def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
 )
 def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
     burst = [frame(*((place * SIDE, place % 3, place % 3) for place in at)) for at in places]
-    first, other = relative(burst, every(1), every(k))
+    first, other = offered(burst, every(1), every(k))
     assert 0.0 <= other <= first == 1.0
