@@ -33,6 +33,7 @@ from ekya.errors import UserError
 from ekya.gpu.cores import usable_cores
 from ekya.labeling.detectors import DETECTORS, FASTESTDET
 from ekya.labeling.golden import GoldenSpec
+from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
 from ekya.shipped import shipped_path, shipped_root
 from ekya.streams.city import CitySpec
@@ -150,6 +151,7 @@ class FleetConfig(_Part):
         min_accuracy: a_MIN (paper §4.2).
         objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli, steal_milli: δ and Δ.
+        placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
         preparation, golden, edge, retraining, inference: see there.
         streams: sorted by id.
     """
@@ -163,6 +165,7 @@ class FleetConfig(_Part):
     objective: Objective = Objective.MEAN
     quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
+    placement: Packing = Packing.POOL
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
     edge: EdgeConfig = EdgeConfig()

@@ -81,6 +81,7 @@ def loop_options(
         inference_configs=fleet.inference_configs(),
         family_costs=card.family_costs(fleet.retrain_configs(), crop_side(fleet)),
         share_step_milli=share_step_milli,
+        packing=fleet.placement,
         seed=seed,
         objective=fleet.objective,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),

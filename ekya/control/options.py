@@ -7,6 +7,7 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import Objective
+from ekya.placement.pack import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class LoopOptions:
         share_step_milli: what the share backend can enforce.
         objective: what is maximised.
         terms: of the streams that have any but the usual ones, sorted by id.
+        packing: how shares come to stand on GPUs.
     """
 
     window_us: int
@@ -69,6 +71,7 @@ class LoopOptions:
     inference_configs: tuple[InferenceConfig, ...]
     family_costs: tuple[FamilyCost, ...]
     share_step_milli: int = 1
+    packing: Packing = Packing.POOL
     training_speed: SpeedCurve = LINEAR
     seed: int = 0
     objective: Objective = Objective.MEAN

@@ -8,13 +8,13 @@ from ekya.control.diff import diff
 from ekya.control.effects import after_command
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
-from ekya.control.views import Histories, history_of, retrain_options, window_view
+from ekya.control.views import Histories, held_milli, history_of, retrain_options, window_view
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.plan import Plan
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.view import RetrainOption, WindowView
-from ekya.placement.grants import quantise
+from ekya.placement.pack import pack
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
@@ -72,7 +72,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories)
     if not view.streams:
         return Turn(state, None, tuple(commands))
-    plan = _at_granted_shares(view, planner(view), options, needs)
+    plan = _at_granted_shares(view, planner(view), state.fleet, options, needs)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
     planned = diff(view, plan.phases[0].assignments, state.fleet, begun)
     for command in planned:
@@ -80,11 +80,18 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))
 
 
-def _at_granted_shares(view: WindowView, plan: Plan, options: LoopOptions, needs: Needs) -> Plan:
+def _at_granted_shares(
+    view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
+) -> Plan:
     """What the plan becomes at the shares that can be enforced (DESIGN §5)."""
-    step_milli = options.share_step_milli
-    grants = quantise(shares_of(plan.phases[0]), step_milli, view.capacity_milli)
-    return regrant(view, plan, dict(grants.shares_milli), grants.spare_milli, step_milli, needs)
+    grants = pack(
+        options.packing,
+        shares_of(plan.phases[0]),
+        capacity_milli=options.capacity_milli,
+        held_milli=held_milli(fleet, options),
+        step_milli=options.share_step_milli,
+    )
+    return regrant(view, plan, grants, needs)
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:

@@ -31,18 +31,11 @@ def window_view(
 
     Streams that do not serve are left out, and what their jobs hold is taken off the capacity.
     """
-    held = sum(
-        stream.job.share_milli
-        for stream in state.streams
-        if stream.job is not None and stream.status is not Status.SERVING
-    )
-    if state.preparing:
-        held += options.preparation_share_milli
     terms = {one.stream: one for one in options.terms}
     return WindowView(
         now_us=now_us,
         window_end_us=state.window_end_us,
-        capacity_milli=max(options.capacity_milli - held, 0),
+        capacity_milli=max(options.capacity_milli - sum(held_milli(state, options)), 0),
         quantum_milli=options.quantum_milli,
         steal_milli=options.steal_milli,
         min_accuracy=options.min_accuracy,
@@ -62,6 +55,16 @@ def window_view(
         seed=options.seed,
         objective=options.objective,
     )
+
+
+def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
+    """What nobody may plan with now: the preparation's share, and those of jobs whose stream is away."""
+    away = tuple(
+        stream.job.share_milli
+        for stream in state.streams
+        if stream.job is not None and stream.status is not Status.SERVING
+    )
+    return (options.preparation_share_milli, *away) if state.preparing else away
 
 
 def _stream_view(

@@ -19,6 +19,8 @@ class Assignment:
         below_min: no λ reaches a_MIN at this share.
         reason: one sentence that an operator can read.
         too_old: results get older than the stream's limit allows at this share.
+        retrain_gpu, inference_gpu: index of the GPU that the job stands on, from 0 on; None where it holds
+            no share, and where the GPUs are one pool.
     """
 
     stream: StreamId
@@ -29,6 +31,8 @@ class Assignment:
     below_min: bool
     reason: str
     too_old: bool = False
+    retrain_gpu: int | None = None
+    inference_gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,11 @@ class Plan:
     Attributes:
         phases: at least one.
         expected_accuracy: the objective's value for these phases, in [0, 1].
+        rounding_cost: what the first phase lost of the objective, were it held to the window's end, when its
+            shares became those that can be granted; below 0 where what was left over brought more than
+            rounding took. 0 for a plan that nobody has rounded yet.
     """
 
     phases: tuple[Phase, ...]
     expected_accuracy: float
+    rounding_cost: float = 0.0

@@ -27,7 +27,9 @@ class NoRetrain:
     @property
     def needs(self) -> Needs:
         """The preparation it wants."""
-        return Needs(labels=False, inference_profile=False, micro_profile=False)
+        return Needs(
+            labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
+        )
 
     def plan(self, view: WindowView) -> Plan:
         """One phase; λ is the most accurate that keeps up at its share."""

@@ -10,18 +10,21 @@ from ekya.core.view import WindowView
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Which preparation of a window a scheduler wants to have paid for (paper Figure 5).
+    """What a scheduler wants to have paid for (paper Figure 5), and what it has fixed for good.
 
     Attributes:
         labels: golden labels on a sample of the last window.
         inference_profile: relative accuracy and needed share of each λ.
-        micro_profile: expected accuracy and GPU-seconds of each γ. A scheduler that does without
-            has fixed its γ and its shares, and nobody else chooses them again.
+        micro_profile: expected accuracy and GPU-seconds of each γ.
+        fixed_gamma: its γ are fixed, so nobody else picks them again at the shares that were granted.
+        fixed_shares: its shares are fixed, so nobody else gives out what rounding left over.
     """
 
     labels: bool
     inference_profile: bool
     micro_profile: bool
+    fixed_gamma: bool = False
+    fixed_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)

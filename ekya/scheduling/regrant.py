@@ -1,138 +1,140 @@
 """From the shares a plan asks for to those that were granted (DESIGN §5).
 
-A backend grants shares in its own steps, rounded down. What a γ or λ was picked for may then be out of
-reach, and some share is left over. So both are picked again at what was granted, and what is left goes
-to the jobs that gain most. The objective thus sees granted shares only.
+A backend grants shares in its own steps, and a job must stand on one GPU: shares are rounded down. What
+a γ or λ was picked for may then be out of reach, and some share is left over. So both are picked again
+at what was granted, and what is left goes to the jobs that gain most. The objective thus sees granted
+shares only, and the plan says what that cost.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 
-from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective, WindowView
-from ekya.scheduling.allocation import (
-    Job,
-    JobKind,
-    choices_by_stream,
-    jobs_of,
-    kept_floors,
-)
+from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, kept_floors
+from ekya.scheduling.leftover import Grants, give_out
 from ekya.scheduling.objective import evaluate
-from ekya.scheduling.pick import SAME, StreamChoices, fixed_retraining
+from ekya.scheduling.pick import RetrainChoice, StreamChoices, fixed_retraining
 from ekya.scheduling.protocol import Needs
-from ekya.scheduling.reasons import assignment, one_phase_plan
+from ekya.scheduling.reasons import assignment
 
 
-def regrant(
-    view: WindowView,
-    plan: Plan,
-    granted: Mapping[Job, int],
-    spare_milli: int,
-    step_milli: int,
-    needs: Needs,
-) -> Plan:
+def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     """The plan at granted shares.
 
-    A scheduler that needs no micro-profile has fixed its γ and its shares: only λ is picked again for
-    it, and what is left stays idle. For the others inference jobs are first given what a_MIN needs, and
-    then each job in turn what raises the objective most per step. Where the first phase changes, the
-    forecast phases after it no longer hold and are dropped.
+    Where the scheduler has fixed its shares, nothing that is left is given out; where it has fixed its
+    γ, that stays. For the others inference jobs are first given what a_MIN and the latency limits need,
+    and then each job in turn what raises the objective most per thousandth.
+
+    A plan of several phases says more by its γ, and by who waits, than its first phase shows: there γ is
+    picked again only where it can no longer be done in time, and nobody starts who was to wait. Where
+    the first phase changes, the forecast phases after it no longer hold and are dropped.
 
     Args:
         view: the view that was planned on.
         plan: what the scheduler asked for.
-        granted: share in thousandths for every job of the first phase (``allocation.shares_of``);
-            a job that is missing has none.
-        spare_milli: what may still be given out.
-        step_milli: the backend's smallest step, at least 1.
+        grants: of the first phase's shares (``allocation.shares_of``); grows.
         needs: the scheduler's.
     """
     first = plan.phases[0]
-    if needs.micro_profile:
-        phase = _chosen_again(view, granted, spare_milli, step_milli)
-    else:
-        phase = _same_gamma(view, first, granted)
+    choices = choices_by_stream(view)
+    streams = {a.stream: _Regranted(choices[a.stream], a, needs, len(plan.phases)) for a in first.assignments}
+    if not needs.fixed_shares:
+        _keep_minimum(view, grants)
+        give_out(streams, grants, view.quantum_milli, worst_first=view.objective is Objective.MAX_MIN)
+    phase = Phase(tuple(streams[a.stream].assignment(grants) for a in first.assignments))
     if _decisions(phase) == _decisions(first):
-        return plan
-    return Plan((phase,), evaluate(view, (phase,)).score)
+        return replace(plan, phases=(_on_gpus(first, grants), *plan.phases[1:]))
+    before, after = (evaluate(view, (one,)).score for one in (first, phase))
+    return Plan((_on_gpus(phase, grants),), after, rounding_cost=before - after)
+
+
+class _Regranted:
+    """One stream of the first phase, at other shares than were asked for."""
+
+    def __init__(self, choices: StreamChoices, planned: Assignment, needs: Needs, phases: int) -> None:
+        self._choices = choices
+        self._planned = planned
+        self._needs = needs
+        self._keeps_gamma = needs.fixed_gamma or phases > 1
+        self._options = (
+            (choices.stream.running.option,) if choices.stream.running else choices.stream.retrain_options
+        )
+
+    @property
+    def kinds(self) -> tuple[JobKind, ...]:
+        """Its jobs that may get more than was asked for."""
+        waits = self._keeps_gamma and self._planned.retrain_share_milli == 0
+        if waits or not self._choices.has_retraining:
+            return (JobKind.INFERENCE,)
+        return (JobKind.INFERENCE, JobKind.RETRAINING)
+
+    @property
+    def inference_stops(self) -> tuple[int, ...]:
+        """Inference shares at which another λ can keep up."""
+        return tuple(option.share_needed_milli for option in self._choices.stream.inference_options)
+
+    @property
+    def weight(self) -> float:
+        """How much the stream counts."""
+        return self._choices.stream.weight
+
+    def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
+        """The stream's part of the objective, if these shares hold until the window's end."""
+        part = self._choices.inference(inference_share_milli).part
+        return self._retraining(retrain_share_milli).serving * part
+
+    def assignment(self, grants: Grants) -> Assignment:
+        """What the stream gets at the shares it holds by now."""
+        retrain_share = grants.share_milli(Job(self._planned.stream, JobKind.RETRAINING))
+        inference_share = grants.share_milli(Job(self._planned.stream, JobKind.INFERENCE))
+        lost = self._planned.retrain is not None and retrain_share == 0
+        return assignment(
+            self._choices,
+            self._retraining(retrain_share),
+            retrain_share,
+            self._choices.inference(inference_share),
+            inference_share,
+            forecast=self._needs.micro_profile,
+            why_not="no share of it is left after rounding" if lost else None,
+        )
+
+    def _retraining(self, share_milli: int) -> RetrainChoice:
+        if not self._keeps_gamma:
+            return self._choices.retraining(share_milli)
+        offered = self._options if share_milli or self._choices.stream.running else ()
+        option = next((option for option in offered if option.config == self._planned.retrain), None)
+        kept = fixed_retraining(self._choices.view, self._choices.stream, option, share_milli)
+        if option is None or kept.completes_us is not None or self._needs.fixed_gamma:
+            return kept
+        return self._choices.retraining(share_milli)
+
+
+def _keep_minimum(view: WindowView, grants: Grants) -> None:
+    """Lifts inference jobs to what a_MIN and the latency limits need, as many as can be."""
+    held = {Job(stream.stream, kind) for stream in view.streams for kind in JobKind}
+    total = sum(grants.share_milli(job) for job in held) + grants.spare_milli
+    for job, floor in kept_floors(view, total).items():
+        if grants.share_milli(job) < floor:
+            share = grants.fitting_milli(job, floor)
+            if share is not None:
+                grants.grow(job, share)
+
+
+def _on_gpus(phase: Phase, grants: Grants) -> Phase:
+    gpus = grants.gpus
+    if not gpus:
+        return phase
+    return Phase(
+        tuple(
+            replace(
+                assigned,
+                retrain_gpu=gpus.get(Job(assigned.stream, JobKind.RETRAINING)),
+                inference_gpu=gpus.get(Job(assigned.stream, JobKind.INFERENCE)),
+            )
+            for assigned in phase.assignments
+        )
+    )
 
 
 def _decisions(phase: Phase) -> list[Assignment]:
     return [replace(assignment, reason="") for assignment in phase.assignments]
-
-
-def _same_gamma(view: WindowView, phase: Phase, granted: Mapping[Job, int]) -> Phase:
-    choices = choices_by_stream(view)
-    return Phase(tuple(_same_gamma_at(choices[a.stream], a, granted) for a in phase.assignments))
-
-
-def _same_gamma_at(choice: StreamChoices, planned: Assignment, granted: Mapping[Job, int]) -> Assignment:
-    retrain_share = granted.get(Job(planned.stream, JobKind.RETRAINING), 0)
-    inference_share = granted.get(Job(planned.stream, JobKind.INFERENCE), 0)
-    stream = choice.stream
-    options = (stream.running.option,) if stream.running else stream.retrain_options if retrain_share else ()
-    option = next((option for option in options if option.config == planned.retrain), None)
-    return assignment(
-        choice,
-        fixed_retraining(choice.view, stream, option, retrain_share),
-        retrain_share,
-        choice.inference(inference_share),
-        inference_share,
-        forecast=False,
-        why_not="no share of it is left after rounding" if planned.retrain else None,
-    )
-
-
-def _chosen_again(view: WindowView, granted: Mapping[Job, int], spare_milli: int, step_milli: int) -> Phase:
-    choices = choices_by_stream(view)
-    shares = {job: granted.get(job, 0) for job in jobs_of(choices)}
-    left = spare_milli
-    for job, floor in kept_floors(view, sum(shares.values()) + left).items():
-        missing = -(-max(0, floor - shares[job]) // step_milli) * step_milli
-        if missing <= left and shares[job] + missing <= FULL_GPU_MILLI:
-            shares[job] += missing
-            left -= missing
-    while left >= step_milli:
-        best = _best_use(view, choices, shares, left, step_milli)
-        if best is None:
-            break
-        job, more = best
-        shares[job] += more
-        left -= more
-    return one_phase_plan(view, choices, shares).phases[0]
-
-
-def _best_use(
-    view: WindowView,
-    choices: Mapping[StreamId, StreamChoices],
-    shares: Mapping[Job, int],
-    left: int,
-    step_milli: int,
-) -> tuple[Job, int] | None:
-    """The job and the share that gain most per step; several steps at once, as a λ can need them.
-
-    For max-min the stream that does worst goes first, among those that gain at all.
-    """
-    best: tuple[Job, int] | None = None
-    best_rate, lowest = SAME, math.inf
-    for job, share in shares.items():
-        choice = choices[job.stream]
-        retrain = shares.get(Job(job.stream, JobKind.RETRAINING), 0)
-        inference = shares[Job(job.stream, JobKind.INFERENCE)]
-        before = choice.value(retrain, inference)
-        worth = before if view.objective is Objective.MAX_MIN else 0.0
-        if worth > lowest + SAME:
-            continue
-        for more in range(step_milli, min(left, FULL_GPU_MILLI - share) + 1, step_milli):
-            after = (
-                choice.value(retrain, inference + more)
-                if job.kind is JobKind.INFERENCE
-                else choice.value(retrain + more, inference)
-            )
-            rate = choice.stream.weight * (after - before) / more
-            if rate > SAME and (worth < lowest - SAME or rate > best_rate + SAME):
-                best, best_rate, lowest = (job, more), rate, worth
-    return best

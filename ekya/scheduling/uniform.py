@@ -1,13 +1,21 @@
 """The uniform baseline (paper §3.2, §6.1): equal shares, a fixed split, a fixed γ."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.plan import Plan
+from ekya.core.ids import StreamId
+from ekya.core.plan import Assignment, Plan
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.errors import UserError
-from ekya.scheduling.allocation import choices_by_stream, fair_shares_milli, largest_share_milli
+from ekya.scheduling.allocation import (
+    Job,
+    JobKind,
+    choices_by_stream,
+    fair_shares_milli,
+    largest_share_milli,
+)
 from ekya.scheduling.pick import RetrainChoice, StreamChoices, fixed_retraining
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.reasons import assignment, plan_of
@@ -33,11 +41,7 @@ class Uniform:
     fixed_gamma: RetrainConfig | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.inference_part_milli <= FULL_GPU_MILLI:
-            raise UserError(
-                f"scheduler: the uniform inference part of {self.inference_part_milli} thousandths is out of "
-                "range; choose 0 to 1000"
-            )
+        check_part(self.inference_part_milli)
 
     @property
     def name(self) -> str:
@@ -47,45 +51,76 @@ class Uniform:
     @property
     def needs(self) -> Needs:
         """The preparation it wants."""
-        return Needs(labels=True, inference_profile=True, micro_profile=False)
+        return Needs(
+            labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
+        )
 
     def plan(self, view: WindowView) -> Plan:
         """One phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
-        largest = largest_share_milli(view.quantum_milli)
-        fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(choices))
-        assignments = []
-        for stream, share in zip(choices.values(), fair, strict=True):
-            quanta = share // view.quantum_milli
-            part = (quanta * self.inference_part_milli + FULL_GPU_MILLI // 2) // FULL_GPU_MILLI
-            inference_share = min(part * view.quantum_milli, largest)
-            retrain_share = min(share - part * view.quantum_milli, largest)
-            assignments.append(
-                assignment(
-                    stream,
-                    self._retraining(view, stream, retrain_share),
-                    retrain_share,
-                    stream.inference(inference_share),
-                    inference_share,
-                    forecast=False,
-                    why_not="its fixed configuration is not offered" if retrain_share else "it has no share",
-                )
-            )
-        return plan_of(view, assignments)
+        shares = uniform_shares(view, choices, self.inference_part_milli)
+        return plan_of(view, [self._assignment(view, stream, shares) for stream in choices.values()])
+
+    def _assignment(self, view: WindowView, stream: StreamChoices, shares: Mapping[Job, int]) -> Assignment:
+        inference_share = shares[Job(stream.stream.stream, JobKind.INFERENCE)]
+        retrain_share = shares[Job(stream.stream.stream, JobKind.RETRAINING)]
+        return assignment(
+            stream,
+            self._retraining(view, stream, retrain_share),
+            retrain_share,
+            stream.inference(inference_share),
+            inference_share,
+            forecast=False,
+            why_not="its fixed configuration is not offered" if retrain_share else "it has no share",
+        )
 
     def _retraining(self, view: WindowView, stream: StreamChoices, share_milli: int) -> RetrainChoice:
         if stream.stream.running is not None:
             return stream.retraining(share_milli)
-        option = self._fixed_option(view, stream.stream.retrain_options, share_milli)
+        option = affordable_option(view, stream.stream.retrain_options, share_milli, self.fixed_gamma)
         return fixed_retraining(view, stream.stream, option, share_milli)
 
-    def _fixed_option(
-        self, view: WindowView, options: tuple[RetrainOption, ...], share_milli: int
-    ) -> RetrainOption | None:
-        if self.fixed_gamma is not None:
-            return next((option for option in options if option.config == self.fixed_gamma), None)
-        affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(
-            view.window_end_us - view.now_us
+
+def check_part(inference_part_milli: int) -> None:
+    """Raises UserError unless the part is between 0 and 1000 thousandths."""
+    if not 0 <= inference_part_milli <= FULL_GPU_MILLI:
+        raise UserError(
+            f"scheduler: an inference part of {inference_part_milli} thousandths is out of range; "
+            "choose 0 to 1000"
         )
-        finishing = [option for option in options if option.gpu_s <= affordable_gpu_s]
-        return max(finishing, key=lambda option: (option.gpu_s, option.config), default=None)
+
+
+def uniform_shares(
+    view: WindowView, streams: Iterable[StreamId], inference_part_milli: int
+) -> dict[Job, int]:
+    """Equal shares for the streams in the order of their ids, each split in the same way; in multiples of δ.
+
+    Args:
+        view: what there is to share.
+        streams: all of the view's, sorted.
+        inference_part_milli: thousandths of a stream's share that inference gets.
+    """
+    names = list(streams)
+    largest = largest_share_milli(view.quantum_milli)
+    shares: dict[Job, int] = {}
+    for name, share in zip(
+        names, fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names)), strict=True
+    ):
+        quanta = share // view.quantum_milli
+        part = (quanta * inference_part_milli + FULL_GPU_MILLI // 2) // FULL_GPU_MILLI
+        shares[Job(name, JobKind.INFERENCE)] = min(part * view.quantum_milli, largest)
+        shares[Job(name, JobKind.RETRAINING)] = min(share - part * view.quantum_milli, largest)
+    return shares
+
+
+def affordable_option(
+    view: WindowView, options: Sequence[RetrainOption], share_milli: int, fixed: RetrainConfig | None
+) -> RetrainOption | None:
+    """The γ that is fixed, if it is offered; else the most expensive that the share can finish in time."""
+    if fixed is not None:
+        return next((option for option in options if option.config == fixed), None)
+    affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(
+        view.window_end_us - view.now_us
+    )
+    finishing = [option for option in options if option.gpu_s <= affordable_gpu_s]
+    return max(finishing, key=lambda option: (option.gpu_s, option.config), default=None)

@@ -48,7 +48,7 @@ OPTIONS = LoopOptions(
     family_costs=(FamilyCost(Family(0, 0, 16), 0.01, 0.02), FamilyCost(Family(1, 0, 16), 0.01, 0.05)),
 )
 
-NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False)
+NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True)
 
 
 @dataclass

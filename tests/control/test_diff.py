@@ -16,7 +16,7 @@ from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, Status, StreamState
 from ekya.scheduling.protocol import Needs
 
-NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False)
+NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True)
 CAPACITY = 2000
 
 

@@ -1,0 +1,140 @@
+"""Shares quantised to inverse powers of two and packed on whole GPUs (paper §5, placement onto GPUs).
+
+A job of level k gets 1/2^k of a GPU and takes a slot of that size. Slots are packed in descending
+order, each on the first GPU on which it still fits. **Nothing is lost by that**, whatever the sizes of
+the GPUs. When a slot of size s is to be placed, every slot that stands already is a multiple of s.
+So a GPU with room for C of which u is used has room for floor(C / s) - u / s more slots of size s, and
+where there is none on any GPU, the slots of size s or more would fill
+
+    sum over GPUs of floor(C / s) · s,
+
+which no packing can exceed. Hence a set of levels can be packed if and only if that holds for every s,
+and asking whether a share may grow needs no packing (``_fits``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from ekya.core.units import FULL_GPU_MILLI
+
+JobT = TypeVar("JobT")
+
+LAST_LEVEL = FULL_GPU_MILLI.bit_length() - 1
+"""The smallest share that is not nothing: 1/512 of a GPU, one thousandth."""
+
+_WHOLE = 1 << LAST_LEVEL
+"""Slots of the smallest size on a GPU."""
+
+
+def share_of_level(level: int, step_milli: int = 1) -> int:
+    """1/2^level of a GPU in thousandths, rounded down to the backend's step."""
+    return (FULL_GPU_MILLI >> level) // step_milli * step_milli
+
+
+class Halves(Generic[JobT]):
+    """Granted shares on GPUs, all of them inverse powers of two; they grow to the next larger ones.
+
+    Which GPU a job stands on follows from the shares alone, so a share that grows can move others.
+    """
+
+    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], step_milli: int) -> None:
+        """Rounds every share down; where they do not fit, the largest are halved, the last one first.
+
+        Args:
+            shares: the share asked for by each job, in thousandths of a GPU.
+            gpus_milli: what each GPU has, 0 to 1000.
+            step_milli: the smallest difference between two grants, 1 to 1000.
+
+        Raises:
+            ValueError: a negative share.
+        """
+        if any(share < 0 for share in shares.values()):
+            raise ValueError("shares cannot be negative")
+        self._step_milli = step_milli
+        self._rooms = tuple(milli * _WHOLE // FULL_GPU_MILLI for milli in gpus_milli)
+        self._limits = [_slots(self._rooms, level) for level in range(LAST_LEVEL + 1)]
+        self._levels = {job: self._level_below(share) for job, share in shares.items()}
+        self._counts = [0] * (LAST_LEVEL + 2)
+        for level in self._levels.values():
+            self._counts[level] += 1
+        jobs = list(self._levels)
+        while not self._fits():
+            place = min(range(len(jobs)), key=lambda index: (self._levels[jobs[index]], -index))
+            self._move(jobs[place], self._smaller(self._levels[jobs[place]]))
+
+    @property
+    def spare_milli(self) -> int:
+        """What nobody holds, over all GPUs."""
+        used = sum(count << (LAST_LEVEL - level) for level, count in enumerate(self._counts[:-1]))
+        return (sum(self._rooms) - used) * FULL_GPU_MILLI // _WHOLE
+
+    @property
+    def gpus(self) -> Mapping[JobT, int]:
+        """The GPU of every job that holds a share, in descending order of shares."""
+        free = list(self._rooms)
+        placed: dict[JobT, int] = {}
+        gpu = before = 0
+        for job in sorted(self._levels, key=lambda one: self._levels[one]):
+            level = self._levels[job]
+            if level > LAST_LEVEL:
+                break
+            if level != before:
+                gpu, before = 0, level
+            slot = 1 << (LAST_LEVEL - level)
+            while free[gpu] < slot:
+                gpu += 1
+            free[gpu] -= slot
+            placed[job] = gpu
+        return placed
+
+    def share_milli(self, job: JobT) -> int:
+        """What a job holds; 0 for one that was not asked for."""
+        return self._share(self._levels.get(job, LAST_LEVEL + 1))
+
+    def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
+        """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
+        enough = (level for level in range(LAST_LEVEL, -1, -1) if share_of_level(level, self._step_milli) > 0)
+        level = next((one for one in enough if self._share(one) >= wanted_milli), None)
+        if level is None:
+            return None
+        before = self._levels.get(job, LAST_LEVEL + 1)
+        self._move(job, level)
+        fits = self._fits()
+        self._move(job, before)
+        return self._share(level) if fits else None
+
+    def grow(self, job: JobT, share_milli: int) -> None:
+        """Gives a job a share that ``fitting_milli`` named."""
+        self._move(job, self._level_below(share_milli))
+
+    def _fits(self) -> bool:
+        """Whether the slots of each size or more are no more than there is room for."""
+        used = 0
+        for level, limit in enumerate(self._limits):
+            used += self._counts[level] << (LAST_LEVEL - level)
+            if used > limit:
+                return False
+        return True
+
+    def _move(self, job: JobT, level: int) -> None:
+        if job in self._levels:
+            self._counts[self._levels[job]] -= 1
+        self._levels[job] = level
+        self._counts[level] += 1
+
+    def _share(self, level: int) -> int:
+        return share_of_level(level, self._step_milli) if level <= LAST_LEVEL else 0
+
+    def _level_below(self, share_milli: int) -> int:
+        """The largest inverse power of two that is not above a share; nothing is the level after the last."""
+        fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(level) <= share_milli)
+        return next(fitting, LAST_LEVEL + 1)
+
+    def _smaller(self, level: int) -> int:
+        return level + 1 if self._share(level + 1) > 0 else LAST_LEVEL + 1
+
+
+def _slots(rooms: Sequence[int], level: int) -> int:
+    """What slots of this size or more can fill at most, in slots of the smallest size."""
+    slot = 1 << (LAST_LEVEL - level)
+    return sum(room // slot * slot for room in rooms)
