@@ -6,11 +6,13 @@ from types import MappingProxyType
 from ekya.errors import UserError
 from ekya.scheduling.no_retrain import NoRetrain
 from ekya.scheduling.protocol import Scheduler, SchedulerOptions
+from ekya.scheduling.serial import Serial
 from ekya.scheduling.thief import Thief
 from ekya.scheduling.uniform import Uniform
 
 SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = MappingProxyType(
     {
+        "serial": lambda _options: Serial(),
         "thief": lambda _options: Thief(),
         "uniform": lambda options: Uniform(options.inference_part_milli, options.fixed_gamma),
         "no-retrain": lambda _options: NoRetrain(),

@@ -1,0 +1,149 @@
+"""The numbers of a view as arrays, so that many courses of a window are played at once.
+
+V streams have 2·V jobs: job v < V is the inference of stream v, job V + v its retraining. A stream is in
+state 0 as it is now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a
+whole GPU; time counts whole microseconds from now.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.scheduling.hull import Hulls, hulls
+from ekya.scheduling.pick import SAME, inference_floor_milli, pick_inference
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Board:
+    """One view in numbers.
+
+    Attributes:
+        streams: sorted by id; index v everywhere.
+        options: per stream, by state: None, then the γ worth considering, cheapest first.
+        locked: (V,) whether the stream has a retraining in progress, whose γ is its only one.
+        quanta: the capacity.
+        left_us: until the window's end, at least 1.
+        weight: (V,) what a stream counts; they add up to 1.
+        accuracy: (V, states) of the serving model, every frame analysed.
+        work_gpu_s: (V, states) to get there from now; infinite for states that a stream does not have.
+        value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or
+            the speed of a retraining.
+        enough: (2·V, shares) the smallest share with that value.
+        hulls: concave hulls of the values, each from a floor on.
+        hull: (V, states) which hull inference has in that state: its floor keeps a_MIN and the latency
+            limit (``pick.inference_floor_milli``).
+        floorless: (V,) the hull where that cannot be kept.
+        training_hull: the hull of all retrainings.
+        tie_breaks: (2·V · segments,) factors just above 1 that put equal segments in order.
+    """
+
+    streams: tuple[StreamView, ...]
+    options: tuple[tuple[RetrainOption | None, ...], ...]
+    locked: NDArray[np.bool_]
+    quanta: int
+    left_us: int
+    weight: Floats
+    accuracy: Floats
+    work_gpu_s: Floats
+    value: Floats
+    enough: Ints
+    hulls: Hulls
+    hull: Ints
+    floorless: Ints
+    training_hull: int
+    tie_breaks: Floats
+
+
+def board_of(view: WindowView) -> Board:
+    """The board of a view with at least one stream, and a window that is not over."""
+    streams = tuple(sorted(view.streams, key=lambda stream: stream.stream))
+    options = tuple((None, *worthwhile(stream)) for stream in streams)
+    states = max(len(known) for known in options)
+    accuracy = np.zeros((len(streams), states))
+    work_gpu_s = np.full((len(streams), states), np.inf)
+    accuracy[:] = [[stream.accuracy] for stream in streams]
+    work_gpu_s[:, 0] = 0.0
+    for v, known in enumerate(options):
+        for state, option in enumerate(known):
+            if option is not None:
+                accuracy[v, state] = max(option.accuracy_after, streams[v].accuracy)
+                work_gpu_s[v, state] = option.gpu_s
+    value = _values(view, streams)
+    weight = np.array([stream.weight for stream in streams])
+    starts, hull, floorless = _floors(view, streams, accuracy, states=[len(known) for known in options])
+    rows = [stream for stream, _ in starts]
+    known_hulls = hulls(
+        np.concatenate([value[rows], value[-1:]]),
+        np.array([start for _, start in starts] + [0], np.intp),
+    )
+    segments = len(value) * known_hulls.size.shape[1]
+    return Board(
+        streams=streams,
+        options=options,
+        locked=np.array([stream.running is not None for stream in streams]),
+        quanta=view.capacity_milli // view.quantum_milli,
+        left_us=max(view.window_end_us - view.now_us, 1),
+        weight=weight / weight.sum(),
+        accuracy=accuracy,
+        work_gpu_s=work_gpu_s,
+        value=value,
+        enough=_enough(value),
+        hulls=known_hulls,
+        hull=hull,
+        floorless=floorless,
+        training_hull=len(starts),
+        tie_breaks=1.0 + 1e-12 * np.arange(segments, 0, -1),
+    )
+
+
+def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
+    """The γ that no other beats in both accuracy and GPU-seconds, cheapest first.
+
+    A retraining in progress is the only one, whatever it is worth.
+    """
+    if stream.running is not None:
+        return (stream.running.option,)
+    best = stream.accuracy + SAME
+    kept = []
+    for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, -o.accuracy_after, o.config)):
+        if option.accuracy_after > best:
+            kept.append(option)
+            best = option.accuracy_after + SAME
+    return kept
+
+
+def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+    shares = range(0, FULL_GPU_MILLI + 1, view.quantum_milli)
+    parts = [[pick_inference(view, stream, share).part for share in shares] for stream in streams]
+    speeds = [view.training_speed.speed(share) for share in shares]
+    return np.array(parts + [speeds] * len(streams))
+
+
+def _enough(value: Floats) -> Ints:
+    share = np.arange(value.shape[1])
+    rises = np.ones(value.shape, dtype=bool)
+    rises[:, 1:] = value[:, 1:] != value[:, :-1]
+    enough: Ints = np.maximum.accumulate(np.where(rises, share, 0), axis=1)
+    return enough
+
+
+def _floors(
+    view: WindowView, streams: Sequence[StreamView], accuracy: Floats, states: Sequence[int]
+) -> tuple[list[tuple[int, int]], Ints, Ints]:
+    """(stream, floor) of every hull; which one each stream has in each state, and which without a floor."""
+    rows: dict[tuple[int, int], int] = {}
+    hull = np.zeros(accuracy.shape, np.intp)
+    floorless = np.zeros(len(streams), np.intp)
+    for v, stream in enumerate(streams):
+        floorless[v] = rows.setdefault((v, 0), len(rows))
+        for state in range(states[v]):
+            milli = inference_floor_milli(view, replace(stream, accuracy=float(accuracy[v, state])))
+            hull[v, state] = rows.setdefault((v, (milli or 0) // view.quantum_milli), len(rows))
+    return list(rows), hull, floorless

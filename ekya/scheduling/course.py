@@ -1,0 +1,235 @@
+"""Courses of a window: which retrainings run when, if each has a γ and a worth.
+
+The worth of a retraining is what one GPU-second of it would add to the objective if it came for free.
+In every phase each quantum then goes where it brings most at this moment: to an inference, by the
+accuracy that it adds now, or to a retraining, by its worth times the speed that it adds. Worths thus say
+who retrains first, how many retrain at once, and how much of the GPUs retraining takes from inference;
+with a linear speed curve the one that is worth most takes a whole GPU if it can, with a steep one several
+share it. A phase ends with a completion, and what is free then is given out anew.
+
+Which worths are right? With all retrainings done, inference brings h_end at any moment. If in a phase it
+brings h, and retrainings advance at speeds s, then at the optimum
+
+    h + sum over retrainings of worth · s = h_end        in every phase:
+
+the Hamiltonian of a process whose end is fixed and whose rules do not depend on time is constant along
+an optimal course (Pontryagin's principle). Seen from the end it gives one worth per completion: that of
+the retraining that completes. ``settled_worths`` solves it for a course that was played; since the left
+side is convex in that worth, playing and settling in turn is Newton's method and takes a few rounds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import US_PER_S
+from ekya.scheduling.board import Board
+from ekya.scheduling.objective import DONE_GPU_S
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+LEFTOVER_ROUNDS = 3
+"""How many jobs may share the quanta that no whole segment fits into."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """The time between two fillings, of C courses.
+
+    Attributes:
+        shares: (C, 2·V) quanta of each job.
+        speed: (C, V) of each retraining.
+        serving: (C,) what inference brings at its beginning: weighted accuracy.
+        lasts_us: (C,).
+        ends: (C, V) which retrainings complete.
+    """
+
+    shares: Ints
+    speed: Floats
+    serving: Floats
+    lasts_us: Floats
+    ends: Flags
+
+    def only(self, index: Ints) -> "Stretch":
+        """Of some of the courses."""
+        return Stretch(
+            self.shares[index],
+            self.speed[index],
+            self.serving[index],
+            self.lasts_us[index],
+            self.ends[index],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Courses:
+    """C courses of one window.
+
+    Attributes:
+        states: (C, V) the state that each stream's retraining leads to; 0 for none.
+        worths: (C, V) of a GPU-second.
+        values: (C, V) each stream's mean inference accuracy until the window's end.
+        done_us: (C, V) when retrainings complete, from now; infinite if not in this window.
+        parts: (C, V) what inference leaves of the accuracy at the end.
+        stretches: in order of time.
+    """
+
+    states: Ints
+    worths: Floats
+    values: Floats
+    done_us: Floats
+    parts: Floats
+    stretches: tuple[Stretch, ...]
+
+    def only(self, index: Ints) -> "Courses":
+        """Some of them."""
+        return Courses(
+            self.states[index],
+            self.worths[index],
+            self.values[index],
+            self.done_us[index],
+            self.parts[index],
+            tuple(stretch.only(index) for stretch in self.stretches),
+        )
+
+
+def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: int = 1) -> Courses:
+    """Plays courses to the window's end, by the physics of ``objective.evaluate``.
+
+    Args:
+        board: the view.
+        states: (C, V) as in ``Courses``.
+        worths: (C, V); a retraining that is worth nothing does not run.
+        weight: (V,) what a stream's accuracy counts in giving out quanta.
+        at_once: completions from one filling to the next. With more than 1, what completes in between
+            leaves its share idle until the next filling.
+    """
+    count, streams = states.shape
+    stream = np.arange(streams)
+    job = np.arange(2 * streams) * board.value.shape[1]
+    flat_value = board.value.ravel()
+    now_us = np.zeros(count)
+    runs = (states > 0) & (worths > 0.0)
+    left = np.where(runs, board.work_gpu_s[stream, states], np.inf)
+    accuracy = np.repeat(board.accuracy[None, :, 0], count, axis=0)
+    after = board.accuracy[stream, states]
+    pull = np.concatenate([accuracy * weight, np.where(runs, worths, 0.0)], axis=1)
+    hull = np.full((count, 2 * streams), board.training_hull)
+    hull[:, :streams] = board.hull[:, 0]
+    area = np.zeros((count, streams))
+    done_us = np.full((count, streams), np.inf)
+    stretches = []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        while True:
+            shares = fill(board, hull, pull)
+            got = flat_value.take(shares + job)
+            part, speed = got[:, :streams], got[:, streams:]
+            ends_us = np.where(speed > 0.0, np.ceil(left / speed * US_PER_S), np.inf)
+            left_us = board.left_us - now_us
+            next_us = (
+                ends_us.min(axis=1) if at_once == 1 else np.partition(ends_us, at_once - 1)[:, at_once - 1]
+            )
+            lasts_us = np.minimum(next_us, left_us)
+            ends = ends_us <= lasts_us[:, None]
+            serving = np.einsum("cv,cv->c", pull[:, :streams], part)
+            stretches.append(Stretch(shares, speed, serving, lasts_us, ends))
+            area += accuracy * part * lasts_us[:, None]
+            if not ends.any():
+                break
+            if at_once > 1:
+                early_us = np.where(ends, lasts_us[:, None] - ends_us, 0.0)
+                area += (after - accuracy) * part * early_us
+            done_us = np.where(ends, now_us[:, None] + ends_us, done_us)
+            now_us += lasts_us
+            left -= speed * lasts_us[:, None] / US_PER_S
+            left = np.where(left < DONE_GPU_S, 0.0, left)
+            left[ends] = np.inf
+            accuracy = np.where(ends, after, accuracy)
+            course, v = np.nonzero(ends)
+            pull[course, v] = after[course, v] * weight[v]
+            pull[course, streams + v] = 0.0
+            hull[course, v] = board.hull[v, states[course, v]]
+    return Courses(states, worths, area / board.left_us, done_us, part, tuple(stretches))
+
+
+def _nth(values: Floats, n: int) -> Floats:
+    smallest: Floats = values.min(axis=1) if n == 1 else np.partition(values, n - 1)[:, n - 1]
+    return smallest
+
+
+def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
+    """Shares (C, jobs) in quanta that bring most at one moment.
+
+    Args:
+        board: the view.
+        hull: (C, jobs) which hull each job has.
+        pull: (C, jobs) what a unit of a job's value counts; 0 gives it nothing.
+    """
+    shares: Ints = board.hulls.floor[hull]
+    left = board.quanta - shares.sum(axis=1)
+    if left.min() < 0:
+        hull = _without_floors(board, hull, shares, left)
+        shares = board.hulls.floor[hull]
+        left = board.quanta - shares.sum(axis=1)
+    count, jobs = hull.shape
+    size = board.hulls.size[hull].reshape(count, -1)
+    # Equal rises in the order of jobs, whatever the sort does with equals.
+    rise = (board.hulls.rise[hull] * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
+    rows = (np.arange(count) * size.shape[1])[:, None]
+    order = np.argsort(-rise, axis=1) + rows
+    wanted = np.where(rise > 0.0, size, 0).ravel().take(order)
+    ends = wanted.cumsum(axis=1)
+    given = np.empty(size.size, np.intp)
+    given[order.ravel()] = np.where(ends <= left[:, None], wanted, 0).ravel()
+    shares += given.reshape(count, jobs, -1).sum(axis=2)
+    _give_leftovers(board, shares, pull)
+    return shares
+
+
+def _without_floors(board: Board, hull: Ints, floor: Ints, left: Ints) -> Ints:
+    """The hulls with which the floors fit: those of the streams that need most are given up."""
+    fitting = hull.copy()
+    for course in np.nonzero(left < 0)[0]:
+        order = np.argsort(floor[course], kind="stable")
+        beyond = order[np.cumsum(floor[course][order]) > board.quanta]
+        fitting[course, beyond] = board.floorless[beyond]
+    return fitting
+
+
+def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
+    """Gives what is left to the job that gains most by it, a few times."""
+    course, job = np.arange(len(shares)), np.arange(shares.shape[1]) * board.value.shape[1]
+    top = board.value.shape[1] - 1
+    value, enough = board.value.ravel(), board.enough.ravel()
+    for _ in range(LEFTOVER_ROUNDS):
+        left = board.quanta - shares.sum(axis=1)
+        if not left.any():
+            return
+        reach = np.minimum(shares + left[:, None], top) + job
+        gain = (value.take(reach) - value.take(shares + job)) * pull
+        best = gain.argmax(axis=1)
+        more = np.where(gain[course, best] > 0.0, enough.take(reach[course, best]) - shares[course, best], 0)
+        if not (more > 0).any():
+            return
+        shares[course, best] += np.maximum(more, 0)
+
+
+def settled_worths(courses: Courses) -> Floats:
+    """(C, V) worths at which every completion of these courses is worth its time.
+
+    A retraining that did not complete is worth nothing.
+    """
+    worth = np.where(np.isfinite(courses.done_us), courses.worths, 0.0)
+    end = courses.stretches[0].serving
+    for stretch in courses.stretches:
+        end = np.where(stretch.lasts_us > 0.0, stretch.serving, end)
+    for stretch in reversed(courses.stretches):
+        yields = worth * stretch.speed
+        ending = np.where(stretch.ends, yields, 0.0).sum(axis=1)
+        missing = end - stretch.serving - (yields.sum(axis=1) - ending)
+        factor = np.maximum(missing, 0.0) / np.maximum(ending, 1e-12)
+        worth = np.where(stretch.ends, worth * factor[:, None], worth)
+    return worth

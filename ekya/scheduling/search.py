@@ -1,0 +1,112 @@
+"""Looks for the best course of a window: who retrains, with which γ, in which order, how many at once.
+
+A handful of beginnings differ in how much work they take on and how much of the GPUs they give to it. Each is
+played, its worths are settled and its γ are chosen again at these worths; what came out best is then changed
+in small ways as long as it gets better. How long is counted in courses played, never in time, so the same
+view gives the same course.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.view import Objective
+from ekya.scheduling.board import Board
+from ekya.scheduling.changes import beginnings, chosen_again, small_changes
+from ekya.scheduling.course import Courses, play, settled_worths
+from ekya.scheduling.pick import SAME
+
+Floats = NDArray[np.float64]
+
+TOWARDS_THE_WORST = 8.0
+"""Max-min: how much more a stream counts in the next round for what it is behind the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is tried.
+
+    Attributes:
+        kept: beginnings that are followed after the first play.
+        settlings: how often worths are settled and γ chosen again.
+        rounds: rounds of small changes, at most.
+        changes: small changes in one round, about.
+        worst_rounds: max-min: how often what streams count is changed.
+        at_once: completions from one filling to the next (``course.play``).
+    """
+
+    kept: int
+    settlings: int
+    rounds: int
+    changes: int
+    worst_rounds: int
+    at_once: int
+
+
+def effort_for(streams: int) -> Effort:
+    """Less for each course where courses are long."""
+    at_once = -(-streams // 50)
+    if streams <= 16:
+        return Effort(kept=4, settlings=3, rounds=3, changes=16, worst_rounds=8, at_once=at_once)
+    if streams <= 160:
+        return Effort(kept=3, settlings=3, rounds=2, changes=4, worst_rounds=4, at_once=at_once)
+    return Effort(kept=2, settlings=2, rounds=0, changes=0, worst_rounds=2, at_once=at_once)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A course (the only one in ``courses``) with the weights by which it gave out quanta, and its score."""
+
+    courses: Courses
+    weight: Floats
+    score: float
+
+
+def best_course(board: Board, objective: Objective, effort: Effort) -> Found:
+    """The best course that was found."""
+    best = _best_for(board, objective, effort, board.weight)
+    if objective is not Objective.MAX_MIN:
+        return best
+    latest = best
+    for _ in range(effort.worst_rounds):
+        values = latest.courses.values[0]
+        weight = latest.weight * np.exp(-TOWARDS_THE_WORST * (values - values.min()))
+        latest = _best_for(board, objective, effort, weight / weight.sum())
+        best = _better(best, latest)
+    return best
+
+
+def _best_for(board: Board, objective: Objective, effort: Effort, weight: Floats) -> Found:
+    courses = play(board, *beginnings(board, weight), weight, effort.at_once)
+    best = _best_of(courses, objective, board, weight)
+    order = np.argsort(-_scores(courses, objective, board), kind="stable")[: effort.kept]
+    courses = courses.only(order)
+    for _ in range(effort.settlings):
+        worths = settled_worths(courses)
+        courses = play(board, chosen_again(board, courses, worths, weight), worths, weight, effort.at_once)
+        best = _better(best, _best_of(courses, objective, board, weight))
+    for _ in range(effort.rounds):
+        states, worths = small_changes(board, best.courses, weight, effort.changes)
+        tried = _best_of(play(board, states, worths, weight, effort.at_once), objective, board, weight)
+        if tried.score <= best.score + SAME:
+            break
+        best = tried
+    return best
+
+
+def _scores(courses: Courses, objective: Objective, board: Board) -> Floats:
+    if objective is Objective.MAX_MIN:
+        worst: Floats = courses.values.min(axis=1)
+        return worst
+    return courses.values @ board.weight
+
+
+def _best_of(courses: Courses, objective: Objective, board: Board, weight: Floats) -> Found:
+    scores = _scores(courses, objective, board)
+    index = int(scores.argmax())
+    return Found(courses.only(np.array([index])), weight, float(scores[index]))
+
+
+def _better(first: Found, second: Found) -> Found:
+    return second if second.score > first.score + SAME else first

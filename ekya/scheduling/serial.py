@@ -1,0 +1,42 @@
+"""The serial scheduler: few retrainings at a time, on large shares, in order of gain per GPU-second.
+
+A thief holds its shares to the window's end, so all retrainings run at once on slivers and all complete late.
+One after the other, each on all that retraining gets, the first completes much sooner and the last no later
+(Smith's rule, where the speed is linear in the share); where a sliver of a GPU is faster than its share, some
+run together. ``course`` says how this is decided, ``search`` how the γ, the streams and the order are found.
+
+The plan has a phase per completion, and inference shares are chosen anew in each. a_MIN and the latency
+limits are kept in every phase for as many streams as possible.
+"""
+
+from dataclasses import dataclass
+
+from ekya.core.plan import Phase, Plan
+from ekya.core.view import WindowView
+from ekya.scheduling.board import board_of
+from ekya.scheduling.phases import plan_of_course
+from ekya.scheduling.protocol import Needs
+from ekya.scheduling.search import best_course, effort_for
+
+
+@dataclass(frozen=True, slots=True)
+class Serial:
+    """One retraining after the other, or few at a time."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        return "serial"
+
+    @property
+    def needs(self) -> Needs:
+        """The preparation it wants."""
+        return Needs(labels=True, inference_profile=True, micro_profile=True)
+
+    def plan(self, view: WindowView) -> Plan:
+        """A phase for each completion until the window's end."""
+        if not view.streams:
+            return Plan((Phase(()),), 0.0)
+        board = board_of(view)
+        found = best_course(board, view.objective, effort_for(len(view.streams)))
+        return plan_of_course(view, board, found.courses)
