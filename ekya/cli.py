@@ -85,8 +85,9 @@ def run(
     golden: Golden = None,
     classes: Classes = None,
     scheduler: Annotated[
-        str, typer.Option(metavar="NAME", help="Who decides: thief, uniform or no-retrain.")
-    ] = "thief",
+        str | None,
+        typer.Option(metavar="NAME", help="Who decides, such as thief, uniform or uniform:inference=300."),
+    ] = None,
     clock: Annotated[
         Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
     ] = Clock.WALL,
@@ -113,7 +114,6 @@ def run(
         from ekya.config import RunOptions
 
         options = RunOptions(
-            scheduler=scheduler,
             seed=seed,
             runs=runs,
             name=name,
@@ -122,7 +122,9 @@ def run(
             resume=resume,
             interactive=out.console.is_terminal,
         )
-        arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
+        arguments = FleetArguments(
+            fleet, tuple(video or ()), golden, classes, gpus, window, windows, scheduler
+        )
         run(arguments, options, clock.value, out)
 
 

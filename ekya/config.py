@@ -35,6 +35,7 @@ from ekya.labeling.detectors import DETECTORS, FASTESTDET
 from ekya.labeling.golden import GoldenSpec
 from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
+from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.shipped import shipped_path, shipped_root
 from ekya.streams.city import CitySpec
 from ekya.streams.video import VideoSpec
@@ -151,6 +152,7 @@ class FleetConfig(_Part):
         min_accuracy: a_MIN (paper §4.2).
         objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli, steal_milli: δ and Δ.
+        scheduler: who decides, with its options behind it, as in ``uniform:inference=300``.
         placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
         preparation, golden, edge, retraining, inference: see there.
         streams: sorted by id.
@@ -165,6 +167,7 @@ class FleetConfig(_Part):
     objective: Objective = Objective.MEAN
     quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
+    scheduler: str = DEFAULT_SCHEDULER
     placement: Packing = Packing.POOL
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
@@ -211,6 +214,15 @@ class FleetConfig(_Part):
         except UserError as error:
             raise ValueError("use letters, digits, '-', '_' and '.' only") from error
         return name
+
+    @field_validator("scheduler")
+    @classmethod
+    def _can_decide(cls, scheduler: str) -> str:
+        try:
+            make_scheduler(scheduler)
+        except UserError as error:
+            raise ValueError(str(error).removeprefix("scheduler: ")) from error
+        return scheduler
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -280,7 +292,7 @@ class RunOptions:
         interactive: whether somebody watches a terminal.
     """
 
-    scheduler: str = "thief"
+    scheduler: str = DEFAULT_SCHEDULER
     seed: int = 0
     runs: Path = Path("runs")
     name: str | None = None

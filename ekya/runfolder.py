@@ -143,6 +143,11 @@ def check_stream_name(stream: StreamId) -> None:
     _require_plain(stream, "stream id")
 
 
+def plain_name(text: str) -> str:
+    """The text with a ``-`` for everything that the name of a run cannot have."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+
+
 def _require_plain(name: str, what: str) -> None:
     plain = name and name[0] not in ".-" and all(c.isalnum() or c in "._-" for c in name) and len(name) <= 100
     if not plain:

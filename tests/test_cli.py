@@ -99,6 +99,7 @@ def error_line(capfd):
         (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
         (["run", "none.yaml"], "none.yaml: there is no such file; check the path"),
         (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
+        (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
         (
             ["run", "--video", "a.mp4"],
             "--video: a golden detector has to label the videos; add --golden FILE",

@@ -14,6 +14,7 @@ from ekya.config import (
 )
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
+from ekya.placement.pack import Packing
 
 
 def fleet_dict():
@@ -69,6 +70,12 @@ def test_streams_are_sorted_and_paths_begin_at_the_files_folder(folder):
     assert fleet.streams[1].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert fleet.golden.weights == folder / "golden.safetensors"
     assert fleet.capacity_milli == 1500
+
+
+def test_who_decides_and_where_jobs_stand_are_said_in_the_file(folder):
+    fleet = load(folder, {**fleet_dict(), "scheduler": "uniform:inference=300", "placement": "best-fit"})
+    assert (fleet.scheduler, fleet.placement) == ("uniform:inference=300", Packing.BEST_FIT)
+    assert load(folder, fleet_dict(), scheduler="no-retrain").scheduler == "no-retrain"
 
 
 def test_paths_that_are_not_beside_the_file_are_looked_for_in_what_comes_with_ekya(folder, monkeypatch):
@@ -133,6 +140,12 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         (["gpus"], float("nan"), "gpus: nan is not possible; write a number that is not infinite"),
         (["objective"], "best", "objective: 'best' is not possible; write 'mean' or 'max-min'"),
         (["streams", 0, "weight"], 0, "streams.cam-2.weight: 0 is too small; use more than 0"),
+        (["scheduler"], "thief:part=3", "scheduler: thief has no option 'part'; write thief alone"),
+        (
+            ["placement"],
+            "heap",
+            "placement: 'heap' is not possible; write 'pool', 'quantised' or 'best-fit'",
+        ),
         (["streams", 0, "max_age_s"], -1, "streams.cam-2.max_age_s: -1 is too small; use more than 0"),
         (["windows"], 0, "windows: 0 is too small; use at least 1"),
         (["streams"], [], "streams: the list is empty; write at least one entry"),

@@ -37,7 +37,7 @@ class FleetArguments:
         videos: for each camera its files, separated by commas.
         golden: the golden detector of ``videos``, as ``fleet_from_videos`` takes it.
         classes: names separated by commas.
-        gpus, window_s, windows: instead of what the fleet file says.
+        gpus, window_s, windows, scheduler: instead of what the fleet file says.
     """
 
     fleet: Path | None = None
@@ -47,6 +47,7 @@ class FleetArguments:
     gpus: float | None = None
     window_s: float | None = None
     windows: int | None = None
+    scheduler: str | None = None
 
     def read(self) -> FleetConfig:
         """The fleet.
@@ -69,7 +70,13 @@ class FleetArguments:
 
     def _changes(self) -> Mapping[str, object]:
         classes = self.classes.split(",") if self.classes not in (None, "auto") else self.classes
-        said = {"classes": classes, "gpus": self.gpus, "window_s": self.window_s, "windows": self.windows}
+        said = {
+            "classes": classes,
+            "gpus": self.gpus,
+            "window_s": self.window_s,
+            "windows": self.windows,
+            "scheduler": self.scheduler,
+        }
         return {key: value for key, value in said.items() if value is not None}
 
 
@@ -83,10 +90,12 @@ def run(
         KeyboardInterrupt: Ctrl-C came. What happened until then is written and reported, unless it
             came before anything was.
     """
-    make_scheduler(options.scheduler)
+    if arguments.scheduler is not None:
+        make_scheduler(arguments.scheduler)
     if options.resume is not None:
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
+    options = replace(options, scheduler=fleet.scheduler)
     if clock == "wall":
         require_capacity(fleet, options.shares)
     with noticing_ctrl_c() as came:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from ekya.errors import UserError
+from ekya.scheduling.factors import FixedConfig, FixedRes
 from ekya.scheduling.no_retrain import NoRetrain
 from ekya.scheduling.protocol import Scheduler, SchedulerOptions
 from ekya.scheduling.serial import Serial
+from ekya.scheduling.spec import read_scheduler
 from ekya.scheduling.thief import Thief
 from ekya.scheduling.uniform import Uniform
 
@@ -15,19 +17,36 @@ SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = Map
         "serial": lambda _options: Serial(),
         "thief": lambda _options: Thief(),
         "uniform": lambda options: Uniform(options.inference_part_milli, options.fixed_gamma),
+        "fixed-res": lambda options: FixedRes(options.inference_part_milli),
+        "fixed-config": lambda options: FixedConfig(options.inference_part_milli, options.fixed_gamma),
         "no-retrain": lambda _options: NoRetrain(),
     }
 )
-"""Every scheduler that a fleet file can name, and how it is made."""
+"""Every scheduler that can be named, and how it is made."""
+
+DEFAULT_SCHEDULER = "thief"
+"""Who decides where nobody is named."""
+
+_OPTIONS = {
+    "uniform": ("inference", "gamma"),
+    "fixed-res": ("inference",),
+    "fixed-config": ("inference", "gamma"),
+}
+"""The options that a scheduler takes, as ``spec`` writes them; the others take none."""
 
 
-def make_scheduler(name: str, options: SchedulerOptions | None = None) -> Scheduler:
+def make_scheduler(text: str, options: SchedulerOptions | None = None) -> Scheduler:
     """The scheduler of that name.
 
+    Args:
+        text: a name, or a name with options as ``spec`` reads them.
+        options: instead of those in ``text``.
+
     Raises:
-        UserError: there is none.
+        UserError: there is none, or its options are none.
     """
-    make = SCHEDULERS.get(name)
-    if make is None:
-        raise UserError(f"scheduler: there is no {name!r}; choose one of {', '.join(sorted(SCHEDULERS))}")
-    return make(options or SchedulerOptions())
+    try:
+        name, written = read_scheduler(text, {name: _OPTIONS.get(name, ()) for name in SCHEDULERS})
+    except ValueError as error:
+        raise UserError(f"scheduler: {error}") from error
+    return SCHEDULERS[name](options or written)

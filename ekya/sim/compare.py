@@ -13,7 +13,7 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.files import write_bytes_atomic
 from ekya.finishing import labelled_in, score_run
 from ekya.measuring.accuracy import mean_or_none
-from ekya.runfolder import RunFolder
+from ekya.runfolder import RunFolder, plain_name
 from ekya.setup import with_classes
 from ekya.sim.emulated import emulate
 from ekya.streams.video import VideoSpec
@@ -48,7 +48,7 @@ def compare(
 def _one_seed(fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, root: Path) -> list[dict[str, Any]]:
     folders, summaries = {}, []
     for scheduler in schedulers:
-        folders[scheduler] = RunFolder.create(root, f"{scheduler}-seed{seed}")
+        folders[scheduler] = RunFolder.create(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
         finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)

@@ -1,0 +1,95 @@
+"""A scheduler and its options in one word, as the command line and the fleet file name it.
+
+``uniform``, ``uniform:inference=300``, ``uniform:inference=500:gamma=8/16/0/1/0.5``: a name, and behind it
+``key=value`` as often as needed. No commas, so that several can stand in one list.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ekya.core.configs import RetrainConfig
+from ekya.scheduling.protocol import SchedulerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One option.
+
+    Attributes:
+        form: what its value looks like, for people.
+        read: the options with this value; ValueError for a value that is none.
+    """
+
+    form: str
+    read: Callable[[SchedulerOptions, str], SchedulerOptions]
+
+
+def read_scheduler(text: str, keys: Mapping[str, tuple[str, ...]]) -> tuple[str, SchedulerOptions]:
+    """The name and the options.
+
+    Args:
+        text: what was written.
+        keys: for each scheduler the options that it takes.
+
+    Raises:
+        ValueError: one sentence: there is no such scheduler, it does not take an option, an option stands
+            there twice, or a value is none.
+    """
+    name, *rest = text.split(":")
+    if name not in keys:
+        raise ValueError(f"there is no {name!r}; choose one of {', '.join(sorted(keys))}")
+    options = SchedulerOptions()
+    seen: set[str] = set()
+    for part in rest:
+        key, _, value = part.partition("=")
+        if key not in keys[name]:
+            forms = ", ".join(f"{one}={_KEYS[one].form}" for one in keys[name])
+            raise ValueError(
+                f"{name} has no option {key!r}; " + (f"it takes {forms}" if forms else f"write {name} alone")
+            )
+        if key in seen:
+            raise ValueError(f"{key} stands twice in {text!r}; keep one of them")
+        seen.add(key)
+        try:
+            options = _KEYS[key].read(options, value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no value for {key}; write {key}={_KEYS[key].form}") from None
+    return name, options
+
+
+def gamma_word(config: RetrainConfig) -> str:
+    """γ as ``gamma=`` takes it."""
+    return "/".join(
+        str(value)
+        for value in (
+            config.epochs,
+            config.batch_size,
+            config.head_width,
+            config.trainable_blocks,
+            config.data_fraction,
+        )
+    )
+
+
+def _gamma(word: str) -> RetrainConfig:
+    epochs, batch, head, blocks, data = word.split("/")
+    config = RetrainConfig(int(epochs), int(batch), int(head), int(blocks), float(data))
+    possible = (
+        config.epochs >= 1 and config.batch_size >= 2 and min(config.head_width, config.trainable_blocks) >= 0
+    )
+    if not possible or not 0 < config.data_fraction <= 1:
+        raise ValueError(word)
+    return config
+
+
+_KEYS: Mapping[str, _Key] = MappingProxyType(
+    {
+        "inference": _Key(
+            "THOUSANDTHS", lambda options, word: replace(options, inference_part_milli=int(word))
+        ),
+        "gamma": _Key(
+            "EPOCHS/BATCH/HEAD/BLOCKS/DATA", lambda options, word: replace(options, fixed_gamma=_gamma(word))
+        ),
+    }
+)
