@@ -1,32 +1,40 @@
-"""The learning curve of the micro-profiler (paper §4.3, after Optimus, its reference 64).
+"""The learning curve of the micro-profiler: points of a short training, and what follows them (paper §4.3).
 
-    error(x) = 1 / (b0 · x + b1) + b2        with b0, b1, b2 ≥ 0
+    error(x) = (b0 · x + b1)^-c + b2        with b0, b1, b2 ≥ 0 and 0 < c ≤ 1
 
 x counts work in crops seen: epochs times crops in an epoch. SGD has no other clock, so a curve measured
 on a small subset for a few epochs speaks about more data and more epochs alike.
 
-For a fixed b2 the rest is linear, 1 / (error − b2) = b0 · x + b1, and ``scipy.optimize.nnls`` solves it;
-b2 is searched over a grid. Inverting the error distorts distances, so each row is weighted by
-(error − b2)², the derivative that turns a residual of the inverse back into one of the error; later
-points count more, since the extrapolation starts where they are.
+With c = 1 this is the curve of Optimus (the paper's reference 64), and ``fit_optimus`` is the paper's
+plain version: the one (b0, b1, b2) that meets the points best. A few points cannot tell how the error
+goes on to fall, though. The best inverse may put a floor b2 right below the last point, or none at all,
+and its forecasts differ by tenths. So ``fit_mixture``, the default, holds several shapes to be possible
+at once: slow power laws and the inverse, each with no floor, and with a low one. Each is fitted, and they
+are averaged by
+
+    weight = prior · exp(−squared residuals / 2 σ²)
+
+where σ is the noise of the points. The prior favours no floor: measured curves show one late, if at
+all. How far the shapes disagree at some x is how little is known of it.
+
+For a fixed (c, b2) the rest is linear, (error − b2)^(-1/c) = b0 · x + b1, and ``scipy.optimize.nnls`` solves
+it. The inverse distorts distances, so each row is weighted by the derivative that turns a residual of
+the inverse back into one of the error; later points count more, since the extrapolation starts there.
 
 **Honesty about the part nobody has seen.** A few points on a few dozen validation crops cannot tell a
-line from a bend, and the curve alone would happily run to 1.0. Two limits hold beyond the last point:
+line from a bend, and a curve alone would happily run to 1.0. Two limits hold beyond the last point:
 
 - *A bend is assumed.* Each doubling of the work may add at most ``gain_per_doubling`` of what all
-  the work before it gave. On the curve with b2 = 0 that ratio is 1 / (1 + 2u), where u = b0 · x / b1 is
+  the work before it gave. On the inverse with b2 = 0 that ratio is 1 / (1 + 2u), where u = b0 · x / b1 is
   how far the error has bent at the last point; it nears 1 only while no bend is visible. The default
   of 1/2 reads such points as u = 1/2: a third of the reducible error is gone.
 - *Noise is not gain.* An accuracy a on n crops has the variance a(1 − a)/n. With g the fitted gain over
   the points seen and s² the variance of the difference between two halves of them, the unseen gain is
   multiplied by g² / (g² + s²), which is what is left of it if the true gain were drawn around zero.
-
-A prior, a curve of the same family from earlier windows, adds points beyond the last one: today's level
-plus the gain it knows from there. It lifts the first limit as far as its own gain goes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,8 +45,20 @@ from scipy.optimize import nnls
 LEAST_ERROR = 1e-3
 """No few dozen crops can show a smaller error; keeps the inverse finite."""
 
+LEAST_NOISE = 0.02
+"""Standard deviation of a point that many crops measured: what the order of the crops alone does."""
+
 COARSE, FINE = 7, 4
-"""Grid points for b2: over its whole range, and then on either side of the best of these."""
+"""Grid points for Optimus' b2: over its whole range, and then on either side of the best of these."""
+
+SHAPES = (1 / 3, 1 / 2, 3 / 4, 1.0)
+"""Exponents c of the mixture."""
+
+FLOORS = {0.0: 1.0, 0.25: 0.5, 0.5: 0.25}
+"""Floors b2 of the mixture, as parts of the least error seen, and how much each is believed beforehand."""
+
+REWEIGHTED = 2
+"""How often a fit is repeated with the derivatives that it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +70,33 @@ class FitLimits:
             of the gain seen.
         dip: where the accuracy falls by more than this from the first point to the second, training
             began by losing ground (a new head, a new class) and the first point is not on the curve.
-        prior_weight: weight of each point taken from a prior; the last measured point has 1.
     """
 
     gain_per_doubling: float = 0.5
     dip: float = 0.05
-    prior_weight: float = 0.5
 
 
 DEFAULT_LIMITS = FitLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way in which the points may go on: error(x) = (b0 · x + b1)^-c + b2.
+
+    Attributes:
+        weight: how much it is believed; those of a curve sum to 1.
+    """
+
+    b0: float
+    b1: float
+    b2: float
+    c: float = 1.0
+    weight: float = 1.0
+
+    def accuracy_at(self, x: float) -> float:
+        """1 − error; below 0 where the curve says so."""
+        inverse = self.b0 * max(0.0, x) + self.b1
+        return 1.0 - self.b2 - inverse**-self.c if inverse > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,50 +104,59 @@ class LearningCurve:
     """Accuracy over work; non-decreasing.
 
     Attributes:
-        b0, b1, b2: the curve, for x in crops seen.
+        shapes: what may be, for x in crops seen.
         last_x: work at the last measured point.
         reliability: part of the gain beyond ``last_x`` that is believed, in [0, 1].
-        doubling_gain: the most that a doubling of the work adds beyond ``last_x``.
+        doubling_gain: the most that a doubling of the work adds beyond ``last_x``; infinite for no limit.
+        level_sd: standard deviation of the curve where it was measured.
     """
 
-    b0: float
-    b1: float
-    b2: float
+    shapes: tuple[Shape, ...]
     last_x: float
-    reliability: float
-    doubling_gain: float
+    reliability: float = 1.0
+    doubling_gain: float = math.inf
+    level_sd: float = 0.0
 
     def accuracy_at(self, x: float) -> float:
         """Validation accuracy after ``x`` crops seen, in [0, 1]."""
+        return sum(shape.weight * accuracy for shape, accuracy in self._each(x))
+
+    def sd_at(self, x: float) -> float:
+        """Standard deviation of ``accuracy_at``: level, disagreement of shapes, gain that is not believed."""
+        each = self._each(x)
+        mean = sum(shape.weight * accuracy for shape, accuracy in each)
+        between = sum(shape.weight * (accuracy - mean) ** 2 for shape, accuracy in each)
+        unseen = mean - self.accuracy_at(min(x, self.last_x))
+        doubted = unseen * (1.0 / self.reliability - 1.0) if self.reliability > 0.0 else 0.0
+        return math.sqrt(self.level_sd**2 + between + min(doubted, 1.0) ** 2 / 4)
+
+    def _each(self, x: float) -> list[tuple[Shape, float]]:
+        return [(shape, _clip(self._of(shape, x))) for shape in self.shapes]
+
+    def _of(self, shape: Shape, x: float) -> float:
         if x <= self.last_x:
-            return _clip(self._raw(x))
-        last = self._raw(self.last_x)
+            return shape.accuracy_at(x)
+        last = shape.accuracy_at(self.last_x)
         if self.last_x <= 0.0:
-            return _clip(last)
-        beyond = self.reliability * (self._raw(x) - last)
-        return _clip(last + min(beyond, self.doubling_gain * math.log2(x / self.last_x)))
-
-    def _raw(self, x: float) -> float:
-        inverse = self.b0 * max(0.0, x) + self.b1
-        return 1.0 - self.b2 - 1.0 / inverse if inverse > 0.0 else 0.0
+            return last
+        beyond = self.reliability * (shape.accuracy_at(x) - last)
+        return last + min(beyond, self.doubling_gain * math.log2(x / self.last_x))
 
 
-def fit(
+def fit_mixture(
     xs: Sequence[float],
     accuracies: Sequence[float],
     *,
     validation_crops: int | None = None,
-    prior: LearningCurve | None = None,
     limits: FitLimits = DEFAULT_LIMITS,
 ) -> LearningCurve:
-    """Fits the curve to points of one training; one point, or points that fall, give a flat one.
+    """The average of several shapes, within limits; one point, or points that fall, give a flat one.
 
     Args:
         xs: crops seen at each point, rising, the first usually 0.
         accuracies: validation accuracy in [0, 1] at each point.
         validation_crops: crops behind each accuracy; None trusts the points.
-        prior: what the same family did in earlier windows, in the same unit of x.
-        limits: how far points may be trusted.
+        limits: how far the points may be trusted.
 
     Raises:
         ValueError: no points, lengths that differ, xs that do not rise, or values out of range.
@@ -119,45 +166,66 @@ def fit(
     y = np.asarray(accuracies, dtype=np.float64)
     if len(x) >= 3 and y[1] < y[0] - limits.dip:
         x, y = x[1:], y[1:]
-    weights = np.arange(1, len(x) + 1, dtype=np.float64) / len(x)
+    points = _Points.of(x, y)
+    noise = _noise(y, validation_crops)
+    shapes = _mixed(points, noise)
     last_x = float(x[-1])
-    b0, b1, b2 = _solve(x, y, weights)
-    curve = LearningCurve(b0, b1, b2, last_x, 1.0, 0.0)
+    level_sd = noise / math.sqrt(max(1.0, len(y) / 2)) if validation_crops is not None else 0.0
+    curve = LearningCurve(shapes, last_x, level_sd=level_sd)
     seen = max(0.0, curve.accuracy_at(last_x) - max(curve.accuracy_at(float(x[0])), float(y[0])))
     reliability = _reliability(seen, y, validation_crops)
-    doubling_gain = limits.gain_per_doubling * seen
-    if prior is None or last_x <= 0.0:
-        return LearningCurve(b0, b1, b2, last_x, reliability, doubling_gain)
-
-    level = curve.accuracy_at(last_x)
-    prior_x = last_x * np.array([2.0, 4.0, 8.0])
-    known = np.array([prior.accuracy_at(float(at)) for at in prior_x]) - prior.accuracy_at(last_x)
-    prior_y = np.clip(level + known, 0.0, 1.0)
-    b0, b1, b2 = _solve(
-        np.concatenate([x, prior_x]),
-        np.concatenate([y, prior_y]),
-        np.concatenate([weights, np.full(3, limits.prior_weight)]),
-    )
-    prior_doubling = float(np.diff(known, prepend=0.0).max())
-    believed = max(reliability, limits.prior_weight / (1.0 + limits.prior_weight))
-    return LearningCurve(b0, b1, b2, last_x, believed, max(doubling_gain, prior_doubling))
+    return LearningCurve(shapes, last_x, reliability, limits.gain_per_doubling * seen, level_sd)
 
 
-def _solve(
-    x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]
-) -> tuple[float, float, float]:
-    """(b0, b1, b2) with the least weighted squared error; among equals the lowest accuracy far out."""
-    error = np.maximum(1.0 - y, LEAST_ERROR)
-    scale = float(x[-1]) if x[-1] > 0.0 else 1.0
-    design = np.column_stack([x / scale, np.ones_like(x)])
-    largest = 0.98 * float(error.min())
+def fit_optimus(
+    xs: Sequence[float],
+    accuracies: Sequence[float],
+    *,
+    validation_crops: int | None = None,
+    limits: FitLimits = DEFAULT_LIMITS,
+) -> LearningCurve:
+    """The paper's plain version: the one inverse curve that meets the points best, whatever they are.
+
+    Takes the same as ``fit_mixture``; noise and limits are not looked at.
+    """
+    del validation_crops, limits
+    _check(xs, accuracies)
+    points = _Points.of(np.asarray(xs, dtype=np.float64), np.asarray(accuracies, dtype=np.float64))
+    largest = 0.98 * float(points.error.min())
     spacing = largest / (COARSE - 1)
-    coarse = [_solve_for(b2, design, error, weights) for b2 in np.linspace(largest, 0.0, COARSE)]
+    coarse = [_solve(points, 1.0, float(b2)) for b2 in np.linspace(largest, 0.0, COARSE)]
     middle = _best(coarse).b2
     near = middle + spacing * np.linspace(1.0, -1.0, 2 * FINE + 1)
-    fine = [_solve_for(float(b2), design, error, weights) for b2 in near if 0.0 <= b2 <= largest]
+    fine = [_solve(points, 1.0, float(b2)) for b2 in near if 0.0 <= b2 <= largest]
     best = _best([*coarse, *fine])
-    return best.b0 / scale, best.b1, best.b2
+    return LearningCurve((best.shape(points.scale, 1.0),), float(xs[-1]))
+
+
+CurveFit = Callable[..., LearningCurve]
+"""Takes what ``fit_mixture`` takes."""
+
+CURVE_FITS: Mapping[str, CurveFit] = {"mixture": fit_mixture, "optimus": fit_optimus}
+"""Ways to continue a curve, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Points:
+    """Points as a fit needs them: x in parts of the last one, errors, and how much each point counts."""
+
+    design: NDArray[np.float64]
+    error: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    scale: float
+
+    @staticmethod
+    def of(x: NDArray[np.float64], y: NDArray[np.float64]) -> "_Points":
+        scale = float(x[-1]) if x[-1] > 0.0 else 1.0
+        return _Points(
+            design=np.column_stack([x / scale, np.ones_like(x)]),
+            error=np.maximum(1.0 - y, LEAST_ERROR),
+            weights=np.arange(1, len(x) + 1, dtype=np.float64) / len(x),
+            scale=scale,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +233,44 @@ class _Solution:
     b0: float
     b1: float
     b2: float
+    c: float
     cost: float
 
+    def shape(self, scale: float, weight: float) -> Shape:
+        return Shape(self.b0 / scale, self.b1, self.b2, self.c, weight)
 
-def _solve_for(
-    b2: float, design: NDArray[np.float64], error: NDArray[np.float64], weights: NDArray[np.float64]
-) -> _Solution:
-    part = error - b2
-    rows = weights * part**2
-    (b0, b1), _ = nnls(design * rows[:, None], rows / part)
-    inverse = design @ np.array([b0, b1])
-    if inverse.min() <= 0.0:
-        return _Solution(0.0, 1.0 / float(part[-1]), b2, math.inf)
-    residual = weights * (1.0 / inverse - part)
-    return _Solution(float(b0), float(b1), float(b2), float(residual @ residual))
+
+def _mixed(points: _Points, noise: float) -> tuple[Shape, ...]:
+    least = float(points.error.min())
+    solutions = [_solve(points, c, part * least) for c in SHAPES for part in FLOORS]
+    priors = [prior for _ in SHAPES for prior in FLOORS.values()]
+    lowest = min(solution.cost for solution in solutions)
+    beliefs = [
+        prior * math.exp(-(solution.cost - lowest) / (2.0 * noise**2))
+        for solution, prior in zip(solutions, priors, strict=True)
+    ]
+    total = sum(beliefs)
+    return tuple(
+        solution.shape(points.scale, belief / total)
+        for solution, belief in zip(solutions, beliefs, strict=True)
+        if belief > 0.0
+    )
+
+
+def _solve(points: _Points, c: float, b2: float) -> _Solution:
+    """(b0, b1) of one shape with the least weighted squared error."""
+    part = points.error - b2
+    target = part ** (-1.0 / c)
+    inverse = target
+    b = np.zeros(2)
+    for _ in range(1 + REWEIGHTED if c < 1.0 else 1):
+        rows = points.weights * c * inverse ** (-c - 1.0)
+        b, _ = nnls(points.design * rows[:, None], rows * target)
+        inverse = points.design @ b
+        if inverse.min() <= 0.0:
+            return _Solution(0.0, float(target[-1]), b2, c, math.inf)
+    residual = points.weights * (inverse**-c - part)
+    return _Solution(float(b[0]), float(b[1]), b2, c, float(residual @ residual))
 
 
 def _best(solutions: Sequence[_Solution]) -> _Solution:
@@ -187,16 +279,22 @@ def _best(solutions: Sequence[_Solution]) -> _Solution:
     return max((s for s in solutions if s.cost <= least + 1e-12), key=lambda s: s.b2)
 
 
+def _noise(y: NDArray[np.float64], validation_crops: int | None) -> float:
+    """Standard deviation of one point."""
+    if validation_crops is None:
+        return LEAST_NOISE
+    # An accuracy of exactly 0 or 1 on few crops is not free of noise: one crop's worth is kept.
+    mean = float(np.clip(y.mean(), 1 / (validation_crops + 2), 1 - 1 / (validation_crops + 2)))
+    return math.hypot(LEAST_NOISE, math.sqrt(mean * (1.0 - mean) / max(1, validation_crops)))
+
+
 def _reliability(seen: float, y: NDArray[np.float64], validation_crops: int | None) -> float:
     if validation_crops is None:
         return 1.0
     if seen <= 0.0:
         return 0.0
-    # An accuracy of exactly 0 or 1 on few crops is not free of noise: one crop's worth is kept.
-    mean = float(np.clip(y.mean(), 1 / (validation_crops + 2), 1 - 1 / (validation_crops + 2)))
-    variance = mean * (1.0 - mean) / max(1, validation_crops)
     halves = max(1.0, len(y) / 2)
-    return seen**2 / (seen**2 + 2.0 * variance / halves)
+    return seen**2 / (seen**2 + 2.0 * _noise(y, validation_crops) ** 2 / halves)
 
 
 def _check(xs: Sequence[float], accuracies: Sequence[float]) -> None:

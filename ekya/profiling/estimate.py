@@ -7,7 +7,7 @@ from statistics import median
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, family_of
 from ekya.core.view import RetrainOption
-from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, LearningCurve, fit
+from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, fit_mixture
 from ekya.profiling.history import ProfileHistory
 
 EMPTY_HISTORY = ProfileHistory()
@@ -63,7 +63,6 @@ def options(
     *,
     validation_crops: int | None = None,
     history: ProfileHistory = EMPTY_HISTORY,
-    priors: Mapping[Family, LearningCurve] | None = None,
     limits: FitLimits = DEFAULT_LIMITS,
 ) -> tuple[RetrainOption, ...]:
     """What each γ would give on the whole training part; γ whose family was not profiled are left out.
@@ -78,7 +77,6 @@ def options(
         training_crops: labelled crops that a retraining with all data would use, at least 1.
         validation_crops: crops behind each measured accuracy; None trusts them.
         history: of past windows, to correct a lasting bias.
-        priors: curves of families from earlier windows.
         limits: how far the points may be trusted.
 
     Returns:
@@ -95,11 +93,10 @@ def options(
             raise ValueError(f"two curves of one family: {curve.family}")
         measured[curve.family] = curve
     fitted = {
-        family: fit(
+        family: fit_mixture(
             [epoch * curve.subset_crops for epoch in range(len(curve.accuracies))],
             curve.accuracies,
             validation_crops=validation_crops,
-            prior=priors.get(family) if priors else None,
             limits=limits,
         )
         for family, curve in measured.items()

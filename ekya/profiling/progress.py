@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ekya.core.view import RetrainOption
-from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, fit
+from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, fit_mixture
 
 
 def reestimate(
@@ -38,7 +38,7 @@ def reestimate(
         raise ValueError(f"{done} epochs are done, but γ has {total}")
     if done == 0:
         return replace(option, gpu_s=max(0.0, option.gpu_s - spent_gpu_s))
-    curve = fit(
+    curve = fit_mixture(
         [epoch for epoch, _ in points],
         [accuracy for _, accuracy in points],
         validation_crops=validation_crops,
