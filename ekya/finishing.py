@@ -10,7 +10,7 @@ import numpy as np
 
 from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
-from ekya.core.records import NO_LABELS, LabelledBoxes, ReferenceColumns
+from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.turns import TurnRecord
 from ekya.files import write_bytes_atomic, write_text_atomic
 from ekya.journal import read_journal
@@ -144,7 +144,7 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
     for stream in fleet.streams:
         base = read_predictions(folder.without_retraining(stream.id))
         served = read_predictions(folder.predictions(stream.id))
-        reference = _only_frames(read_reference(folder.reference(stream.id)), base.frame)
+        reference = read_reference(folder.reference(stream.id)).only(base.frame)
         score = partial(
             score_stream,
             reference=reference,
@@ -241,20 +241,3 @@ def _background(fleet: FleetConfig) -> int | None:
 
 def _union(a: LabelledBoxes, b: LabelledBoxes) -> LabelledBoxes:
     return LabelledBoxes(np.concatenate([a.frame, b.frame]), np.concatenate([a.boxes, b.boxes]))
-
-
-def _only_frames(
-    reference: ReferenceColumns, frames: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> ReferenceColumns:
-    """The rows of these frames."""
-    wanted = np.isin(reference.frame, frames)
-    counts = np.diff(reference.offsets)
-    objects = np.repeat(wanted, counts)
-    return ReferenceColumns(
-        frame=reference.frame[wanted],
-        t_us=reference.t_us[wanted],
-        offsets=np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int64),
-        boxes=reference.boxes[objects],
-        classes=reference.classes[objects],
-        tracks=reference.tracks[objects],
-    )

@@ -136,6 +136,20 @@ class ReferenceColumns:
     classes: NDArray[np.int16]
     tracks: NDArray[np.int64]
 
+    def only(self, frames: NDArray[np.int64]) -> "ReferenceColumns":
+        """The rows of these frames."""
+        wanted = np.isin(self.frame, frames)
+        counts = np.diff(self.offsets)
+        objects = np.repeat(wanted, counts)
+        return ReferenceColumns(
+            frame=self.frame[wanted],
+            t_us=self.t_us[wanted],
+            offsets=np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int64),
+            boxes=self.boxes[objects],
+            classes=self.classes[objects],
+            tracks=self.tracks[objects],
+        )
+
     @staticmethod
     def of(rows: Sequence[FrameReference]) -> "ReferenceColumns":
         """Columns of rows that stand in rising order of ``frame``."""

@@ -1,7 +1,7 @@
 """Asking a model: fast forward passes over crops, and the accuracy they reach."""
 
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ekya.learning.edge import EdgeModel, clone, to_input
 from ekya.learning.labelled import LabelledCrops
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 FORWARD_BATCH = 32
 """Crops in one forward pass; larger batches gain little on a CPU and delay the first answer."""
@@ -87,7 +89,7 @@ def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) ->
     return float(np.mean([right[labelled.classes == index].mean() for index in np.unique(labelled.classes)]))
 
 
-def fuse(model: EdgeModel) -> EdgeModel:
+def fuse(model: _Module) -> _Module:
     """Fold every batch normalisation into the convolution before it, in place, for prediction only.
 
     In the trunks of ``EDGE_MODELS`` a batch normalisation directly follows its convolution among the
@@ -100,7 +102,8 @@ def fuse(model: EdgeModel) -> EdgeModel:
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm))
                 setattr(parent, norm_name, nn.Identity())
-    return model.requires_grad_(False)
+    model.requires_grad_(False)
+    return model
 
 
 def _right(model: EdgeModel | Classifies, labelled: LabelledCrops) -> NDArray[np.bool_]:

@@ -149,7 +149,7 @@ def score_stream(
     arrived = max(decoded, int(predictions.frame[-1]) + 1 if len(predictions.frame) else 0)
     row_of_object = np.repeat(np.arange(len(reference.frame)), np.diff(reference.offsets))
     known_class = (reference.classes >= 0) & (reference.classes < class_count)
-    excluded = np.isin(reference.tracks, _labelled_tracks(labelled, reference))
+    excluded = np.isin(reference.tracks, labelled_tracks(labelled, reference))
     arrived_object = (reference.frame < arrived)[row_of_object]
     counts = arrived_object & known_class & ~excluded
     correct = _answered_correctly(predictions, reference, row_of_object) & counts
@@ -191,8 +191,8 @@ def _check(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
         raise ValueError("a frame is answered by a later one")
 
 
-def _labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDArray[np.int64]:
-    """Tracks of the reference objects that the labelled boxes overlap best."""
+def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDArray[np.int64]:
+    """(T,) tracks of the reference objects that the labelled boxes overlap best, sorted."""
     rows = rows_of(labelled.frame, reference.frame)
     tracks = [np.empty(0, np.int64)]
     for left, right in pairs(*spans_of(rows, reference.offsets)):

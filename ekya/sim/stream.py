@@ -120,7 +120,7 @@ class EmulatedStream:
     def _arrive(self, frame: Frame, truth: Truth | None) -> None:
         self.arrived += 1
         if truth is not None:
-            self._references.append(_reference(frame, truth))
+            self._references.append(truth.reference(frame))
         proposals = None if frame.boxes is None else Proposals(frame.boxes)
         proposer_operations = 0
         may_be_looked_at = frame.index % self._config.every == 0
@@ -171,7 +171,3 @@ class EmulatedStream:
             for row in self._worker.classify(self._to_classify, self._config):
                 self._rows[row.frame] = row
             self._to_classify = []
-
-
-def _reference(frame: Frame, truth: Truth) -> FrameReference:
-    return FrameReference(frame.index, frame.t_us, truth.boxes, truth.classes.astype(np.int16), truth.tracks)

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.records import FrameReference
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
@@ -40,6 +42,10 @@ class Truth:
     boxes: NDArray[np.float32]
     classes: NDArray[np.int64]
     tracks: NDArray[np.int64]
+
+    def reference(self, frame: Frame) -> FrameReference:
+        """What is to be written down of the frame that this is the truth of."""
+        return FrameReference(frame.index, frame.t_us, self.boxes, self.classes.astype(np.int16), self.tracks)
 
 
 class StreamSource(Protocol):
