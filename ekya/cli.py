@@ -161,6 +161,55 @@ def compare(
         compare_schedulers(arguments, tuple(schedulers.split(",")), _numbers(seeds), options, out)
 
 
+@app.command(
+    epilog="Examples:\n\n"
+    "ekya profile --out profiles.parquet\n\n"
+    "ekya profile --families 1 --windows 3 --streams cam-1,cam-2 --out quick.parquet\n\n"
+    "ekya profile --video north.mp4 --golden FastestDet.onnx --window 16 --out north.parquet\n\n"
+    "ekya profile --out profiles.parquet --resume"
+)
+def profile(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the trace goes.")],
+    fleet: FleetFile = None,
+    video: Videos = None,
+    golden: Golden = None,
+    classes: Classes = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn, as of a run.")] = 0,
+    window: Window = None,
+    windows: Windows = None,
+    streams: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Only these streams; all if left out.")
+    ] = "",
+    families: Annotated[
+        int | None, typer.Option(min=1, help="Only so many families of configurations, the cheapest.")
+    ] = None,
+    every_start: Annotated[
+        bool,
+        typer.Option(
+            help="Train from every model that may serve by then, not from the youngest alone; takes longer."
+        ),
+    ] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with a trace that was interrupted.")] = False,
+    json_to: Json = None,
+) -> None:
+    """Record a trace: run every retraining configuration to its end, on the crops that a run would see.
+
+    The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
+    """
+    from ekya.commands.output import output
+
+    with output(json_to) as channel:
+        from ekya.commands.profile import record_trace
+        from ekya.commands.run import FleetArguments
+        from ekya.core.ids import StreamId
+        from ekya.sim.profile import Extent
+
+        arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, None, window, windows)
+        chosen = tuple(StreamId(name) for name in streams.split(",") if name)
+        extent = Extent(chosen, families, every_start)
+        record_trace(arguments, seed, extent, out, resume, channel)
+
+
 @app.command(epilog="Examples:\n\nekya doctor\n\nekya doctor --json - | jq .shares")
 def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.

@@ -1,0 +1,96 @@
+"""``ekya profile``: every γ of a fleet run to its end, as a trace that can be simulated."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ekya.commands.output import Output
+from ekya.commands.run import FleetArguments, noticing_ctrl_c
+from ekya.core.ids import StreamId
+from ekya.core.trace import Trace
+from ekya.errors import UserError
+from ekya.sim.profile import Extent, record_fleet
+from ekya.tracefile import read_trace, write_trace
+
+_LOG = logging.getLogger(__name__)
+
+
+def record_trace(
+    arguments: FleetArguments, seed: int, extent: Extent, to: Path, resume: bool, output: Output
+) -> None:
+    """Records, and writes after each stream.
+
+    Raises:
+        UserError: a bad fleet file, a file that is in the way, or one that cannot be gone on with.
+        KeyboardInterrupt: Ctrl-C came; the streams that were finished are in the file.
+    """
+    if to.exists() and not resume:
+        raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
+    before = read_trace(to) if resume and to.exists() else None
+    fleet = arguments.read()
+    with noticing_ctrl_c(), _shown(output.console) as progress:
+        trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), progress)
+    output.report(contents(trace))
+    output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
+
+
+def contents(trace: Trace) -> dict[str, object]:
+    """What a trace holds, in numbers."""
+    windows = [window for stream in trace.streams for window in stream.windows]
+    trainings = [training for window in windows for training in window.trainings]
+    return {
+        "streams": [stream.stream for stream in trace.streams],
+        "windows": trace.windows,
+        "retrain_configs": len(trace.retrain_configs),
+        "trainings": len(trainings),
+        "epochs": sum(len(training.epochs) for training in trainings),
+        "training_gpu_s": round(sum(training.epochs[-1].gpu_s for training in trainings), 3),
+        "labelling_gpu_s": round(sum(window.labelling_gpu_s for window in windows), 3),
+        "profiling_gpu_s": round(
+            sum(window.inference_gpu_s + sum(trial.gpu_s for trial in window.trials) for window in windows), 3
+        ),
+    }
+
+
+def _in_words(trace: Trace, to: Path) -> str:
+    told = contents(trace)
+    return (
+        f"{len(trace.streams)} streams, {trace.windows} windows, {told['trainings']} trainings with "
+        f"{told['epochs']} epochs: {to}"
+    )
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator["_Shown"]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield _Shown(bars, console.is_terminal)
+
+
+@dataclass(slots=True, eq=False)
+class _Shown:
+    """A bar a stream on a terminal, a line a training anywhere else."""
+
+    bars: Progress
+    drawn: bool
+
+    def expect(self, stream: StreamId, trainings: int) -> None:
+        """A stream begins."""
+        self.bars.add_task(f"{stream}: trainings", total=trainings)
+
+    def trained(self, what: str) -> None:
+        """A training is done."""
+        if self.drawn:
+            self.bars.advance(self.bars.tasks[-1].id)
+        else:
+            _LOG.info("trained %s", what)

@@ -1,0 +1,115 @@
+"""One window of one stream as an exam: what any model of the stream scores on it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.trace import Standing
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import InferenceOption
+from ekya.learning.edge import EdgeModel
+from ekya.learning.labelled import class_mix_weights
+from ekya.learning.shared import SharedTrunk
+from ekya.profiling.inference import oldest_result_us
+from ekya.sim.seen import SeenFrames
+from ekya.workers.labels import StreamLabels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exam:
+    """All objects of a window, and the validation part of the labels that are made when it opens.
+
+    Attributes:
+        all_frames: of the window; objects that were labelled do not count.
+        frames: those of them on which models are compared.
+        trunk: their crops.
+        labels: made of the window before; None in window 0.
+        validation: the crops of the labels' validation part; None without one.
+        classes: the fleet's.
+    """
+
+    all_frames: SeenFrames
+    frames: SeenFrames
+    trunk: SharedTrunk
+    labels: StreamLabels | None
+    validation: SharedTrunk | None
+    classes: tuple[str, ...]
+
+    @property
+    def window(self) -> int:
+        """Its index."""
+        return self.frames.window
+
+    def of_heads(self, model: EdgeModel) -> "Exam":
+        """The same for models that differ from this one in their heads alone; quicker."""
+        validation = None if self.validation is None else self.validation.without_blocks(model)
+        return replace(self, trunk=self.trunk.without_blocks(model), validation=validation)
+
+    def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
+        """What a model scores. On the validation part it is asked unless that is known already.
+
+        Without a validation part, and without an object that counts, one stands for the other.
+        """
+        answers = in_fleet(self.trunk.predict(model), model, self.classes)
+        accuracy = self.frames.score(answers, len(self.classes))[0].accuracy
+        if validation_accuracy is None:
+            validation_accuracy = self._validate(model)
+        if validation_accuracy is None:
+            validation_accuracy = 0.0 if accuracy is None else accuracy
+        return Standing(self.window, validation_accuracy, accuracy)
+
+    def _validate(self, model: EdgeModel) -> float | None:
+        if self.validation is None or self.labels is None:
+            return None
+        truth = self.labels.validation.crops.classes
+        weights = class_mix_weights(self.labels.training.crops.classes, truth)
+        right = in_fleet(self.validation.predict(model), model, self.classes) == truth
+        return float(np.average(right, weights=weights))
+
+
+def in_fleet(answers: NDArray[np.int64], model: EdgeModel, classes: tuple[str, ...]) -> NDArray[np.int64]:
+    """A model's answers as indices into the fleet's classes."""
+    return np.array([classes.index(name) for name in model.classes], np.int64)[answers]
+
+
+def true_options(
+    configs: tuple[InferenceConfig, ...],
+    frames: SeenFrames,
+    answers: Mapping[int, tuple[NDArray[np.int64], ...]],
+    class_count: int,
+    frame_gpu_s: Mapping[int, float],
+    fps: float,
+) -> tuple[InferenceOption, ...]:
+    """Λ as it really is in a window: what of their accuracy the models that may serve there keep.
+
+    The share is what the window's objects need on average, without headroom.
+
+    Args:
+        configs: Λ.
+        frames: all of the window's.
+        answers: per resolution, for each model the class of every box.
+        class_count: classes of the fleet.
+        frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
+        fps: frames a second of the camera.
+    """
+    finest = max(config.resolution for config in configs)
+
+    def correct(resolution: int, every: int, from_first_of: int) -> int:
+        return sum(
+            frames.score(of, class_count, every, from_first_of)[0].correct for of in answers[resolution]
+        )
+
+    options = []
+    for config in configs:
+        most = correct(finest, 1, config.every)
+        kept = correct(config.resolution, config.every, config.every)
+        relative = min(kept / most, 1.0) if most else 1.0
+        frame_s = frame_gpu_s[config.resolution]
+        share_milli = math.ceil(frame_s * fps / config.every * FULL_GPU_MILLI)
+        age_us = oldest_result_us(config, share_milli, frame_s, fps)
+        options.append(InferenceOption(config, relative, share_milli, age_us))
+    return tuple(options)

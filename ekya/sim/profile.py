@@ -1,0 +1,168 @@
+"""`ekya profile`: a fleet's trace, stream by stream."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
+
+import torch
+
+from ekya.config import FleetConfig
+from ekya.core.ids import StreamId
+from ekya.core.profile import family_of
+from ekya.core.trace import StreamTrace, Trace
+from ekya.core.units import seconds_to_us
+from ekya.errors import UserError
+from ekya.labeling.golden import GoldenModel, open_golden
+from ekya.profiling.history import ProfileHistory
+from ekya.profiling.pruning import select
+from ekya.reference import Referee
+from ekya.setup import base_model, fleet_classes, proposer_for, stream_setup, with_classes
+from ekya.sim.recording import Common, StreamRecorder
+from ekya.sim.seen import SeenWindow, watch
+from ekya.streams.process import SourceProcess
+from ekya.streams.video import VideoSpec
+from ekya.workers.costs import CostCard, load_card
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a fleet is recorded.
+
+    Attributes:
+        streams: which; empty for all.
+        families: how many families of γ, the cheapest first; None for all.
+        every_start: train from every model that may serve, instead of the youngest alone.
+    """
+
+    streams: tuple[StreamId, ...] = ()
+    families: int | None = None
+    every_start: bool = False
+
+
+class Progress(Protocol):
+    """Who waits."""
+
+    def expect(self, stream: StreamId, trainings: int) -> None:
+        """A stream begins, with at most so many trainings."""
+
+    def trained(self, what: str) -> None:
+        """One of them is done."""
+
+
+def record_fleet(
+    fleet: FleetConfig,
+    seed: int,
+    extent: Extent,
+    before: Trace | None,
+    keep: Callable[[Trace], None],
+    progress: Progress,
+) -> Trace:
+    """Records every stream of a fleet, from first to last window.
+
+    Args:
+        fleet: as for a run.
+        seed: of everything that is drawn, as of a run.
+        extent: how much is recorded.
+        before: a trace of the same fleet with some of its streams, to be completed.
+        keep: given the trace after each stream.
+        progress: told of what is done.
+
+    Raises:
+        UserError: an unknown stream, a stream shorter than two windows, or a trace of another fleet.
+    """
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    fleet = with_classes(fleet)
+    card = load_card()
+    trace = _empty(fleet, seed, extent, card)
+    if before is not None:
+        _require_same(before, trace)
+        trace = before
+    golden = open_golden(fleet.golden, fleet_classes(fleet))
+    common = Common(
+        retrain_configs=trace.retrain_configs,
+        inference_configs=trace.inference_configs,
+        base=base_model(fleet, seed),
+        golden=golden,
+        card=card,
+        every_start=extent.every_start,
+        told=progress.trained,
+    )
+    known = {recorded.stream for recorded in trace.streams}
+    for place, stream in enumerate(fleet.streams):
+        if stream.id in known or (extent.streams and stream.id not in extent.streams):
+            continue
+        _LOG.info("%s: watching all of it", stream.id)
+        recorder = _recorder(fleet, place, seed, golden, common)
+        progress.expect(stream.id, common.trainings(len(recorder.windows)))
+        trace = with_stream(trace, recorder.record())
+        keep(trace)
+    return trace
+
+
+def with_stream(trace: Trace, stream: StreamTrace) -> Trace:
+    """The trace with one more stream; all streams end with the shortest."""
+    streams = sorted([*trace.streams, stream], key=lambda one: one.stream)
+    windows = min(len(one.windows) for one in streams)
+    return replace(trace, streams=tuple(replace(one, windows=one.windows[:windows]) for one in streams))
+
+
+def _recorder(
+    fleet: FleetConfig, place: int, seed: int, golden: GoldenModel, common: Common
+) -> StreamRecorder:
+    """One stream, watched to its end."""
+    stream = fleet.streams[place]
+    with ExitStack() as stack:
+        source = stack.enter_context(SourceProcess(stream.source, fleet_classes(fleet)))
+        setup = stream_setup(fleet, place, source.wait_open(), seed)
+        proposer = proposer_for(fleet, stream)
+        frames = source.frames()
+        first = next(frames, None)
+        seen: Iterator[SeenWindow] = iter(())
+        if first is not None:
+            seen = watch(
+                chain([first], frames),
+                proposer,
+                setup.collector(),
+                Referee(golden) if isinstance(stream.source, VideoSpec) else None,
+                setup.settings.side,
+                setup.window_us,
+                fleet.windows,
+            )
+        windows = tuple(seen)
+    if first is None or len(windows) < 2:
+        raise UserError(
+            f"stream {stream.id}: it shows {len(windows)} whole windows of {fleet.window_s:g} s, and a trace "
+            "needs two; use shorter windows (--window) or leave it out (--streams)."
+        )
+    operations = proposer.operations(first[0].image.shape)
+    return StreamRecorder(stream.id, setup.settings, windows, operations, common)
+
+
+def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Trace:
+    unknown = sorted(set(extent.streams) - {stream.id for stream in fleet.streams})
+    if unknown:
+        names = ", ".join(stream.id for stream in fleet.streams)
+        raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
+    families = select(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
+    return Trace(
+        window_us=seconds_to_us(fleet.window_s),
+        gpu=card.device,
+        classes=fleet_classes(fleet),
+        retrain_configs=tuple(c for c in fleet.retrain_configs() if family_of(c) in families),
+        inference_configs=fleet.inference_configs(),
+        streams=(),
+    )
+
+
+def _require_same(before: Trace, wanted: Trace) -> None:
+    if replace(before, streams=()) != wanted:
+        raise UserError(
+            "--resume: the trace that is there is of another fleet, seed or choice of γ; name another file "
+            "with --out."
+        )

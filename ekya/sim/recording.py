@@ -1,0 +1,355 @@
+"""One stream's part of a trace: every γ run to its end, on the crops and labels that a run would see.
+
+A run of the emulated world with the same fleet and seed cuts the same crops, labels the same objects, parts
+them alike and trains with the same seeds; so a window that is played over the trace can be compared with one
+that was run (paper §6.1).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.control.step import NOTHING_RIGHT
+from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import InferenceProfiled, LabelsReady
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family, family_of
+from ekya.core.records import NO_LABELS, LabelledBoxes
+from ekya.core.trace import (
+    BASE_WINDOW,
+    Epoch,
+    Predicted,
+    Start,
+    StreamTrace,
+    StreamWindow,
+    Training,
+    Trial,
+)
+from ekya.core.view import InferenceOption
+from ekya.learning.edge import EdgeModel
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.operations import retraining_cost
+from ekya.learning.shared import SharedTrunk
+from ekya.measuring.accuracy import labelled_tracks
+from ekya.profiling.estimate import options as estimated_options
+from ekya.profiling.steps import InferenceStep, LabelStep
+from ekya.sim.examining import Exam, in_fleet, true_options
+from ekya.sim.preparing import EmulatedPreparation
+from ekya.sim.seen import SeenFrames, SeenWindow
+from ekya.workers.costs import CostCard
+from ekya.workers.inference import Classifier
+from ekya.workers.labels import Labels, StreamLabels
+from ekya.workers.preparation import PreparationSettings, StreamPreparation, counted_curve
+from ekya.workers.retraining import retraining_of
+
+SCORED_EVERY = 3
+"""Epochs are scored on the objects of every third frame: neighbouring frames show the same objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One training that serves every γ of a family and part of the data: the longest of them.
+
+    Attributes:
+        config: the longest γ.
+        ends: epochs after which some γ ends.
+    """
+
+    config: RetrainConfig
+    ends: frozenset[int]
+
+    @property
+    def family(self) -> Family:
+        """Of all its γ."""
+        return family_of(self.config)
+
+
+def courses_of(configs: Sequence[RetrainConfig]) -> tuple[Course, ...]:
+    """The trainings that Γ takes, the dearest last."""
+    groups: dict[tuple[Family, float], list[RetrainConfig]] = {}
+    for config in configs:
+        groups.setdefault((family_of(config), config.data_fraction), []).append(config)
+    return tuple(
+        Course(max(group), frozenset(config.epochs for config in group))
+        for _, group in sorted(groups.items())
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Common:
+    """What all streams are recorded with.
+
+    Attributes:
+        retrain_configs, inference_configs: Γ without ∅, and Λ.
+        base: the model that every stream begins with.
+        golden: labels samples.
+        card: what everything costs.
+        every_start: train from every model that may serve, instead of the youngest alone.
+        told: called after each training, with a word on it.
+    """
+
+    retrain_configs: tuple[RetrainConfig, ...]
+    inference_configs: tuple[InferenceConfig, ...]
+    base: EdgeModel
+    golden: Labels
+    card: CostCard
+    every_start: bool
+    told: Callable[[str], None]
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """The trainings that Γ takes."""
+        return courses_of(self.retrain_configs)
+
+    @property
+    def blocks_left(self) -> int:
+        """Blocks of a model that some γ trains; the others stay those of the base model."""
+        return max(config.trainable_blocks for config in self.retrain_configs)
+
+    def trainings(self, windows: int) -> int:
+        """How many trainings one stream takes at most."""
+        starts = sum(range(1, windows)) if self.every_start else windows - 1
+        return starts * len(self.courses)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A model that may serve, and what its stream would remember then."""
+
+    trained_in: int
+    model: EdgeModel
+    memory: ExemplarMemory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A training that was recorded, and its best weights."""
+
+    training: Training
+    validation_accuracy: float
+    model: EdgeModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labelled:
+    """A window's labels and what making them cost."""
+
+    labels: StreamLabels
+    gpu_s: float
+
+
+@dataclass(eq=False)
+class StreamRecorder:
+    """Records one stream.
+
+    Args:
+        stream: which.
+        settings: of the stream.
+        windows: all that it shows.
+        proposer_operations: counted operations of finding the objects of one frame.
+        common: what all streams are recorded with.
+    """
+
+    stream: StreamId
+    settings: PreparationSettings
+    windows: Sequence[SeenWindow]
+    proposer_operations: int
+    common: Common
+    _candidates: list[_Candidate] = field(init=False, default_factory=list)
+
+    def record(self) -> StreamTrace:
+        """The stream's part of the trace."""
+        labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
+        excluded = self._excluded(_boxes_of(labelled))
+        exams = [self._exam(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
+        self._candidates = [_Candidate(BASE_WINDOW, self.common.base, ExemplarMemory())]
+        recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
+        return StreamTrace(self.stream, self.settings.fps, tuple(recorded))
+
+    def _window(self, labelled: _Labelled | None, exams: Sequence[Exam]) -> StreamWindow:
+        """The window of the first of these exams; the others are later ones."""
+        exam, serving = exams[0], self._candidates[-1].model
+        known = StreamWindow(
+            window=exam.window,
+            class_histogram=self._histogram(exam.window),
+            training_crops=0,
+            validation_crops=0,
+            labelling_gpu_s=0.0,
+            inference_gpu_s=0.0,
+            inference=(),
+            inference_profiled=(),
+            starts=tuple(Start(of.trained_in, exam.standing(of.model)) for of in self._candidates),
+            trainings=(),
+            trials=(),
+        )
+        if labelled is not None:
+            known = self._prepared(known, labelled, serving)
+            if labelled.labels.can_train:
+                known = replace(known, trainings=tuple(self._train(labelled.labels, exams)))
+        newest = self._candidates[-1].model
+        models = (serving,) if newest is serving else (serving, newest)
+        return replace(known, inference=self._true_options(exam.all_frames, models))
+
+    def _prepared(self, known: StreamWindow, labelled: _Labelled, serving: EdgeModel) -> StreamWindow:
+        """With what preparing the window costs and shows."""
+        labels = labelled.labels
+        profiled, gpu_s = self._profile_inference(known.window, serving)
+        return replace(
+            known,
+            training_crops=len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            labelling_gpu_s=labelled.gpu_s,
+            inference_gpu_s=gpu_s,
+            inference_profiled=profiled,
+            trials=tuple(self._trials(known.window, serving, labels)) if labels.can_train else (),
+        )
+
+    def _train(self, labels: StreamLabels, exams: Sequence[Exam]) -> Iterator[Training]:
+        """Every course from the youngest model, or from each; the best weights become a candidate."""
+        window, youngest = exams[0].window, self._candidates[-1]
+        runs: list[_Run] = []
+        for start in self._candidates if self.common.every_start else [youngest]:
+            of_heads = [exam.of_heads(start.model) for exam in exams]
+            runs = []
+            for course in self.common.courses:
+                asked = exams if course.config.trainable_blocks else of_heads
+                runs.append(self._run(course, start, labels, asked))
+                self.common.told(f"{self.stream}, window {window}: {course.config.name}")
+                yield runs[-1].training
+        best = max(runs, key=lambda run: run.validation_accuracy)
+        memory = youngest.memory.update(best.model, labels.training.crops)
+        serving = exams[0].standing(youngest.model).validation_accuracy
+        if best.validation_accuracy >= max(serving, NOTHING_RIGHT):
+            self._candidates.append(_Candidate(window, best.model, memory))
+        else:
+            self._candidates[-1] = replace(youngest, memory=memory)
+
+    def _run(self, course: Course, start: _Candidate, labels: StreamLabels, exams: Sequence[Exam]) -> _Run:
+        window = exams[0].window
+        retraining = retraining_of(start.model, course.config, labels, start.memory, self.settings, window)
+        prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
+        retraining.prepare()
+        epochs: list[Epoch] = []
+        best, best_accuracy = start.model, -1.0
+        while not retraining.done:
+            result = retraining.run_epoch()
+            model = retraining.model()
+            standings = [exams[0].standing(model, result.validation_accuracy)]
+            may_serve = result.validation_accuracy >= best_accuracy
+            if may_serve:
+                best, best_accuracy = model, result.validation_accuracy
+            if may_serve or result.epoch in course.ends:
+                standings += [exam.standing(model) for exam in exams[1:]]
+            epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, tuple(standings)))
+        training = Training(course.family, course.config.data_fraction, start.trained_in, tuple(epochs))
+        return _Run(training, best_accuracy, best)
+
+    def _label(self, window: int) -> _Labelled:
+        """Labels made when the window opens; which objects they are of depends on no model."""
+        made: list[StreamLabels] = []
+        preparation = self._emulated(window, self.common.base, lambda _, labels: made.append(labels))
+        told = preparation.carry_out(LabelStep(self.stream)).finished(0)
+        gpu_s = told.gpu_s if isinstance(told, LabelsReady) else 0.0
+        return _Labelled(made[0], gpu_s)
+
+    def _profile_inference(self, window: int, model: EdgeModel) -> tuple[tuple[InferenceOption, ...], float]:
+        preparation = self._emulated(window, model, lambda _, labels: None)
+        step = InferenceStep(self.stream, self.common.inference_configs)
+        told = preparation.carry_out(step).finished(0)
+        if not isinstance(told, InferenceProfiled):
+            raise TypeError(f"profiling λ told {told}")
+        return told.options, told.gpu_s
+
+    def _trials(self, window: int, model: EdgeModel, labels: StreamLabels) -> Iterator[Trial]:
+        preparation = self._preparation(window, model)
+        for family in sorted({family_of(config) for config in self.common.retrain_configs}):
+            curve, gpu_s = counted_curve(preparation.trial(family, labels, clock=float), self.common.card)
+            promised = estimated_options(
+                [curve],
+                self.common.retrain_configs,
+                len(labels.training.crops),
+                validation_crops=len(labels.validation.crops),
+            )
+            yield Trial(
+                family,
+                gpu_s,
+                curve,
+                tuple(Predicted(option.config, option.accuracy_after, option.gpu_s) for option in promised),
+            )
+
+    def _true_options(self, frames: SeenFrames, models: tuple[EdgeModel, ...]) -> tuple[InferenceOption, ...]:
+        common, classes = self.common, self.settings.classes
+        answers, frame_gpu_s = {}, {}
+        for resolution in sorted({config.resolution for config in common.inference_configs}):
+            trunk = self._trunk(frames.crops, resolution)
+            answers[resolution] = tuple(in_fleet(trunk.predict(model), model, classes) for model in models)
+            frame_gpu_s[resolution] = common.card.frame_gpu_s(
+                frames.mean_objects, resolution, self.proposer_operations
+            )
+        return true_options(
+            common.inference_configs,
+            frames,
+            answers,
+            len(classes),
+            frame_gpu_s,
+            self.settings.fps,
+        )
+
+    def _excluded(self, labelled: LabelledBoxes) -> NDArray[np.int64]:
+        """Tracks of the objects that labels were taken from: they count in no window."""
+        found = [labelled_tracks(labelled, seen.frames.reference) for seen in self.windows]
+        return np.unique(np.concatenate(found))
+
+    def _histogram(self, window: int) -> tuple[int, ...]:
+        seen = self.windows[window].frames.reference.classes
+        count = len(self.settings.classes)
+        return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
+
+    def _exam(self, seen: SeenWindow, labelled: _Labelled | None, excluded: NDArray[np.int64]) -> Exam:
+        counting, side = seen.frames.without(excluded), self.settings.side
+        frames = counting.thinned(SCORED_EVERY)
+        validation = None
+        if labelled is not None and len(labelled.labels.validation.crops):
+            validation = self._trunk(labelled.labels.validation.crops.crops, side)
+        return Exam(
+            all_frames=counting,
+            frames=frames,
+            trunk=self._trunk(frames.crops, side),
+            labels=labelled.labels if labelled else None,
+            validation=validation,
+            classes=self.settings.classes,
+        )
+
+    def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
+        return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
+
+    def _emulated(
+        self, window: int, model: EdgeModel, keep: Callable[[StreamId, StreamLabels], None]
+    ) -> EmulatedPreparation:
+        asked = PrepareStream(self.stream, self.common.inference_configs, ())
+        return EmulatedPreparation(
+            BeginPreparation(window, 0, (asked,)),
+            {self.stream: self._preparation(window, model)},
+            self.common.card,
+            self.proposer_operations,
+            keep,
+        )
+
+    def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
+        return StreamPreparation(
+            self.settings,
+            self.windows[window - 1].material,
+            Classifier(model, self.settings.classes),
+            self.common.golden,
+        )
+
+
+def _boxes_of(labelled: Sequence[_Labelled | None]) -> LabelledBoxes:
+    parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
+    return LabelledBoxes(
+        np.concatenate([NO_LABELS.frame, *(part.frames for part in parts)]),
+        np.concatenate([NO_LABELS.boxes, *(part.boxes for part in parts)]),
+    )

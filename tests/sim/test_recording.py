@@ -1,0 +1,155 @@
+"""A recorded stream says what trainings really gave."""
+
+import numpy as np
+import pytest
+import torch
+from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.profile import Family
+from ekya.core.speed import LINEAR
+from ekya.core.trace import BASE_WINDOW
+from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.edge import EDGE_MODELS, build_edge_model
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.predictor import Predictor
+from ekya.sim.recording import SCORED_EVERY, Common, Course, StreamRecorder, courses_of
+from ekya.sim.seen import watch
+from ekya.sim.training import EmulatedRetraining
+from ekya.workers.collector import WindowCollector
+from ekya.workers.inference import Classifier
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.retraining import retraining_of
+
+CAM = StreamId("cam")
+WINDOWS = 3
+GAMMAS = tuple(
+    RetrainConfig(epochs, 8, 0, blocks, fraction)
+    for epochs in (1, 3)
+    for blocks in (0, 1)
+    for fraction in (0.5, 1.0)
+)
+LAMBDAS = tuple(InferenceConfig(every, side) for every in (1, 3) for side in (SIDE, 12))
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+
+
+class Recorded:
+    """A recorded stream with what it was recorded from."""
+
+    def __init__(self, every_start):
+        torch.set_num_threads(1)
+        self.base = build_edge_model(NAMES, 0, 3, "tiny")
+        collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+        self.windows = tuple(
+            watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None)
+        )
+        self.told = []
+        self.common = Common(GAMMAS, LAMBDAS, self.base, Golden(), CARD, every_start, self.told.append)
+        self.trace = StreamRecorder(CAM, SETTINGS, self.windows, 0, self.common).record()
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield Recorded(every_start=True)
+    del EDGE_MODELS["tiny"]
+
+
+def labels_of(recorded, window):
+    material = recorded.windows[window - 1].material
+    return StreamPreparation(SETTINGS, material, Classifier(recorded.base, NAMES), Golden()).label()
+
+
+def test_every_family_and_part_of_the_data_is_trained_once_as_long_as_its_longest_gamma():
+    courses = courses_of(GAMMAS)
+    assert courses == tuple(
+        Course(RetrainConfig(3, 8, 0, blocks, fraction), frozenset({1, 3}))
+        for blocks in (0, 1)
+        for fraction in (0.5, 1.0)
+    )
+
+
+def test_window_0_only_serves_the_base_model(recorded):
+    first = recorded.trace.windows[0]
+    assert (first.trainings, first.trials, first.training_crops) == ((), (), 0)
+    assert [start.trained_in for start in first.starts] == [BASE_WINDOW]
+    assert first.labelling_gpu_s == first.inference_gpu_s == 0.0
+
+
+def test_every_gamma_is_there_in_every_later_window(recorded):
+    for window in recorded.trace.windows[1:]:
+        known = [start.trained_in for start in window.starts]
+        assert known[0] == BASE_WINDOW
+        assert sorted({training.started_from for training in window.trainings}) == known
+        for config in GAMMAS:
+            for start in known:
+                assert window.best_training(config, start).started_from == start
+        assert [trial.family for trial in window.trials] == [Family(0, 0, 8), Family(1, 0, 8)]
+        assert {of.config for trial in window.trials for of in trial.predicted} == set(GAMMAS)
+    assert [start.trained_in for start in recorded.trace.windows[2].starts] == [BASE_WINDOW, 1]
+    trainings = [training for window in recorded.trace.windows for training in window.trainings]
+    assert len(recorded.told) == len(trainings) == recorded.common.trainings(WINDOWS)
+
+
+def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
+    """Same weights as the emulated world's retraining with a γ that is shorter than the one recorded."""
+    config = RetrainConfig(1, 8, 0, 1, 0.5)
+    labels = labels_of(recorded, 1)
+    retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1)
+    emulated = EmulatedRetraining(CAM, JobId(0), 1, retraining, CARD, LINEAR, 0, 1000)
+    assert emulated.finish_step(emulated.due_us) == []
+    progress, finished = emulated.finish_step(emulated.due_us)
+    window = recorded.trace.windows[1]
+    epoch = window.best_training(config, BASE_WINDOW).epochs[0]
+    assert epoch.gpu_s == pytest.approx(finished.gpu_s)
+    assert epoch.standings[0].validation_accuracy == pytest.approx(progress.validation_accuracy)
+    assert (window.training_crops, window.validation_crops) == (
+        len(labels.training.crops),
+        len(labels.validation.crops),
+    )
+
+    # What counts is measured on objects that nobody labelled, also in the window after.
+    model = emulated.best.model
+    assert [standing.window for standing in epoch.standings] == [1, 2]
+    for standing in epoch.standings:
+        seen = recorded.windows[standing.window].frames.thinned(SCORED_EVERY)
+        answers, _ = Predictor(model).predict(seen.crops, SIDE)
+        labelled_tracks = _labelled_tracks(recorded)
+        counts = ~np.isin(seen.reference.tracks, labelled_tracks)
+        right = answers[counts] == seen.reference.classes[counts]
+        assert standing.accuracy == pytest.approx(right.mean())
+        # Of the last window nothing is labelled any more.
+        assert np.all(counts) == (standing.window == WINDOWS - 1)
+
+
+def _labelled_tracks(recorded):
+    tracks = []
+    for window in range(1, WINDOWS):
+        labels = labels_of(recorded, window)
+        reference = recorded.windows[window - 1].frames.reference
+        for part in (labels.training, labels.validation):
+            for frame, box in zip(part.frames, part.boxes, strict=True):
+                at = int(np.flatnonzero(reference.frame == frame)[0])
+                span = slice(reference.offsets[at], reference.offsets[at + 1])
+                same = np.all(reference.boxes[span] == box, axis=1)
+                tracks += reference.tracks[span][same].tolist()
+    return tracks
+
+
+def test_lambda_as_it_is_leaves_out_what_has_changed_meanwhile(recorded):
+    window = recorded.trace.windows[1]
+    options = {option.config: option for option in window.inference}
+    assert set(options) == set(LAMBDAS)
+    assert options[InferenceConfig(1, SIDE)].relative_accuracy == 1.0
+    assert options[InferenceConfig(3, SIDE)].relative_accuracy < 0.9
+    needs = [options[InferenceConfig(every, SIDE)].share_needed_milli for every in (1, 3)]
+    assert needs[0] == pytest.approx(3 * needs[1], abs=3)
+    assert {option.config for option in window.inference_profiled} == set(LAMBDAS)
+
+
+def test_class_histograms_count_what_is_there(recorded):
+    for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
+        assert sum(window.class_histogram) == len(seen.frames.reference.classes)
+        everything = seen.frames.score(seen.frames.reference.classes.astype(np.int64), len(NAMES))[0]
+        assert window.class_histogram == everything.counted_by_class
