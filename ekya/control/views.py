@@ -107,13 +107,14 @@ def retrain_options(
     if preparing or stream.job is not None or stream.finished is not None or stream.training_crops == 0:
         return ()
     if needs.micro_profile:
-        return estimated_options(
+        fitted = estimated_options(
             stream.curves,
             options.retrain_configs,
             stream.training_crops,
             validation_crops=stream.validation_crops,
             history=history,
         )
+        return tuple(sorted((*fitted, *stream.profiled), key=lambda option: option.config))
     # A scheduler that pays for no profile knows what a γ costs, and not what it brings.
     costs = {cost.family: cost for cost in options.family_costs}
     return tuple(

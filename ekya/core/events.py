@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
-from ekya.core.view import InferenceOption
+from ekya.core.view import InferenceOption, RetrainOption
 
 
 class Role(StrEnum):
@@ -82,6 +82,20 @@ class ProfileReady:
     stream: StreamId
     window: int
     curve: FamilyCurve
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainProfiled:
+    """Estimates of some γ that were not made from a learning curve, as recorded ones.
+
+    They are taken as they come: nothing is fitted or corrected.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    options: tuple[RetrainOption, ...]
     gpu_s: float
 
 
@@ -203,6 +217,7 @@ Event = (
     | LabelsReady
     | InferenceProfiled
     | ProfileReady
+    | RetrainProfiled
     | PreparationEnded
     | RetrainProgress
     | RetrainFinished
@@ -233,6 +248,7 @@ _ORDER: tuple[type[Event], ...] = (
     LabelsReady,
     InferenceProfiled,
     ProfileReady,
+    RetrainProfiled,
     PreparationEnded,
     WindowClosed,
     WindowOpened,

@@ -7,7 +7,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
-from ekya.core.view import InferenceOption
+from ekya.core.view import InferenceOption, RetrainOption
 
 DEATHS_ALLOWED = 2
 """A stream whose workers die more often than this is set aside."""
@@ -90,6 +90,7 @@ class StreamState:
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
         needs_new_head: the labels hold a class that the serving model does not know.
         curves: what the micro-profiler measured in this window.
+        profiled: γ that were estimated in this window in any other way.
         inference, inference_share_milli: what inference was last told.
         inference_measured_milli, retraining_measured_milli: what was really used of late.
         job: the retraining in progress.
@@ -109,6 +110,7 @@ class StreamState:
     validation_crops: int = 0
     needs_new_head: bool = False
     curves: tuple[FamilyCurve, ...] = ()
+    profiled: tuple[RetrainOption, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
     inference_measured_milli: int = 0
@@ -176,6 +178,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                 replace(
                     stream,
                     curves=(),
+                    profiled=(),
                     training_crops=0,
                     validation_crops=0,
                     needs_new_head=False,
@@ -216,6 +219,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
             return replace(stream, curves=(*stream.curves, event.curve))
+        case ev.RetrainProfiled() if event.window == state.window:
+            return replace(stream, profiled=(*stream.profiled, *event.options))
         case ev.ModelSwapped():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
         case ev.ShareMeasured(role=ev.Role.INFERENCE):

@@ -200,7 +200,9 @@ def _stream(
         "excluded_objects": score.excluded_objects,
         "damaged_frames": facts.damaged,
         "set_aside": facts.set_aside,
-        "windows": [_window(outcome, windows.get(outcome.index)) for outcome in outcomes],
+        "windows": [
+            window_values(o, windows[o.index].accuracy if o.index in windows else None) for o in outcomes
+        ],
     }
 
 
@@ -214,10 +216,11 @@ def _mean_of(
     return mean_or_none([measure(windows[o.index]) for o in outcomes if o.index in windows])
 
 
-def _window(outcome: WindowOutcome, score: WindowScore | None) -> dict[str, Any]:
+def window_values(outcome: WindowOutcome, accuracy: float | None) -> dict[str, Any]:
+    """An entry of a stream's ``windows``."""
     return {
         "index": outcome.index,
-        "accuracy": _rounded(score.accuracy) if score else None,
+        "accuracy": _rounded(accuracy),
         "retrained": outcome.retrained,
         "gamma": asdict(outcome.gamma) if outcome.gamma else None,
         "lambda": asdict(outcome.inference) if outcome.inference else None,

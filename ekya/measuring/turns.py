@@ -108,7 +108,9 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
         ),
         labelling_gpu_s=sum(event.gpu_s for event in events if isinstance(event, ev.LabelsReady)),
         profiling_gpu_s=sum(
-            event.gpu_s for event in events if isinstance(event, ev.InferenceProfiled | ev.ProfileReady)
+            event.gpu_s
+            for event in events
+            if isinstance(event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled)
         ),
     )
 

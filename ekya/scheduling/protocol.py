@@ -18,6 +18,8 @@ class Needs:
         micro_profile: expected accuracy and GPU-seconds of each γ.
         fixed_gamma: its γ are fixed, so nobody else picks them again at the shares that were granted.
         fixed_shares: its shares are fixed, so nobody else gives out what rounding left over.
+        true_profile: what γ really give, and how models really do, in place of every estimate. Only the
+            trace world knows.
     """
 
     labels: bool
@@ -25,6 +27,7 @@ class Needs:
     micro_profile: bool
     fixed_gamma: bool = False
     fixed_shares: bool = False
+    true_profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

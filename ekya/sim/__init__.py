@@ -1,1 +1,1 @@
-"""The emulated world: real training and real inference on virtual time."""
+"""The worlds on virtual time: emulated, which really trains and infers, and trace, which looks it up."""

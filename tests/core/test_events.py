@@ -21,6 +21,7 @@ def one_of_each(t_us):
         ev.LabelsReady(t_us, A, 0, 8, 2, 0.5, False, 0.1),
         ev.InferenceProfiled(t_us, A, 0, (), 0.1),
         ev.ProfileReady(t_us, A, 0, None, 0.1),
+        ev.RetrainProfiled(t_us, A, 0, (), 0.1),
         ev.RetrainFailed(t_us, A, JobId(1), "why"),
         ev.RetrainFinished(t_us, A, JobId(1), 1.0),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),

@@ -9,13 +9,14 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
-from ekya.core.view import InferenceOption
+from ekya.core.view import InferenceOption, RetrainOption
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
 LAMBDA = InferenceConfig(1, 32)
 OPTIONS = (InferenceOption(LAMBDA, 1.0, 300),)
 CURVE = FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5)
+ESTIMATE = RetrainOption(GAMMA, 0.8, 10.0)
 JOB = RetrainJob(JobId(3), GAMMA, 2, 400, 0.8, 0.8, 10.0, accuracies=(0.5, 0.7), gpu_s=4.0)
 
 
@@ -68,6 +69,7 @@ def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
         ev.InferenceProfiled(21, A, 1, (InferenceOption(LAMBDA, 0.5, 100),), 0.2),
         ev.InferenceProfiled(21, A, 2, (), 0.2),
         ev.ProfileReady(21, A, 1, CURVE, 0.2),
+        ev.RetrainProfiled(21, A, 1, (ESTIMATE,), 0.2),
         ev.PreparationEnded(21, 1),
         ev.WindowClosed(30, 2),
         ev.RetrainProgress(21, A, JobId(2), 1, 0.99, 9.0),
@@ -86,12 +88,14 @@ def test_labels_and_profiles_of_this_window_count():
         in_window_2(),
         ev.LabelsReady(21, A, 2, 50, 12, 0.45, True, 0.2),
         ev.ProfileReady(22, A, 2, CURVE, 0.2),
+        ev.RetrainProfiled(22, A, 2, (ESTIMATE,), 0.2),
         ev.InferenceProfiled(23, A, 2, (InferenceOption(LAMBDA, 0.9, 250),), 0.1),
     )
     assert (stream.training_crops, stream.validation_crops) == (50, 12)
     assert stream.accuracy == 0.45
     assert stream.needs_new_head
     assert stream.curves == (CURVE, CURVE)
+    assert stream.profiled == (ESTIMATE,)
     assert stream.inference_options[0].share_needed_milli == 250
 
 

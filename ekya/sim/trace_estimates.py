@@ -1,0 +1,98 @@
+"""What the trace world lets a scheduler believe of γ: the record, or the truth with or without an error."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.events import ProfileReady, RetrainProfiled
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family, family_of
+from ekya.core.trace import StreamWindow, Trial
+from ekya.core.view import RetrainOption
+from ekya.sim.trace_stream import told, training_for
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Where estimates come from.
+
+    What the micro-profiler measured or said is used where the trace has it and no error is asked for;
+    otherwise the true outcome on the labels' validation part, with that error. The seed draws one number for
+    every γ of a stream's window, which the error scales, so a larger error is the same one, only larger.
+
+    Attributes:
+        error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b); None uses what
+            was recorded.
+        relative_error: each accuracy is off by this part of it, up or down with equal chance.
+        exact: the truth, on all objects: for schedulers that need the true profile.
+        seed: of the errors.
+    """
+
+    error_sd: float | None = None
+    relative_error: float = 0.0
+    exact: bool = False
+    seed: int = 0
+
+    @property
+    def _as_recorded(self) -> bool:
+        return not self.exact and self.error_sd is None and self.relative_error == 0.0
+
+    def of_family(
+        self,
+        family: Family,
+        configs: tuple[RetrainConfig, ...],
+        window: StreamWindow,
+        stream: StreamId,
+        place: int,
+        trained_in: int,
+        t_us: int,
+    ) -> ProfileReady | RetrainProfiled:
+        """What micro-profiling a family tells.
+
+        Args:
+            family: which.
+            configs: Γ, sorted.
+            window: where.
+            stream, place: whose, and its place among all streams.
+            trained_in: of the model that serves.
+            t_us: when it is told.
+        """
+        trial = next((trial for trial in window.trials if trial.family == family), Trial(family, 0.0))
+        if self._as_recorded and trial.curve is not None:
+            return ProfileReady(t_us, stream, window.window, trial.curve, trial.gpu_s)
+        if self._as_recorded and trial.predicted:
+            options = tuple(
+                RetrainOption(said.config, said.accuracy, said.gpu_s, said.sd or 0.0)
+                for said in trial.predicted
+                if said.config in configs
+            )
+        else:
+            options = self._with_errors(family, configs, window, place, trained_in)
+        return RetrainProfiled(t_us, stream, window.window, options, trial.gpu_s)
+
+    def _with_errors(
+        self,
+        family: Family,
+        configs: tuple[RetrainConfig, ...],
+        window: StreamWindow,
+        place: int,
+        trained_in: int,
+    ) -> tuple[RetrainOption, ...]:
+        gaussian, sign = self._drawn(len(configs), window.window, place)
+        options = []
+        for index, config in enumerate(configs):
+            training = training_for(window, config, trained_in) if family_of(config) == family else None
+            if training is None:
+                continue
+            epoch = training.epochs[config.epochs - 1]
+            truth = told(epoch.standings[0], self.exact)
+            error = (self.error_sd or 0.0) * gaussian[index] + self.relative_error * sign[index] * truth
+            accuracy = truth if self.exact else min(1.0, max(0.0, truth + float(error)))
+            options.append(RetrainOption(config, accuracy, epoch.gpu_s))
+        return tuple(options)
+
+    def _drawn(self, count: int, window: int, place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        rng = np.random.default_rng((self.seed, place, window))
+        return rng.standard_normal(count), rng.choice(np.array([-1.0, 1.0]), count)

@@ -1,0 +1,244 @@
+"""The trace world: commands are answered from recorded profiles, on virtual time.
+
+It differs from the emulated world in what stands behind a command and in nothing else. An accuracy that is
+told is that on the validation part; one that counts is that on all objects, times what λ leaves at its share:
+
+    A(t) = accuracy of the serving model in this window · ρ · min(1, speed(I) / speed(n))
+
+which is the objective's physics (`scheduling/objective.py`). Labelling and profiling hold the preparation's
+share for the GPU-seconds that were recorded, in the order of every world (`profiling/steps.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.core.trace import StreamWindow, Trace
+from ekya.core.view import InferenceOption
+from ekya.profiling.inference import prior_relative_accuracy
+from ekya.profiling.steps import (
+    InferenceStep,
+    Labelled,
+    LabelStep,
+    PreparationStep,
+    TrialStep,
+    preparation_steps,
+)
+from ekya.sim.trace_estimates import Estimates
+from ekya.sim.trace_stream import TraceRetraining, TraceStream, told, training_for
+from ekya.sim.work import ShareWork
+
+
+class TraceExecutor:
+    """The executor of the trace world.
+
+    Args:
+        trace: what everything gives. No window beyond its last may open.
+        options: the loop's own.
+        estimates: what schedulers are let believe.
+    """
+
+    def __init__(self, trace: Trace, options: LoopOptions, estimates: Estimates) -> None:
+        self._trace = trace
+        self._options = options
+        self._estimates = estimates
+        self._streams = {
+            stream.stream: TraceStream(stream, options.window_us, trace.inference_speed)
+            for stream in trace.streams
+        }
+        self._places = {stream: place for place, stream in enumerate(self._streams)}
+        self._now_us = 0
+        self._outbox: list[ev.Event] = [
+            ev.StreamAdded(0, stream.stream, _priors(stream.windows[0])) for stream in trace.streams
+        ]
+        self._preparing = cmd.BeginPreparation(0, 0, ())
+        self._labelled: dict[StreamId, Labelled] = {}
+        self._steps: Iterator[PreparationStep] = iter(())
+        self._step: PreparationStep | None = None
+        self._work = ShareWork(trace.training_speed, 0, 0, 0.0)
+        self._training: dict[StreamId, TraceRetraining] = {}
+
+    @property
+    def now_us(self) -> int:
+        """Virtual time."""
+        return self._now_us
+
+    def charge(self, duration_us: int) -> None:
+        """Lets time pass for something that the loop itself does, such as planning."""
+        self._now_us += duration_us
+
+    def wait(self, until_us: int) -> Batch:
+        """The next events on virtual time."""
+        while not self._outbox:
+            at_us, stream = self._next_due()
+            if at_us is None or at_us > until_us:
+                self._now_us = max(until_us, self._now_us)
+                break
+            self._now_us = max(at_us, self._now_us)
+            if stream is None:
+                self._finish_step(at_us)
+            else:
+                self._finish_epoch(stream, at_us)
+        events, self._outbox = tuple(self._outbox), []
+        return Batch(self._now_us, events)
+
+    def execute(self, commands: Sequence[cmd.Command]) -> None:
+        """Carries commands out at the present virtual time."""
+        for command in commands:
+            self._execute(command)
+
+    def mean_accuracy(self, stream: StreamId, window: int) -> float:
+        """A stream's accuracy in a window that is over."""
+        self._streams[stream].advance(self._now_us)
+        return self._streams[stream].mean_accuracy(window)
+
+    def _execute(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.BeginPreparation():
+                self._begin_preparation(command)
+            case cmd.EndPreparation():
+                self._step, self._steps = None, iter(())
+            case cmd.SetInference():
+                self._streams[command.stream].configure(command.config, command.share_milli, self._now_us)
+            case cmd.StartRetraining():
+                self._start(command)
+            case cmd.ResizeRetraining():
+                if command.stream in self._training:
+                    self._training[command.stream].work.resize(command.share_milli, self._now_us)
+            case cmd.ServeModel():
+                self._serve(command)
+            case cmd.StopRetraining():
+                self._training.pop(command.stream, None)
+            case cmd.SetAside() | cmd.RestartWorker():
+                raise ValueError("nothing dies in the trace world")
+
+    def _next_due(self) -> tuple[int | None, StreamId | None]:
+        """The earliest thing that happens and whose it is, None for the preparation's; it comes first."""
+        due: list[tuple[int, int, StreamId | None]] = []
+        if self._step is not None and self._work.due_us is not None:
+            due.append((self._work.due_us, -1, None))
+        for stream, retraining in self._training.items():
+            if retraining.work.due_us is not None:
+                due.append((retraining.work.due_us, self._places[stream], stream))
+        at_us, _, whose = min(due, key=lambda item: item[:2], default=(None, 0, None))
+        return at_us, whose
+
+    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        self._preparing, self._labelled = command, {}
+        self._steps = preparation_steps(command.streams, self._labelled)
+        self._next_step(self._now_us)
+
+    def _next_step(self, now_us: int) -> None:
+        self._step = next(self._steps, None)
+        if self._step is None:
+            self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
+            return
+        self._work = ShareWork(
+            self._trace.training_speed, now_us, self._preparing.share_milli, self._gpu_s(self._step)
+        )
+
+    def _finish_step(self, t_us: int) -> None:
+        if self._step is not None:
+            self._outbox.append(self._outcome(self._step, t_us))
+            self._next_step(t_us)
+
+    def _gpu_s(self, step: PreparationStep) -> float:
+        window = self._window(step.stream)
+        match step:
+            case LabelStep():
+                return window.labelling_gpu_s
+            case InferenceStep():
+                return window.inference_gpu_s
+            case TrialStep():
+                return next((trial.gpu_s for trial in window.trials if trial.family == step.family), 0.0)
+
+    def _outcome(self, step: PreparationStep, t_us: int) -> ev.Event:
+        window, stream = self._window(step.stream), self._streams[step.stream]
+        match step:
+            case LabelStep():
+                accuracy = told(stream.standing(window.window), self._estimates.exact)
+                can_train = min(window.training_crops, window.validation_crops) > 0
+                self._labelled[step.stream] = Labelled(accuracy, can_train)
+                return ev.LabelsReady(
+                    t_us=t_us,
+                    stream=step.stream,
+                    window=window.window,
+                    training_crops=window.training_crops,
+                    validation_crops=window.validation_crops,
+                    serving_accuracy=accuracy,
+                    new_classes=False,
+                    gpu_s=window.labelling_gpu_s,
+                )
+            case InferenceStep():
+                measured = () if self._estimates.exact else window.inference_profiled
+                options = tuple(one for one in measured or window.inference if one.config in step.configs)
+                return ev.InferenceProfiled(t_us, step.stream, window.window, options, window.inference_gpu_s)
+            case TrialStep():
+                return self._estimates.of_family(
+                    step.family,
+                    self._options.retrain_configs,
+                    window,
+                    step.stream,
+                    self._places[step.stream],
+                    stream.trained_in,
+                    t_us,
+                )
+
+    def _window(self, stream: StreamId) -> StreamWindow:
+        return self._streams[stream].trace.windows[self._preparing.window]
+
+    def _start(self, command: cmd.StartRetraining) -> None:
+        stream = self._streams[command.stream]
+        window = stream.trace.windows[command.window]
+        training = training_for(window, command.config, stream.trained_in)
+        if training is None:
+            reason = f"the trace does not know what {command.config.name} gives"
+            self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
+            return
+        work = ShareWork(
+            self._trace.training_speed, self._now_us, command.share_milli, training.epochs[0].gpu_s
+        )
+        self._training[command.stream] = TraceRetraining(
+            command.stream,
+            command.job,
+            command.window,
+            command.config,
+            training,
+            work,
+            self._estimates.exact,
+        )
+
+    def _finish_epoch(self, stream: StreamId, t_us: int) -> None:
+        self._outbox.extend(self._training[stream].finish_epoch(t_us))
+
+    def _serve(self, command: cmd.ServeModel) -> None:
+        retraining = self._training.get(command.stream)
+        if retraining is None or retraining.job != command.job or retraining.best is None:
+            return
+        if retraining.work.due_us is not None:
+            retraining.work.delay(self._options.checkpoint_delay_us)
+        stream = self._streams[command.stream]
+        stream.serve(retraining.best, self._now_us)
+        self._outbox.append(
+            ev.ModelSwapped(
+                self._now_us,
+                command.stream,
+                stream.version,
+                command.job,
+                retraining.best_accuracy,
+                stall_us=0,
+            )
+        )
+
+
+def _priors(window: StreamWindow) -> tuple[InferenceOption, ...]:
+    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
+    finest = max(option.config.resolution for option in window.inference)
+    return tuple(
+        replace(option, relative_accuracy=prior_relative_accuracy(option.config, finest))
+        for option in window.inference
+    )

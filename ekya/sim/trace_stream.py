@@ -1,0 +1,197 @@
+"""One stream of a trace on virtual time: what serves, what it is worth, and its retraining."""
+
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import RetrainFinished, RetrainProgress
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.profile import family_of
+from ekya.core.speed import SpeedCurve
+from ekya.core.trace import (
+    BASE_WINDOW,
+    Epoch,
+    Predicted,
+    Standing,
+    StreamTrace,
+    StreamWindow,
+    Training,
+)
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import InferenceOption
+from ekya.sim.work import ShareWork
+
+
+@dataclass(frozen=True, slots=True)
+class TraceModel:
+    """A model that serves: an epoch of a recorded training, or the base model."""
+
+    trained_in: int
+    training: Training | None = None
+    epoch: int = 0
+
+    def standing_in(self, window: StreamWindow) -> Standing:
+        """How it does in a window, as the trace's rules have it."""
+        known = self.training.standing_in(self.epoch, window.window) if self.training else None
+        return known or window.start_of(self.trained_in)
+
+
+BASE_MODEL = TraceModel(BASE_WINDOW)
+
+
+def training_for(window: StreamWindow, config: RetrainConfig, trained_in: int) -> Training | None:
+    """What γ gives from a model last trained in ``trained_in``: recorded, or else as it was predicted.
+
+    None where the trace knows nothing of it.
+    """
+    recorded = window.best_training(config, trained_in)
+    if recorded is not None:
+        return recorded
+    said = next((said for trial in window.trials for said in trial.predicted if said.config == config), None)
+    return None if said is None else _as_predicted(window, said, trained_in)
+
+
+def _as_predicted(window: StreamWindow, said: Predicted, trained_in: int) -> Training:
+    """A training of which only the end is known: until its last epoch it has gained nothing."""
+    config, start = said.config, window.start_of(trained_in)
+    end = Standing(window.window, said.accuracy, None)
+    return Training(
+        family_of(config),
+        config.data_fraction,
+        trained_in,
+        tuple(
+            Epoch(epoch, said.gpu_s * epoch / config.epochs, (end if epoch == config.epochs else start,))
+            for epoch in range(1, config.epochs + 1)
+        ),
+    )
+
+
+def kept_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
+    """What λ at a share leaves of the model's accuracy, as ``objective.analysed_part`` where speed is linear.
+
+    Below the share that keeps up, frames are dropped in proportion to how much slower inference is.
+    """
+    needed = option.share_needed_milli
+    if needed <= 0:
+        return option.relative_accuracy
+    needed_speed = speed.speed(needed) if needed <= FULL_GPU_MILLI else needed / FULL_GPU_MILLI
+    return option.relative_accuracy * min(1.0, speed.speed(share_milli) / needed_speed)
+
+
+class TraceRetraining:
+    """A recorded training, gone through at the speed of its share."""
+
+    def __init__(
+        self,
+        stream: StreamId,
+        job: JobId,
+        window: int,
+        config: RetrainConfig,
+        training: Training,
+        work: ShareWork,
+        exact: bool,
+    ) -> None:
+        self.stream, self.job, self.window = stream, job, window
+        self._config = config
+        self._training = training
+        self._exact = exact
+        self._done = 0
+        self._best: tuple[float, int] | None = None
+        self.work = work
+
+    @property
+    def best(self) -> TraceModel | None:
+        """The weights of its best epoch so far, of equals the last; None before the first."""
+        return None if self._best is None else TraceModel(self.window, self._training, self._best[1])
+
+    @property
+    def best_accuracy(self) -> float:
+        """What was told of those weights; 0 before the first epoch."""
+        return 0.0 if self._best is None else self._best[0]
+
+    def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
+        """What is told of the epoch whose time is up."""
+        self._done += 1
+        epoch = self._training.epochs[self._done - 1]
+        told_accuracy = told(epoch.standings[0], self._exact)
+        self._best = max(self._best or (0.0, 0), (told_accuracy, self._done))
+        events: list[RetrainProgress | RetrainFinished] = [
+            RetrainProgress(now_us, self.stream, self.job, self._done, told_accuracy, epoch.gpu_s)
+        ]
+        if self._done == self._config.epochs:
+            self.work.resize(0, now_us)
+            events.append(RetrainFinished(now_us, self.stream, self.job, epoch.gpu_s))
+        else:
+            self.work.next_step(self._training.epochs[self._done].gpu_s - epoch.gpu_s, now_us)
+        return events
+
+
+def told(standing: Standing, exact: bool) -> float:
+    """What the loop is told of a model: its accuracy on validation, or for an oracle what counts."""
+    return standing.served_accuracy if exact else standing.validation_accuracy
+
+
+class TraceStream:
+    """What a stream serves, and the accuracy of it added up over time.
+
+    Args:
+        trace: the stream's.
+        window_us: length of a window in this run.
+        speed: of inference at a share.
+    """
+
+    def __init__(self, trace: StreamTrace, window_us: int, speed: SpeedCurve) -> None:
+        self.trace = trace
+        self.version: ModelVersion = BASE_VERSION
+        self._window_us = window_us
+        self._speed = speed
+        self._model = BASE_MODEL
+        self._inference: InferenceConfig | None = None
+        self._share_milli = 0
+        self._since_us = 0
+        self._areas = [0.0] * len(trace.windows)
+        self._value: dict[int, float] = {}
+
+    @property
+    def trained_in(self) -> int:
+        """The window that the serving model was last trained in."""
+        return self._model.trained_in
+
+    def standing(self, window: int) -> Standing:
+        """How the serving model does in a window."""
+        return self._model.standing_in(self.trace.windows[window])
+
+    def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
+        """Another λ or share from ``now_us`` on."""
+        self.advance(now_us)
+        self._inference, self._share_milli = config, share_milli
+        self._value = {}
+
+    def serve(self, model: TraceModel, now_us: int) -> None:
+        """Other weights from ``now_us`` on."""
+        self.advance(now_us)
+        self._model, self.version = model, ModelVersion(self.version + 1)
+        self._value = {}
+
+    def advance(self, now_us: int) -> None:
+        """Adds up the accuracy until ``now_us``; what lies beyond the last window counts nowhere."""
+        while self._since_us < now_us:
+            window = self._since_us // self._window_us
+            if window >= len(self._areas):
+                return
+            until_us = min(now_us, (window + 1) * self._window_us)
+            self._areas[window] += self._instantaneous(window) * (until_us - self._since_us)
+            self._since_us = until_us
+
+    def mean_accuracy(self, window: int) -> float:
+        """Mean over a window that is over of the instantaneous inference accuracy."""
+        return self._areas[window] / self._window_us
+
+    def _instantaneous(self, window: int) -> float:
+        if self._inference is None:
+            return 0.0
+        if window not in self._value:
+            options = self.trace.windows[window].inference
+            option = next(option for option in options if option.config == self._inference)
+            part = kept_part(option, self._share_milli, self._speed)
+            self._value[window] = self.standing(window).served_accuracy * part
+        return self._value[window]
