@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from ekya.errors import UserError
+from ekya.scheduling.exact import Exact
 from ekya.scheduling.factors import FixedConfig, FixedRes
 from ekya.scheduling.no_retrain import NoRetrain
 from ekya.scheduling.protocol import Scheduler, SchedulerOptions
@@ -16,6 +17,7 @@ SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = Map
     {
         "serial": lambda _options: Serial(),
         "thief": lambda _options: Thief(),
+        "exact": lambda _options: Exact(),
         "uniform": lambda options: Uniform(options.inference_part_milli, options.fixed_gamma),
         "fixed-res": lambda options: FixedRes(options.inference_part_milli),
         "fixed-config": lambda options: FixedConfig(options.inference_part_milli, options.fixed_gamma),

@@ -160,7 +160,7 @@ def phased(draw):
     return view, phases
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(phased())
 def test_the_objective_is_the_integral(case):
     view, phases = case

@@ -7,7 +7,7 @@ from ekya.scheduling.allocation import choices_by_stream, kept_floors
 from ekya.scheduling.tables import NO_FLOOR, value_tables
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(window_views())
 def test_the_tables_hold_what_is_picked_at_every_share(view):
     tables = value_tables(view)
