@@ -30,7 +30,8 @@ class FileJournal:
     def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
         goes_on = path.is_file()
         try:
-            self._file = path.open("a", encoding="utf-8")
+            # Unbuffered: what a full disk refused must not be tried again when the file is closed.
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
         if goes_on:
@@ -57,9 +58,10 @@ class FileJournal:
         self._file.close()
 
     def _write(self, record: dict[str, Any], durable: bool = False) -> None:
+        left = memoryview((json.dumps(record, separators=(",", ":")) + "\n").encode())
         try:
-            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
             if durable:
                 os.fsync(self._file.fileno())
         except OSError as error:

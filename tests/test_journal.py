@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,6 +167,24 @@ def test_a_full_disk_is_said_in_one_sentence(recorded, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"journal\.jsonl.*No space left.*free some space"):
         journal.decision(0, None, turns[0].commands)
     journal.close()
+
+
+def test_a_journal_on_a_full_disk_is_closed_without_another_try(recorded, tmp_path):
+    """The limit on a file's size stands for the disk's: the operating system refuses the rest of a line."""
+    _, _, options, turns = recorded
+    path = tmp_path / "journal.jsonl"
+    journal = FileJournal(path, "thief", options)
+    whole = path.read_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 5, hard))
+    try:
+        with pytest.raises(UserError, match="free some space"):
+            journal.batch(Batch(0, turns[0].events))
+        journal.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert path.read_bytes()[: len(whole)] == whole
+    assert read_journal(path) == ("thief", options, [])
 
 
 def test_options_hold_everything_that_a_replay_needs(recorded):
