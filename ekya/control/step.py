@@ -11,7 +11,7 @@ from ekya.control.protocols import Batch, Planner
 from ekya.control.views import Histories, held_milli, history_of, retrain_options, window_view
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.plan import Plan
+from ekya.core.plan import Phase, Plan
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.pack import pack
@@ -36,10 +36,17 @@ _GONE = (*OVER, Status.LOST)
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """What the loop carries from turn to turn."""
+    """What the loop carries from turn to turn.
+
+    Attributes:
+        fleet: what is known of the run.
+        histories: what γ gave each stream in past windows.
+        phases: of the plan made last.
+    """
 
     fleet: FleetState
     histories: Histories
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +76,11 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
 
-    view = window_view(state.fleet, batch.now_us, options, needs, state.histories)
+    view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return Turn(state, None, tuple(commands))
     plan = _at_granted_shares(view, planner(view), state.fleet, options, needs)
+    state = replace(state, phases=plan.phases)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
     planned = diff(view, plan.phases[0].assignments, state.fleet, begun)
     for command in planned:

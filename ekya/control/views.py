@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ekya.control.checkpointing import gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.ids import StreamId
+from ekya.core.plan import Phase
 from ekya.core.profile import family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
@@ -25,9 +26,14 @@ def history_of(histories: Histories, stream: StreamId) -> ProfileHistory:
 
 
 def window_view(
-    state: FleetState, now_us: int, options: LoopOptions, needs: Needs, histories: Histories
+    state: FleetState,
+    now_us: int,
+    options: LoopOptions,
+    needs: Needs,
+    histories: Histories,
+    previous: tuple[Phase, ...] = (),
 ) -> WindowView:
-    """The snapshot at ``now_us``.
+    """The snapshot at ``now_us``; ``previous`` are the phases of the plan made last.
 
     Streams that do not serve are left out, and what their jobs hold is taken off the capacity.
     """
@@ -54,6 +60,7 @@ def window_view(
         training_speed=options.training_speed,
         seed=options.seed,
         objective=options.objective,
+        previous=previous,
     )
 
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
+from ekya.core.plan import Phase
 from ekya.core.speed import SpeedCurve
 
 
@@ -97,6 +98,8 @@ class WindowView:
         training_speed: speed of a retraining at a share.
         seed: for schedulers that draw; the same view gives the same plan.
         objective: what is maximised.
+        previous: the phases of the plan made last, whose first is being carried out; it may not fit this
+            view any more.
     """
 
     now_us: int
@@ -109,3 +112,4 @@ class WindowView:
     training_speed: SpeedCurve
     seed: int = 0
     objective: Objective = Objective.MEAN
+    previous: tuple[Phase, ...] = ()

@@ -6,7 +6,7 @@ whole GPU; time counts whole microseconds from now.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.scheduling.hull import Hulls, hulls
-from ekya.scheduling.pick import SAME, inference_floor_milli, pick_inference
+from ekya.scheduling.pick import SAME, is_young
+from ekya.scheduling.tables import value_tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -75,14 +76,10 @@ def board_of(view: WindowView) -> Board:
             if option is not None:
                 accuracy[v, state] = max(option.accuracy_after, streams[v].accuracy)
                 work_gpu_s[v, state] = option.gpu_s
-    value = _values(view, streams)
+    value = _values(view)
     weight = np.array([stream.weight for stream in streams])
-    starts, hull, floorless = _floors(view, streams, accuracy, states=[len(known) for known in options])
-    rows = [stream for stream, _ in starts]
-    known_hulls = hulls(
-        np.concatenate([value[rows], value[-1:]]),
-        np.array([start for _, start in starts] + [0], np.intp),
-    )
+    rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
+    known_hulls = hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
     segments = len(value) * known_hulls.size.shape[1]
     return Board(
         streams=streams,
@@ -98,7 +95,7 @@ def board_of(view: WindowView) -> Board:
         hulls=known_hulls,
         hull=hull,
         floorless=floorless,
-        training_hull=len(starts),
+        training_hull=len(rows),
         tie_breaks=1.0 + 1e-12 * np.arange(segments, 0, -1),
     )
 
@@ -119,11 +116,10 @@ def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
     return kept
 
 
-def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
-    shares = range(0, FULL_GPU_MILLI + 1, view.quantum_milli)
-    parts = [[pick_inference(view, stream, share).part for share in shares] for stream in streams]
-    speeds = [view.training_speed.speed(share) for share in shares]
-    return np.array(parts + [speeds] * len(streams))
+def _values(view: WindowView) -> Floats:
+    parts = value_tables(view).part
+    speeds = [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
+    return np.concatenate([parts, np.broadcast_to(np.array(speeds), parts.shape)])
 
 
 def _enough(value: Floats) -> Ints:
@@ -134,16 +130,37 @@ def _enough(value: Floats) -> Ints:
     return enough
 
 
-def _floors(
-    view: WindowView, streams: Sequence[StreamView], accuracy: Floats, states: Sequence[int]
-) -> tuple[list[tuple[int, int]], Ints, Ints]:
-    """(stream, floor) of every hull; which one each stream has in each state, and which without a floor."""
-    rows: dict[tuple[int, int], int] = {}
-    hull = np.zeros(accuracy.shape, np.intp)
-    floorless = np.zeros(len(streams), np.intp)
+def _hulls_by_state(floors: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Stream and floor of every hull that is needed; which one each stream has in each state (V, states).
+
+    The last array (V,) says which hull each stream has where its floor cannot be kept.
+    """
+    every = np.concatenate([np.zeros((len(floors), 1), np.intp), floors], axis=1)
+    keys = every + np.arange(len(floors))[:, None] * (FULL_GPU_MILLI + 1)
+    known, index = np.unique(keys, return_inverse=True)
+    index = index.reshape(every.shape)
+    stream, floor = np.divmod(known, FULL_GPU_MILLI + 1)
+    return stream, floor, index[:, 1:], index[:, 0]
+
+
+def _floors(view: WindowView, streams: Sequence[StreamView], accuracy: Floats) -> Ints:
+    """(V, states) what ``pick.inference_floor_milli`` says of these accuracies, in quanta; 0 for no floor."""
+    width = max(len(stream.inference_options) for stream in streams)
+    none = FULL_GPU_MILLI + 1
+    needed = np.full((len(streams), width), none)
+    relative = np.zeros((len(streams), width))
+    young = np.zeros((len(streams), width), dtype=bool)
     for v, stream in enumerate(streams):
-        floorless[v] = rows.setdefault((v, 0), len(rows))
-        for state in range(states[v]):
-            milli = inference_floor_milli(view, replace(stream, accuracy=float(accuracy[v, state])))
-            hull[v, state] = rows.setdefault((v, (milli or 0) // view.quantum_milli), len(rows))
-    return list(rows), hull, floorless
+        for at, option in enumerate(stream.inference_options):
+            quanta = -(-max(0, option.share_needed_milli) // view.quantum_milli)
+            needed[v, at] = quanta if quanta * view.quantum_milli <= FULL_GPU_MILLI else none
+            relative[v, at] = option.relative_accuracy
+            young[v, at] = is_young(stream, option)
+    limited = np.array([stream.max_age_us is not None for stream in streams])
+    reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
+    floor = np.full(accuracy.shape, none)
+    for pool in (reaching & young[:, None], (young & limited[:, None])[:, None], reaching):
+        least = np.where(pool, needed[:, None], none).min(axis=2)
+        floor = np.where(floor < none, floor, least)
+    floors: Ints = np.where(floor < none, floor, 0)
+    return floors

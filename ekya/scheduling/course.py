@@ -107,52 +107,87 @@ def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: in
         at_once: completions from one filling to the next. With more than 1, what completes in between
             leaves its share idle until the next filling.
     """
-    count, streams = states.shape
-    stream = np.arange(streams)
-    job = np.arange(2 * streams) * board.value.shape[1]
-    flat_value = board.value.ravel()
-    now_us = np.zeros(count)
-    runs = (states > 0) & (worths > 0.0)
-    left = np.where(runs, board.work_gpu_s[stream, states], np.inf)
-    accuracy = np.repeat(board.accuracy[None, :, 0], count, axis=0)
-    after = board.accuracy[stream, states]
-    pull = np.concatenate([accuracy * weight, np.where(runs, worths, 0.0)], axis=1)
-    hull = np.full((count, 2 * streams), board.training_hull)
-    hull[:, :streams] = board.hull[:, 0]
-    area = np.zeros((count, streams))
-    done_us = np.full((count, streams), np.inf)
+    played = _Played(board, states, worths, weight)
     stretches = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        while True:
-            shares = fill(board, hull, pull)
-            got = flat_value.take(shares + job)
-            part, speed = got[:, :streams], got[:, streams:]
-            ends_us = np.where(speed > 0.0, np.ceil(left / speed * US_PER_S), np.inf)
-            left_us = board.left_us - now_us
-            next_us = (
-                ends_us.min(axis=1) if at_once == 1 else np.partition(ends_us, at_once - 1)[:, at_once - 1]
-            )
-            lasts_us = np.minimum(next_us, left_us)
-            ends = ends_us <= lasts_us[:, None]
-            serving = np.einsum("cv,cv->c", pull[:, :streams], part)
-            stretches.append(Stretch(shares, speed, serving, lasts_us, ends))
-            area += accuracy * part * lasts_us[:, None]
-            if not ends.any():
-                break
-            if at_once > 1:
-                early_us = np.where(ends, lasts_us[:, None] - ends_us, 0.0)
-                area += (after - accuracy) * part * early_us
-            done_us = np.where(ends, now_us[:, None] + ends_us, done_us)
-            now_us += lasts_us
-            left -= speed * lasts_us[:, None] / US_PER_S
-            left = np.where(left < DONE_GPU_S, 0.0, left)
-            left[ends] = np.inf
-            accuracy = np.where(ends, after, accuracy)
-            course, v = np.nonzero(ends)
-            pull[course, v] = after[course, v] * weight[v]
-            pull[course, streams + v] = 0.0
-            hull[course, v] = board.hull[v, states[course, v]]
-    return Courses(states, worths, area / board.left_us, done_us, part, tuple(stretches))
+    going_on = True
+    while going_on:
+        shares = fill(board, played.hull, played.pull)
+        stretches.append(played.advance(shares, at_once))
+        going_on = bool(stretches[-1].ends.any())
+    values = played.area / board.left_us
+    return Courses(states, worths, values, played.done_us, played.part, tuple(stretches))
+
+
+class _Played:
+    """Courses while they are played."""
+
+    def __init__(self, board: Board, states: Ints, worths: Floats, weight: Floats) -> None:
+        count, streams = states.shape
+        stream = np.arange(streams)
+        runs = (states > 0) & (worths > 0.0)
+        accuracy = np.repeat(board.accuracy[None, :, 0], count, axis=0)
+        self._board = board
+        self._states = states
+        self._weight = weight
+        self._accuracy = accuracy
+        self._after = board.accuracy[stream, states]
+        self._values = board.value.ravel()
+        self._job = np.arange(2 * streams) * board.value.shape[1]
+        self._shares = np.full((count, 2 * streams), -1)
+        self._left_gpu_s = np.where(runs, board.work_gpu_s[stream, states], np.inf)
+        self._speed = np.zeros((count, streams))
+        self._ends_us = np.full((count, streams), np.inf)
+        self._since_us = np.zeros((count, streams))
+        self._now_us = np.zeros((count, 1))
+        self.area = np.zeros((count, streams))
+        self.part = np.zeros((count, streams))
+        self.done_us = np.full((count, streams), np.inf)
+        self.pull = np.concatenate([accuracy * weight, np.where(runs, worths, 0.0)], axis=1)
+        self.hull = np.full((count, 2 * streams), board.training_hull)
+        self.hull[:, :streams] = board.hull[:, 0]
+
+    def advance(self, shares: Ints, at_once: int) -> Stretch:
+        """To the ``at_once``-th completion from now, or the window's end."""
+        self._give(shares)
+        next_us = np.minimum(_nth(self._ends_us, at_once), self._board.left_us)[:, None]
+        lasts_us = next_us - self._now_us
+        ends = self._ends_us <= next_us
+        serving = np.einsum("cv,cv->c", self.pull[:, : ends.shape[1]], self.part)
+        self.area += self._accuracy * self.part * lasts_us
+        if at_once > 1:
+            early_us = np.where(ends, next_us - np.where(ends, self._ends_us, 0.0), 0.0)
+            self.area += (self._after - self._accuracy) * self.part * early_us
+        self._now_us = next_us
+        self._finish(ends)
+        return Stretch(shares, self._speed, serving, lasts_us[:, 0], ends)
+
+    def _give(self, shares: Ints) -> None:
+        """What is left is counted anew only for a stream that gets something else than before.
+
+        The objective does so too, and completions have to agree with it to the microsecond.
+        """
+        count, streams = self.area.shape
+        same = (shares == self._shares).reshape(count, 2, streams).all(axis=1)
+        left_gpu_s = self._left_gpu_s - self._speed * (self._now_us - self._since_us) / US_PER_S
+        left_gpu_s[left_gpu_s < DONE_GPU_S] = 0.0
+        self._left_gpu_s = np.where(same, self._left_gpu_s, left_gpu_s)
+        self._since_us = np.where(same, self._since_us, self._now_us)
+        self._shares = shares
+        got = self._values.take(shares + self._job)
+        self.part, self._speed = got[:, :streams], got[:, streams:]
+        runs = self._speed > 0.0
+        lasts_us = np.ceil(self._left_gpu_s / np.where(runs, self._speed, 1.0) * US_PER_S)
+        self._ends_us = np.where(same, self._ends_us, np.where(runs, self._since_us + lasts_us, np.inf))
+
+    def _finish(self, ends: Flags) -> None:
+        self.done_us[ends] = self._ends_us[ends]
+        self._ends_us[ends] = np.inf
+        self._left_gpu_s[ends] = np.inf
+        self._accuracy = np.where(ends, self._after, self._accuracy)
+        course, v = np.nonzero(ends)
+        self.pull[course, v] = self._after[course, v] * self._weight[v]
+        self.pull[course, ends.shape[1] + v] = 0.0
+        self.hull[course, v] = self._board.hull[v, self._states[course, v]]
 
 
 def _nth(values: Floats, n: int) -> Floats:

@@ -1,77 +1,119 @@
-"""From a course to a plan: its phases, with a reason for every stream in each."""
+"""From the shares of every phase to a plan, with a reason for every stream in each phase."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import us_to_seconds
-from ekya.core.view import RetrainOption, WindowView
+from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.scheduling.board import Board
-from ekya.scheduling.course import Courses, Stretch
+from ekya.scheduling.course import Courses
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.pick import RetrainChoice, StreamChoices
 from ekya.scheduling.reasons import assignment
 
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftPhase:
+    """One phase before it has reasons.
+
+    Attributes:
+        start_us: from now.
+        shares_milli: (2·V,) of the inferences and then of the retrainings, streams by id.
+    """
+
+    start_us: int
+    shares_milli: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDraft:
+    """What is to become of one stream.
+
+    Attributes:
+        stream: as the view has it.
+        option: the γ that it runs at some time; None for none.
+        done_us: when that completes, from now; None if not in this window.
+    """
+
+    stream: StreamView
+    option: RetrainOption | None
+    done_us: int | None
+
 
 def plan_of_course(view: WindowView, board: Board, course: Courses) -> Plan:
     """The plan that takes a course (the only one in ``course``): one phase a completion."""
-    streams = [_StreamPhases(view, board, course, v) for v in range(len(board.streams))]
-    phases = []
-    for stretch, start_us in _starts(course):
-        phase = Phase(tuple(stream.next(stretch, start_us) for stream in streams))
-        completions = np.unique(course.done_us[0][stretch.ends[0]])
-        phases += [phase] * max(1, len(completions))
-    return Plan(tuple(phases), evaluate(view, phases).score)
+    streams = [
+        StreamDraft(stream, known[state], int(done_us) if np.isfinite(done_us) else None)
+        for stream, known, state, done_us in zip(
+            board.streams, board.options, course.states[0], course.done_us[0], strict=True
+        )
+    ]
+    return plan_of_draft(view, streams, list(_phases_of_course(view, course)))
 
 
-def _starts(course: Courses) -> Iterator[tuple[Stretch, int]]:
+def _phases_of_course(view: WindowView, course: Courses) -> Iterator[DraftPhase]:
     start_us = 0
     for stretch in course.stretches:
-        yield stretch, start_us
+        phase = DraftPhase(start_us, stretch.shares[0] * view.quantum_milli)
+        completions = np.unique(course.done_us[0][stretch.ends[0]])
+        yield from [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
-        if not stretch.ends[0].any():
-            return
 
 
-class _StreamPhases:
+def plan_of_draft(view: WindowView, streams: Sequence[StreamDraft], phases: Sequence[DraftPhase]) -> Plan:
+    """The plan with these shares; ``streams`` are all of the view's, by id."""
+    writers = [_Writer(view, stream) for stream in streams]
+    written = []
+    latest: DraftPhase | None = None
+    for phase in phases:
+        if phase is not latest:
+            inferences, retrainings = np.split(phase.shares_milli, 2)
+            shares = zip(writers, inferences.tolist(), retrainings.tolist(), strict=True)
+            made = Phase(tuple(one.write(phase.start_us, *both) for one, *both in shares))
+            latest = phase
+        written.append(made)
+    return Plan(tuple(written), evaluate(view, written).score)
+
+
+class _Writer:
     """One stream's assignments, phase after phase; while nothing changes it is the same one."""
 
-    def __init__(self, view: WindowView, board: Board, course: Courses, v: int) -> None:
-        stream = board.streams[v]
-        state = int(course.states[0, v])
-        done_us = float(course.done_us[0, v])
-        self._v = v
-        self._quantum_milli = view.quantum_milli
+    def __init__(self, view: WindowView, draft: StreamDraft) -> None:
+        reached = max(draft.option.accuracy_after if draft.option else 0.0, draft.stream.accuracy)
+        after = replace(draft.stream, accuracy=reached, retrain_options=(), running=None)
+        self._draft = draft
         self._now_us = view.now_us
-        self._option: RetrainOption | None = board.options[v][state]
-        self._done_us: int | None = int(done_us) if np.isfinite(done_us) else None
-        self._begun = stream.running is not None
-        self._before = StreamChoices(view, stream)
-        after = replace(stream, accuracy=float(board.accuracy[v, state]), retrain_options=(), running=None)
+        self._begun = draft.stream.running is not None
+        self._before = StreamChoices(view, draft.stream)
         self._after = StreamChoices(view, after)
-        self._latest: tuple[tuple[int, int, bool], Assignment] | None = None
+        self._key: tuple[int, int, bool] | None = None
+        self._latest: Assignment | None = None
 
-    def next(self, stretch: Stretch, start_us: int) -> Assignment:
-        """What the stream gets in a stretch; they are asked for in order."""
-        shares = stretch.shares[0]
-        inference = int(shares[self._v]) * self._quantum_milli
-        retraining = int(shares[self._v + len(shares) // 2]) * self._quantum_milli
-        done = self._done_us is not None and self._done_us <= start_us
-        key = (inference, retraining, done)
-        if self._latest is None or self._latest[0] != key:
-            self._latest = key, self._assignment(inference, retraining, done)
-        return self._latest[1]
+    def write(self, start_us: int, inference_milli: int, retrain_milli: int) -> Assignment:
+        """What the stream gets in a phase; phases are written in order."""
+        done = self._draft.done_us is not None and self._draft.done_us <= start_us
+        key = (inference_milli, retrain_milli, done)
+        if self._latest is None or self._key != key:
+            self._key = key
+            self._latest = self._assignment(inference_milli, retrain_milli, done)
+        return self._latest
 
     def _assignment(self, inference_milli: int, retrain_milli: int, done: bool) -> Assignment:
         choices = self._after if done else self._before
         self._begun = self._begun or retrain_milli > 0
-        option = self._option if self._begun and not done else None
-        completes_us = None if self._done_us is None else self._now_us + self._done_us
+        option = self._draft.option if self._begun and not done else None
+        done_us = self._draft.done_us
         return assignment(
             choices,
-            RetrainChoice(option, choices.stream.accuracy, completes_us),
+            RetrainChoice(
+                option, choices.stream.accuracy, None if done_us is None else self._now_us + done_us
+            ),
             retrain_milli,
             choices.inference(inference_milli),
             inference_milli,
@@ -79,10 +121,10 @@ class _StreamPhases:
         )
 
     def _why_not_yet(self) -> str | None:
-        if self._begun or self._option is None or self._done_us is None:
+        option, done_us = self._draft.option, self._draft.done_us
+        if self._begun or option is None or done_us is None:
             return None
-        after_s = us_to_seconds(self._done_us)
         return (
-            f"others gain more per GPU-second and come first; its turn ({self._option.config.name}) "
-            f"ends after {after_s:.0f} s"
+            f"others gain more per GPU-second and come first; its turn ({option.config.name}) "
+            f"ends after {us_to_seconds(done_us):.0f} s"
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from ekya.errors import UserError
+from ekya.scheduling.ekya import Ekya
 from ekya.scheduling.exact import Exact
 from ekya.scheduling.factors import FixedConfig, FixedRes
 from ekya.scheduling.no_retrain import NoRetrain
@@ -15,6 +16,7 @@ from ekya.scheduling.uniform import Uniform
 
 SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = MappingProxyType(
     {
+        "ekya": lambda _options: Ekya(),
         "serial": lambda _options: Serial(),
         "thief": lambda _options: Thief(),
         "exact": lambda _options: Exact(),

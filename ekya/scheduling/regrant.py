@@ -104,7 +104,8 @@ class _Regranted:
         offered = self._options if share_milli or self._choices.stream.running else ()
         option = next((option for option in offered if option.config == self._planned.retrain), None)
         kept = fixed_retraining(self._choices.view, self._choices.stream, option, share_milli)
-        if option is None or kept.completes_us is not None or self._needs.fixed_gamma:
+        as_planned = share_milli == self._planned.retrain_share_milli
+        if option is None or kept.completes_us is not None or as_planned or self._needs.fixed_gamma:
             return kept
         return self._choices.retraining(share_milli)
 
