@@ -210,6 +210,83 @@ def profile(
         record_trace(arguments, seed, extent, out, resume, channel)
 
 
+@app.command(
+    epilog="Examples:\n\n"
+    "ekya simulate profiles.parquet --scheduler thief,uniform --gpus 1,2,4\n\n"
+    "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -\n\n"
+    "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2\n\n"
+    "ekya simulate public-profiles/ --streams cologne,bremen"
+)
+def simulate(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TRACE",
+            help="What ekya profile recorded, the folder of a run, or public profiles as JSON.",
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: draw one from this seed.")
+    ] = None,
+    scheduler: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
+    ] = "thief,uniform,no-retrain",
+    gpus: Annotated[str, typer.Option(metavar="N,...", help="GPUs that there are.")] = "2",
+    streams: Annotated[
+        str | None,
+        typer.Option(metavar="N|NAME,...", help="The first so many streams, or these; all if left out."),
+    ] = None,
+    window: Window = None,
+    windows: Windows = None,
+    speed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="linear|measured",
+            help="With --generate: speed at a share, in proportion or as on a V100.",
+        ),
+    ] = None,
+    error: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SD",
+            help="Standard deviation of the error of every estimate; as recorded if left out.",
+        ),
+    ] = None,
+    relative_error: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="PART", help="Every estimate is off by this part, up or down."),
+    ] = 0.0,
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run for each; they draw errors.")] = "0",
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the trace that is played there.")
+    ] = None,
+    json_to: Json = None,
+) -> None:
+    """Play a trace under several schedulers: what they would have made of it, without training anything."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.simulate import TraceArguments, simulate_trace
+        from ekya.core.units import seconds_to_us
+        from ekya.sim.simulate import Conditions
+
+        simulate_trace(
+            TraceArguments(trace, generate, streams, windows, speed, keep),
+            tuple(scheduler.split(",")),
+            _amounts(gpus),
+            _numbers(seeds),
+            Conditions(
+                gpus=0.0,
+                window_us=None if window is None else seconds_to_us(window),
+                windows=windows,
+                error_sd=error,
+                relative_error=relative_error,
+            ),
+            out,
+        )
+
+
 @app.command(epilog="Examples:\n\nekya doctor\n\nekya doctor --json - | jq .shares")
 def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.
@@ -244,6 +321,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts):
         raise UserError(f"--seeds {text}: these are not whole numbers; write them as 0,1,2")
     return tuple(int(part) for part in parts)
+
+
+def _amounts(text: str) -> tuple[float, ...]:
+    try:
+        amounts = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        amounts = ()
+    if not amounts or not all(0.0 < amount < float("inf") for amount in amounts):
+        raise UserError(f"--gpus {text}: these are not numbers above 0; write them as 1,2,4")
+    return amounts
 
 
 def _print_version(asked: bool) -> None:

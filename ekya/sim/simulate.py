@@ -182,8 +182,8 @@ def summary_of(played: Simulated) -> dict[str, Any]:
             "finished": told.ended("finished"),
             "failed": told.ended("failed"),
         },
-        "profiling_gpu_s": round(told.profiling_gpu_s, 6),
-        "labelling_gpu_s": round(told.labelling_gpu_s, 6),
+        "profiling_gpu_s": round(float(told.profiling_gpu_s), 6),
+        "labelling_gpu_s": round(float(told.labelling_gpu_s), 6),
     }
 
 

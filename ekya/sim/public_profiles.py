@@ -1,0 +1,277 @@
+"""The profiles of the public Ekya implementation as a trace: a JSON file for each city.
+
+A file holds three objects by task, a task being a retraining window:
+
+- ``taskwise_train_profiles``: for each task a list of ``[hp_epochs, start accuracy, end accuracy, resource
+  time, model]``, where ``hp_epochs`` is the number of a set of hyperparameters and, behind ``_``, the epochs;
+- ``taskwise_predicted_profiles``: the same, as the micro-profiler predicted it;
+- ``taskwise_infer_profiles``: for each task and set of hyperparameters ``[start accuracy, model]``.
+
+What the layout does not hold is taken as follows. A set of hyperparameters is known by its number alone,
+which stands as ``head_width``. Between the epochs that it lists, accuracy and time run straight. Whatever was
+served before, a window starts at the lowest of its start accuracies, as in the public simulator. Labelling
+and profiling cost nothing. λ leaves frames out as the prior of `profiling/inference.py` has it, and every
+frame needs ``FULL_SHARE_MILLI``.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family
+from ekya.core.trace import (
+    BASE_WINDOW,
+    Epoch,
+    Predicted,
+    Standing,
+    Start,
+    StreamTrace,
+    StreamWindow,
+    Trace,
+    Training,
+    Trial,
+)
+from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
+from ekya.core.view import InferenceOption
+from ekya.errors import UserError
+from ekya.files import user_errors
+from ekya.profiling.inference import oldest_result_us, prior_relative_accuracy
+
+TRAINED, PREDICTED, STARTS = (
+    "taskwise_train_profiles",
+    "taskwise_predicted_profiles",
+    "taskwise_infer_profiles",
+)
+"""The keys of a file."""
+
+WINDOW_S = 200.0
+FULL_SHARE_MILLI = 250
+LABELS = 500
+FPS = 30.0
+"""Not in the layout: the paper's window, a quarter of a GPU for every frame, labels, frames a second."""
+
+_RESOLUTION = 224
+_EVERY = (1, 2, 3, 5, 10)
+_BATCH = 16
+
+
+def read_public_profiles(files: Sequence[Path]) -> Trace:
+    """The trace that some cities' files describe; a stream a file, named after it.
+
+    Task by task becomes window 1, 2, …; all streams end with the shortest.
+
+    Raises:
+        UserError: a file is missing or damaged; names the file and the key.
+    """
+    cities = [_City.read(path) for path in sorted(files)]
+    windows = min((len(city.tasks) for city in cities), default=0)
+    streams = [
+        StreamTrace(StreamId(city.path.stem), FPS, city.windows(windows))
+        for city in sorted(cities, key=lambda city: city.path.stem)
+    ]
+    configs = {entry.config for city in cities for task in city.tasks for entry in city.trained[task]}
+    return Trace(
+        window_us=seconds_to_us(WINDOW_S),
+        gpu="as the public profiles were measured",
+        classes=(),
+        retrain_configs=tuple(sorted(configs)),
+        inference_configs=tuple(option.config for option in _INFERENCE),
+        streams=tuple(streams),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One of a task's lists."""
+
+    config: RetrainConfig
+    family: Family
+    end_accuracy: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _City:
+    """A file.
+
+    Attributes:
+        tasks: in their order.
+        trained, predicted: by task.
+        starts: the lowest start accuracy of each task.
+    """
+
+    path: Path
+    tasks: tuple[int, ...]
+    trained: dict[int, list[_Entry]]
+    predicted: dict[int, list[_Entry]]
+    starts: dict[int, float]
+
+    @staticmethod
+    def read(path: Path) -> "_City":
+        """Reads and checks a file."""
+        try:
+            with user_errors(path):
+                content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path}: this is not JSON ({error}); fetch the file again") from error
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: is not an object with {TRAINED}; name a file of profiles")
+        found = _Node(path, "", content)
+        trained = {task: _entries(node) for task, node in found.under(TRAINED).by_number().items()}
+        predicted = {task: _entries(node) for task, node in found.under(PREDICTED).by_number().items()}
+        starts = {task: _lowest(node) for task, node in found.under(STARTS).by_number().items()}
+        for key, there in ((PREDICTED, predicted), (STARTS, starts)):
+            missing = sorted(set(trained) - set(there))
+            if missing:
+                raise found.under(key).wrong(f"task {missing[0]} of {TRAINED} is missing")
+        if not trained:
+            raise found.under(TRAINED).wrong("holds no task")
+        return _City(path, tuple(sorted(trained)), trained, predicted, starts)
+
+    def windows(self, tasks: int) -> tuple[StreamWindow, ...]:
+        """Window 0, which trains nothing, and one for each of the first tasks."""
+        chosen = self.tasks[:tasks]
+        return (
+            self._window(0, self.starts[chosen[0]], [], []),
+            *(
+                self._window(index, self.starts[task], self.trained[task], self.predicted[task])
+                for index, task in enumerate(chosen, start=1)
+            ),
+        )
+
+    def _window(
+        self, index: int, start: float, trained: list[_Entry], predicted: list[_Entry]
+    ) -> StreamWindow:
+        families = sorted({entry.family for entry in trained})
+        labels = LABELS if index else 0
+        return StreamWindow(
+            window=index,
+            class_histogram=(),
+            training_crops=labels - labels // 5,
+            validation_crops=labels // 5,
+            labelling_gpu_s=0.0,
+            inference_gpu_s=0.0,
+            inference=_INFERENCE,
+            inference_profiled=(),
+            starts=(Start(BASE_WINDOW, Standing(index, start, start)),),
+            trainings=tuple(
+                Training(
+                    family,
+                    1.0,
+                    BASE_WINDOW,
+                    _epochs(index, start, [e for e in trained if e.family == family]),
+                )
+                for family in families
+            ),
+            trials=tuple(
+                Trial(
+                    family,
+                    0.0,
+                    None,
+                    tuple(
+                        Predicted(entry.config, entry.end_accuracy, entry.gpu_s)
+                        for entry in predicted
+                        if entry.family == family
+                    ),
+                )
+                for family in families
+            ),
+        )
+
+
+def _epochs(window: int, start: float, entries: list[_Entry]) -> tuple[Epoch, ...]:
+    """Every epoch of a training of which some are known, straight between them."""
+    known = [(0, start, 0.0)]
+    known += sorted((entry.config.epochs, entry.end_accuracy, entry.gpu_s) for entry in entries)
+    epochs = []
+    for (since, accuracy, gpu_s), (until, end_accuracy, end_gpu_s) in pairwise(known):
+        for epoch in range(since + 1, until + 1):
+            part = (epoch - since) / (until - since)
+            reached = accuracy + part * (end_accuracy - accuracy)
+            standing = Standing(window, reached, reached)
+            epochs.append(Epoch(epoch, gpu_s + part * (end_gpu_s - gpu_s), (standing,)))
+    return tuple(epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A value of a file, with the keys that lead to it."""
+
+    path: Path
+    key: str
+    value: Any
+
+    def wrong(self, what: str) -> UserError:
+        """What is wrong with it, and where it is."""
+        return UserError(f"{self.path}: key '{self.key}': {what}; correct the file")
+
+    def under(self, key: str) -> "_Node":
+        """The value of a key that must be there."""
+        if not isinstance(self.value, dict) or key not in self.value:
+            raise UserError(f"{self.path}: key '{self._name(key)}' is missing; name a file of profiles")
+        return _Node(self.path, self._name(key), self.value[key])
+
+    def by_number(self) -> "dict[int, _Node]":
+        """An object whose keys are numbers."""
+        if not isinstance(self.value, dict):
+            raise self.wrong("is not an object")
+        found = {}
+        for key, value in self.value.items():
+            if not key.isdecimal():
+                raise self.wrong(f"{key!r} is not the number of a task")
+            found[int(key)] = _Node(self.path, self._name(key), value)
+        return found
+
+    def items(self, count: int | None = None) -> "list[_Node]":
+        """A list, of a certain length where one is given."""
+        if not isinstance(self.value, list) or (count is not None and len(self.value) != count):
+            raise self.wrong(f"is not a list{f' of {count}' if count else ''}")
+        return [_Node(self.path, self._name(str(place)), value) for place, value in enumerate(self.value)]
+
+    def number(self, most: float | None = None) -> float:
+        """A number from 0 on."""
+        usable = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        if not usable or not self.value >= 0 or (most is not None and self.value > most):
+            raise self.wrong(f"{self.value!r} is not a number from 0{f' to {most:g}' if most else ' on'}")
+        return float(self.value)
+
+    def _name(self, key: str) -> str:
+        return f"{self.key}.{key}" if self.key else key
+
+
+def _entries(node: _Node) -> list[_Entry]:
+    entries: dict[RetrainConfig, _Entry] = {}
+    for item in node.items():
+        name, _start, end, resource_time, _model = item.items(5)
+        number, _, epochs = str(name.value).partition("_")
+        if not (number.isdecimal() and epochs.isdecimal() and int(epochs) > 0):
+            raise name.wrong(f"{name.value!r} is not a number of hyperparameters and epochs, as 3_8")
+        config = RetrainConfig(int(epochs), _BATCH, int(number), 0, 1.0)
+        if config in entries:
+            raise name.wrong(f"{name.value} stands there twice")
+        family = Family(config.trainable_blocks, config.head_width, config.batch_size)
+        entries[config] = _Entry(config, family, end.number(1.0), resource_time.number())
+    if not entries:
+        raise node.wrong("is empty")
+    return [entries[config] for config in sorted(entries)]
+
+
+def _lowest(node: _Node) -> float:
+    if not isinstance(node.value, dict) or not node.value:
+        raise node.wrong("is not an object with a start accuracy")
+    return min(node.under(key).items(2)[0].number(1.0) for key in node.value)
+
+
+def _inference(every: int) -> InferenceOption:
+    config = InferenceConfig(every, _RESOLUTION)
+    share_milli = -(-FULL_SHARE_MILLI // every)
+    age_us = oldest_result_us(config, share_milli, FULL_SHARE_MILLI / FULL_GPU_MILLI / FPS, FPS)
+    return InferenceOption(config, prior_relative_accuracy(config, _RESOLUTION), share_milli, age_us)
+
+
+_INFERENCE = tuple(_inference(every) for every in _EVERY)
