@@ -9,7 +9,7 @@ from typing import Any
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
-from ekya.core.trace import Epoch, Predicted, Standing, Start, StreamWindow, Training, Trial
+from ekya.core.trace import Epoch, Origin, Predicted, Standing, Start, StreamWindow, Training, Trial
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
 
@@ -27,13 +27,13 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
         "profiling_gpu_s": window.inference_gpu_s,
     }
     for start in window.starts:
-        yield {"kind": "start", "trained_in": start.trained_in, **_standing(start.standing)}
+        yield {"kind": "start", **_origin(start.origin), **_standing(start.standing)}
     for training in window.trainings:
         shared = {
             "kind": "epoch",
             **_values(training.family),
             "data_fraction": training.data_fraction,
-            "trained_in": training.started_from,
+            **_origin(training.started_from),
         }
         for epoch in training.epochs:
             for standing in epoch.standings:
@@ -51,6 +51,7 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
         yield {
             "kind": "trial",
             **_values(trial.family),
+            **_origin(trial.started_from),
             "gpu_s": trial.gpu_s,
             **(
                 {
@@ -67,10 +68,16 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
             yield {
                 "kind": "predicted",
                 **_values(said.config),
+                **_origin(trial.started_from),
                 "accuracy": said.accuracy,
                 "gpu_s": said.gpu_s,
                 "sd": said.sd,
             }
+
+
+def _origin(origin: Origin) -> dict[str, Any]:
+    family = {} if origin.family is None else _values(origin.family)
+    return {"trained_in": origin.trained_in, **{f"from_{name}": value for name, value in family.items()}}
 
 
 def _standing(standing: Standing) -> dict[str, Any]:
@@ -138,6 +145,14 @@ class Row:
         """The family that the row is about."""
         return Family(self.whole("trainable_blocks"), self.whole("head_width"), self.whole("batch_size", 1))
 
+    def origin(self) -> Origin:
+        """Where the model comes from that the row is about, or began with."""
+        names = ("from_trainable_blocks", "from_head_width", "from_batch_size")
+        if all(self.value(name) is None for name in names):
+            return Origin(self.whole("trained_in", -1))
+        blocks, width, batch = (self.whole(name) for name in names)
+        return Origin(self.whole("trained_in", -1), Family(blocks, width, batch))
+
     def retrain_config(self) -> RetrainConfig:
         """γ that the row is about."""
         of = self.family()
@@ -194,7 +209,7 @@ def window_of(rows: list[Row]) -> StreamWindow:
         inference_gpu_s=facts.amount("profiling_gpu_s"),
         inference=tuple(_inference(row) for row in of_kind["inference"]),
         inference_profiled=tuple(_inference(row) for row in of_kind["inference-profiled"]),
-        starts=tuple(Start(row.whole("trained_in", -1), row.standing()) for row in of_kind["start"]),
+        starts=tuple(Start(row.origin(), row.standing()) for row in of_kind["start"]),
         trainings=_trainings(of_kind["epoch"]),
         trials=_trials(of_kind["trial"], of_kind["predicted"]),
     )
@@ -210,9 +225,9 @@ def _inference(row: Row) -> InferenceOption:
 
 
 def _trainings(rows: list[Row]) -> tuple[Training, ...]:
-    grouped: dict[tuple[Family, float, int], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    grouped: dict[tuple[Family, float, Origin], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        key = (row.family(), row.part("data_fraction"), row.whole("trained_in", -1))
+        key = (row.family(), row.part("data_fraction"), row.origin())
         grouped[key][row.whole("epochs", 1)].append(row)
     return tuple(Training(*key, _epochs(by_number)) for key, by_number in grouped.items())
 
@@ -234,14 +249,20 @@ def _standings(rows: list[Row]) -> tuple[Standing, ...]:
 
 
 def _trials(rows: list[Row], predicted: list[Row]) -> tuple[Trial, ...]:
-    said: dict[Family, list[Predicted]] = defaultdict(list)
+    said: dict[tuple[Family, Origin], list[Predicted]] = defaultdict(list)
     for row in predicted:
         sd = None if row.value("sd") is None else row.amount("sd")
-        said[row.family()].append(
+        said[row.family(), row.origin()].append(
             Predicted(row.retrain_config(), row.part("accuracy"), row.amount("gpu_s"), sd)
         )
     trials = tuple(
-        Trial(row.family(), row.amount("gpu_s"), _curve(row), tuple(said.pop(row.family(), ())))
+        Trial(
+            row.family(),
+            row.amount("gpu_s"),
+            _curve(row),
+            tuple(said.pop((row.family(), row.origin()), ())),
+            row.origin(),
+        )
         for row in rows
     )
     if said:

@@ -9,7 +9,7 @@ from ekya import cli
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
-from ekya.core.trace import BASE_WINDOW, Epoch, Standing, Start, StreamTrace, StreamWindow, Trace, Training
+from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Trace, Training
 from ekya.core.view import InferenceOption
 from ekya.sim.profile import Extent, with_stream
 from ekya.tracefile import read_trace
@@ -29,8 +29,8 @@ def window_of(index):
         inference_gpu_s=0.5 if index else 0.0,
         inference=(InferenceOption(LAMBDA, 1.0, 100),),
         inference_profiled=(),
-        starts=(Start(BASE_WINDOW, Standing(index, 0.5, 0.4)),),
-        trainings=(Training(Family(0, 0, 16), 1.0, BASE_WINDOW, epochs),) if index else (),
+        starts=(Start(BASE, Standing(index, 0.5, 0.4)),),
+        trainings=(Training(Family(0, 0, 16), 1.0, BASE, epochs),) if index else (),
         trials=(),
     )
 

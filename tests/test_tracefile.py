@@ -10,7 +10,9 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.trace import (
+    BASE,
     Epoch,
+    Origin,
     Predicted,
     Standing,
     Start,
@@ -51,13 +53,17 @@ def stream_windows(draw, index):
                 for number in range(1, draw(st.integers(1, 3)) + 1)
             ),
         )
-        for started_from in draw(st.sampled_from([(), (-1,), (-1, 0)]))
+        for started_from in draw(st.sampled_from([(), (BASE,), (BASE, Origin(0), Origin(0, FAMILY))]))
     )
     trials = draw(
         st.sampled_from(
             [
                 (),
                 (Trial(FAMILY, 0.5),),
+                (
+                    Trial(FAMILY, 0.5),
+                    Trial(FAMILY, 0.5, None, (Predicted(GAMMA, 0.5, 1.0),), Origin(0, FAMILY)),
+                ),
                 (Trial(FAMILY, 0.5, FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25)),),
                 (
                     Trial(
@@ -77,7 +83,7 @@ def stream_windows(draw, index):
         inference_gpu_s=draw(amounts),
         inference=measured,
         inference_profiled=draw(st.sampled_from([(), measured])),
-        starts=(Start(-1, draw(standings(index))[0]),),
+        starts=(Start(BASE, draw(standings(index))[0]),),
         trainings=trainings,
         trials=trials,
     )

@@ -53,10 +53,31 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """How a model that was last trained in window ``trained_in`` (``BASE_WINDOW``: never) does now."""
+class Origin:
+    """Where a model comes from.
+
+    Attributes:
+        trained_in: window in which it was last trained; ``BASE_WINDOW``: never.
+        family: of the γ that it was last trained with; None where it never was, or nobody noted it.
+    """
 
     trained_in: int
+    family: Family | None = None
+
+    def distance(self, other: "Origin") -> tuple[int, bool]:
+        """How unlike two models are: first by the windows between their trainings, then by how they went."""
+        return abs(self.trained_in - other.trained_in), self.family != other.family
+
+
+BASE = Origin(BASE_WINDOW)
+"""Of the base model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a model does in a window that it may start from."""
+
+    origin: Origin
     standing: Standing
 
 
@@ -83,13 +104,13 @@ class Training:
     Attributes:
         family: all of γ but epochs and part of the data.
         data_fraction: part of the window's training labels, in (0, 1].
-        started_from: window in which the model that it started from was last trained.
+        started_from: where the model comes from that it started from.
         epochs: from 1, without a gap, at least one.
     """
 
     family: Family
     data_fraction: float
-    started_from: int
+    started_from: Origin
     epochs: tuple[Epoch, ...]
 
     def has(self, config: RetrainConfig) -> bool:
@@ -138,12 +159,14 @@ class Trial:
         gpu_s: what the trial cost.
         curve: what it measured; None where only what was made of it is known.
         predicted: what was made of it; empty where only the curve is known.
+        started_from: where the model comes from that it was tried on.
     """
 
     family: Family
     gpu_s: float
     curve: FamilyCurve | None = None
     predicted: tuple[Predicted, ...] = ()
+    started_from: Origin = BASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +180,11 @@ class StreamWindow:
         labelling_gpu_s: what labelling costs.
         inference_gpu_s: what profiling Λ costs.
         inference: every λ as it really is, never empty.
-        inference_profiled: Λ as the inference profiler measures it; empty: as it is.
-        starts: by ``trained_in``, at least one.
+        inference_profiled: Λ as the inference profiler measures it, in window 0 as it is guessed; empty: as
+            it is.
+        starts: at least one, each with another origin.
         trainings: recorded ones; none in window 0.
-        trials: recorded ones, at most one a family.
+        trials: recorded ones.
     """
 
     window: int
@@ -175,21 +199,34 @@ class StreamWindow:
     trainings: tuple[Training, ...]
     trials: tuple[Trial, ...]
 
-    def start_of(self, trained_in: int) -> Standing:
-        """How the model last trained in that window does here; the nearest recorded one, of two the older."""
-        return min(
-            self.starts, key=lambda start: (abs(start.trained_in - trained_in), start.trained_in)
-        ).standing
+    def start_of(self, origin: Origin) -> Standing:
+        """How the model of that origin does here; the nearest recorded one, of two the older."""
+        nearest = min(
+            self.starts, key=lambda start: (*origin.distance(start.origin), start.origin.trained_in)
+        )
+        return nearest.standing
 
-    def best_training(self, config: RetrainConfig, trained_in: int) -> Training | None:
-        """The training that tells what γ gives from a model last trained in ``trained_in``.
+    def best_training(self, config: RetrainConfig, origin: Origin) -> Training | None:
+        """The training that tells what γ gives from a model of that origin.
 
         None where none was recorded. Of two that started equally near, the one from the younger model.
         """
         fitting = [training for training in self.trainings if training.has(config)]
         return min(
             fitting,
-            key=lambda training: (abs(training.started_from - trained_in), -training.started_from),
+            key=lambda training: (
+                *origin.distance(training.started_from),
+                -training.started_from.trained_in,
+            ),
+            default=None,
+        )
+
+    def best_trial(self, family: Family, origin: Origin) -> Trial | None:
+        """The trial of a family on a model of that origin, chosen as trainings are; None without one."""
+        fitting = [trial for trial in self.trials if trial.family == family]
+        return min(
+            fitting,
+            key=lambda trial: (*origin.distance(trial.started_from), -trial.started_from.trained_in),
             default=None,
         )
 

@@ -30,8 +30,10 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.trace import (
+    BASE,
     BASE_WINDOW,
     Epoch,
+    Origin,
     Standing,
     Start,
     StreamTrace,
@@ -272,15 +274,15 @@ class _Stream:
         parameters = self._parameters
         self._rng = np.random.default_rng((*self._seed, _FOR_WINDOWS, index))
         counts = self._rng.multinomial(_OBJECTS, self._mixes[index])
-        starts = [Start(BASE_WINDOW, self._standing(index, self._aged(self._base, BASE_WINDOW, index)))]
+        starts = [Start(BASE, self._standing(index, self._aged(self._base, BASE_WINDOW, index)))]
         starts += [
-            Start(earlier, self._standing(index, self._aged(self._chain[earlier], earlier, index)))
+            Start(Origin(earlier), self._standing(index, self._aged(self._chain[earlier], earlier, index)))
             for earlier in range(1, index)
         ]
         trainings: list[Training] = []
         if index > 0:
             # A model of window 0 was trained on nothing: window 1 starts from the base model.
-            started_from = starts[-1].trained_in
+            started_from = starts[-1].origin
             accuracy = starts[-1].standing.served_accuracy
             trainings = self._trainings(index, started_from, accuracy)
             self._chain.append(self._usual(trainings, index, accuracy))
@@ -309,7 +311,7 @@ class _Stream:
         standing = dearest.standing_in(len(dearest.epochs), window)
         return before if standing is None else max(before, standing.served_accuracy)
 
-    def _trainings(self, window: int, started_from: int, start: float) -> list[Training]:
+    def _trainings(self, window: int, started_from: Origin, start: float) -> list[Training]:
         parameters = self._parameters
         best = min(self._best + self._rng.normal(0.0, 0.02), 0.99)
         last = max(parameters.epochs)

@@ -9,7 +9,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.core.trace import StreamTrace, Trace
+from ekya.core.trace import Origin, StreamTrace, Trace
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.errors import UserError
@@ -79,16 +79,14 @@ def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAU
 
 
 def _stream_view(trace: Trace, stream: StreamTrace, window: int) -> StreamView:
-    here = stream.windows[window]
+    here, before = stream.windows[window], Origin(window - 1)
     options = []
     for config in trace.retrain_configs:
-        training = here.best_training(config, window - 1)
+        training = here.best_training(config, before)
         if training is not None:
             epoch = training.epochs[config.epochs - 1]
             options.append(RetrainOption(config, epoch.standings[0].served_accuracy, epoch.gpu_s))
-    return StreamView(
-        stream.stream, here.start_of(window - 1).served_accuracy, tuple(options), here.inference
-    )
+    return StreamView(stream.stream, here.start_of(before).served_accuracy, tuple(options), here.inference)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.trace import (
-    BASE_WINDOW,
+    BASE,
     Epoch,
     Predicted,
     Standing,
@@ -158,12 +158,12 @@ class _City:
             inference_gpu_s=0.0,
             inference=_INFERENCE,
             inference_profiled=(),
-            starts=(Start(BASE_WINDOW, Standing(index, start, start)),),
+            starts=(Start(BASE, Standing(index, start, start)),),
             trainings=tuple(
                 Training(
                     family,
                     1.0,
-                    BASE_WINDOW,
+                    BASE,
                     _epochs(index, start, [e for e in trained if e.family == family]),
                 )
                 for family in families

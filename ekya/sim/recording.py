@@ -19,8 +19,9 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import Family, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
-    BASE_WINDOW,
+    BASE,
     Epoch,
+    Origin,
     Predicted,
     Start,
     StreamTrace,
@@ -35,6 +36,8 @@ from ekya.learning.operations import retraining_cost
 from ekya.learning.shared import SharedTrunk
 from ekya.measuring.accuracy import labelled_tracks
 from ekya.profiling.estimate import options as estimated_options
+from ekya.profiling.inference import inference_options
+from ekya.profiling.pruning import ENOUGH_ACCURACY
 from ekya.profiling.steps import InferenceStep, LabelStep
 from ekya.sim.examining import Exam, in_fleet, true_options
 from ekya.sim.preparing import EmulatedPreparation
@@ -42,11 +45,15 @@ from ekya.sim.seen import SeenFrames, SeenWindow
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import PreparationSettings, StreamPreparation, counted_curve
+from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, StreamPreparation, counted_curve
 from ekya.workers.retraining import retraining_of
 
-SCORED_EVERY = 3
-"""Epochs are scored on the objects of every third frame: neighbouring frames show the same objects."""
+SCORED_PER_S = 2.0
+"""Epochs are scored on the objects of so many frames a second: neighbouring frames show the same objects."""
+
+
+_JUDGES = 2
+"""Models that show what λ leaves of their accuracy: the youngest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class Common:
         base: the model that every stream begins with.
         golden: labels samples.
         card: what everything costs.
-        every_start: train from every model that may serve, instead of the youngest alone.
+        every_start: train from every model that may serve, not only from the youngest of each family.
         told: called after each training, with a word on it.
     """
 
@@ -109,17 +116,24 @@ class Common:
         """Blocks of a model that some γ trains; the others stay those of the base model."""
         return max(config.trainable_blocks for config in self.retrain_configs)
 
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """Of Γ, sorted."""
+        return tuple(sorted({family_of(config) for config in self.retrain_configs}))
+
     def trainings(self, windows: int) -> int:
         """How many trainings one stream takes at most."""
-        starts = sum(range(1, windows)) if self.every_start else windows - 1
-        return starts * len(self.courses)
+        of_each = len(self.families)
+        if self.every_start:
+            return len(self.courses) * sum(1 + of_each * (window - 1) for window in range(1, windows))
+        return len(self.courses) * (1 + of_each * (windows - 2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
     """A model that may serve, and what its stream would remember then."""
 
-    trained_in: int
+    origin: Origin
     model: EdgeModel
     memory: ExemplarMemory
 
@@ -131,6 +145,10 @@ class _Run:
     training: Training
     validation_accuracy: float
     model: EdgeModel
+
+    def is_better_than(self, serving: float) -> bool:
+        """Whether it would serve where a model with this validation accuracy was worth retraining at all."""
+        return serving < ENOUGH_ACCURACY and self.validation_accuracy >= max(serving, NOTHING_RIGHT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +183,7 @@ class StreamRecorder:
         labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
         excluded = self._excluded(_boxes_of(labelled))
         exams = [self._exam(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
-        self._candidates = [_Candidate(BASE_WINDOW, self.common.base, ExemplarMemory())]
+        self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory())]
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
         return StreamTrace(self.stream, self.settings.fps, tuple(recorded))
 
@@ -180,18 +198,17 @@ class StreamRecorder:
             labelling_gpu_s=0.0,
             inference_gpu_s=0.0,
             inference=(),
-            inference_profiled=(),
-            starts=tuple(Start(of.trained_in, exam.standing(of.model)) for of in self._candidates),
+            inference_profiled=self._guessed_options(),
+            starts=tuple(Start(of.origin, exam.standing(of.model)) for of in self._candidates),
             trainings=(),
             trials=(),
         )
         if labelled is not None:
             known = self._prepared(known, labelled, serving)
             if labelled.labels.can_train:
-                known = replace(known, trainings=tuple(self._train(labelled.labels, exams)))
-        newest = self._candidates[-1].model
-        models = (serving,) if newest is serving else (serving, newest)
-        return replace(known, inference=self._true_options(exam.all_frames, models))
+                known = self._trained(known, labelled.labels, exams)
+        youngest = [of.model for of in self._candidates[-_JUDGES:]]
+        return replace(known, inference=self._true_options(exam.all_frames, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: _Labelled, serving: EdgeModel) -> StreamWindow:
         """With what preparing the window costs and shows."""
@@ -204,28 +221,42 @@ class StreamRecorder:
             labelling_gpu_s=labelled.gpu_s,
             inference_gpu_s=gpu_s,
             inference_profiled=profiled,
-            trials=tuple(self._trials(known.window, serving, labels)) if labels.can_train else (),
         )
 
-    def _train(self, labels: StreamLabels, exams: Sequence[Exam]) -> Iterator[Training]:
-        """Every course from the youngest model, or from each; the best weights become a candidate."""
-        window, youngest = exams[0].window, self._candidates[-1]
-        runs: list[_Run] = []
-        for start in self._candidates if self.common.every_start else [youngest]:
+    def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[Exam]) -> StreamWindow:
+        """With every family tried and run from every start; the best weights become candidates."""
+        accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
+        trainings: list[Training] = []
+        trials: list[Trial] = []
+        following: list[_Candidate] = []
+        for start in self._starts():
+            trials += self._trials(known.window, start, labels)
             of_heads = [exam.of_heads(start.model) for exam in exams]
-            runs = []
-            for course in self.common.courses:
-                asked = exams if course.config.trainable_blocks else of_heads
-                runs.append(self._run(course, start, labels, asked))
-                self.common.told(f"{self.stream}, window {window}: {course.config.name}")
-                yield runs[-1].training
-        best = max(runs, key=lambda run: run.validation_accuracy)
-        memory = youngest.memory.update(best.model, labels.training.crops)
-        serving = exams[0].standing(youngest.model).validation_accuracy
-        if best.validation_accuracy >= max(serving, NOTHING_RIGHT):
-            self._candidates.append(_Candidate(window, best.model, memory))
-        else:
-            self._candidates[-1] = replace(youngest, memory=memory)
+            for family in self.common.families:
+                runs = []
+                for course in (course for course in self.common.courses if course.family == family):
+                    asked = exams if course.config.trainable_blocks else of_heads
+                    runs.append(self._run(course, start, labels, asked))
+                    self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
+                trainings += [run.training for run in runs]
+                best = max(runs, key=lambda run: run.validation_accuracy)
+                if start is self._youngest(family) and best.is_better_than(accuracies[start.origin]):
+                    memory = start.memory.update(best.model, labels.training.crops)
+                    following.append(_Candidate(Origin(known.window, family), best.model, memory))
+        self._candidates += following
+        return replace(known, trainings=tuple(trainings), trials=tuple(trials))
+
+    def _starts(self) -> list[_Candidate]:
+        """What is trained from: the youngest model of each family, the base model in place of one."""
+        if self.common.every_start:
+            return list(self._candidates)
+        youngest = [self._youngest(family) for family in self.common.families]
+        return [candidate for candidate in self._candidates if candidate in youngest]
+
+    def _youngest(self, family: Family) -> _Candidate:
+        """The model that was trained with this family whenever it was trained; the base model if never."""
+        own = [of for of in self._candidates if of.origin.family == family]
+        return own[-1] if own else self._candidates[0]
 
     def _run(self, course: Course, start: _Candidate, labels: StreamLabels, exams: Sequence[Exam]) -> _Run:
         window = exams[0].window
@@ -244,7 +275,7 @@ class StreamRecorder:
             if may_serve or result.epoch in course.ends:
                 standings += [exam.standing(model) for exam in exams[1:]]
             epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, tuple(standings)))
-        training = Training(course.family, course.config.data_fraction, start.trained_in, tuple(epochs))
+        training = Training(course.family, course.config.data_fraction, start.origin, tuple(epochs))
         return _Run(training, best_accuracy, best)
 
     def _label(self, window: int) -> _Labelled:
@@ -263,9 +294,9 @@ class StreamRecorder:
             raise TypeError(f"profiling λ told {told}")
         return told.options, told.gpu_s
 
-    def _trials(self, window: int, model: EdgeModel, labels: StreamLabels) -> Iterator[Trial]:
-        preparation = self._preparation(window, model)
-        for family in sorted({family_of(config) for config in self.common.retrain_configs}):
+    def _trials(self, window: int, start: _Candidate, labels: StreamLabels) -> Iterator[Trial]:
+        preparation = self._preparation(window, start.model)
+        for family in self.common.families:
             curve, gpu_s = counted_curve(preparation.trial(family, labels, clock=float), self.common.card)
             promised = estimated_options(
                 [curve],
@@ -278,9 +309,10 @@ class StreamRecorder:
                 gpu_s,
                 curve,
                 tuple(Predicted(option.config, option.accuracy_after, option.gpu_s) for option in promised),
+                start.origin,
             )
 
-    def _true_options(self, frames: SeenFrames, models: tuple[EdgeModel, ...]) -> tuple[InferenceOption, ...]:
+    def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
         common, classes = self.common, self.settings.classes
         answers, frame_gpu_s = {}, {}
         for resolution in sorted({config.resolution for config in common.inference_configs}):
@@ -303,6 +335,17 @@ class StreamRecorder:
         found = [labelled_tracks(labelled, seen.frames.reference) for seen in self.windows]
         return np.unique(np.concatenate(found))
 
+    def _guessed_options(self) -> tuple[InferenceOption, ...]:
+        """Λ before anything is profiled, as a run begins with."""
+        configs = self.common.inference_configs
+        frame_gpu_s = {
+            config.resolution: self.common.card.frame_gpu_s(
+                TYPICAL_OBJECTS, config.resolution, self.proposer_operations
+            )
+            for config in configs
+        }
+        return inference_options(configs, (), frame_gpu_s, self.settings.fps)
+
     def _histogram(self, window: int) -> tuple[int, ...]:
         seen = self.windows[window].frames.reference.classes
         count = len(self.settings.classes)
@@ -310,7 +353,7 @@ class StreamRecorder:
 
     def _exam(self, seen: SeenWindow, labelled: _Labelled | None, excluded: NDArray[np.int64]) -> Exam:
         counting, side = seen.frames.without(excluded), self.settings.side
-        frames = counting.thinned(SCORED_EVERY)
+        frames = counting.thinned(max(round(self.settings.fps / SCORED_PER_S), 1))
         validation = None
         if labelled is not None and len(labelled.labels.validation.crops):
             validation = self._trunk(labelled.labels.validation.crops.crops, side)

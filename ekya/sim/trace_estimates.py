@@ -9,7 +9,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.events import ProfileReady, RetrainProfiled
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family, family_of
-from ekya.core.trace import StreamWindow, Trial
+from ekya.core.trace import Origin, StreamWindow, Trial
 from ekya.core.view import RetrainOption
 from ekya.sim.trace_stream import told, training_for
 
@@ -46,7 +46,7 @@ class Estimates:
         window: StreamWindow,
         stream: StreamId,
         place: int,
-        trained_in: int,
+        origin: Origin,
         t_us: int,
     ) -> ProfileReady | RetrainProfiled:
         """What micro-profiling a family tells.
@@ -56,10 +56,10 @@ class Estimates:
             configs: Γ, sorted.
             window: where.
             stream, place: whose, and its place among all streams.
-            trained_in: of the model that serves.
+            origin: of the model that serves.
             t_us: when it is told.
         """
-        trial = next((trial for trial in window.trials if trial.family == family), Trial(family, 0.0))
+        trial = window.best_trial(family, origin) or Trial(family, 0.0)
         if self._as_recorded and trial.curve is not None:
             return ProfileReady(t_us, stream, window.window, trial.curve, trial.gpu_s)
         if self._as_recorded and trial.predicted:
@@ -69,7 +69,7 @@ class Estimates:
                 if said.config in configs
             )
         else:
-            options = self._with_errors(family, configs, window, place, trained_in)
+            options = self._with_errors(family, configs, window, place, origin)
         return RetrainProfiled(t_us, stream, window.window, options, trial.gpu_s)
 
     def _with_errors(
@@ -78,12 +78,12 @@ class Estimates:
         configs: tuple[RetrainConfig, ...],
         window: StreamWindow,
         place: int,
-        trained_in: int,
+        origin: Origin,
     ) -> tuple[RetrainOption, ...]:
         gaussian, sign = self._drawn(len(configs), window.window, place)
         options = []
         for index, config in enumerate(configs):
-            training = training_for(window, config, trained_in) if family_of(config) == family else None
+            training = training_for(window, config, origin) if family_of(config) == family else None
             if training is None:
                 continue
             epoch = training.epochs[config.epochs - 1]

@@ -154,7 +154,8 @@ class TraceExecutor:
             case InferenceStep():
                 return window.inference_gpu_s
             case TrialStep():
-                return next((trial.gpu_s for trial in window.trials if trial.family == step.family), 0.0)
+                trial = window.best_trial(step.family, self._streams[step.stream].origin)
+                return 0.0 if trial is None else trial.gpu_s
 
     def _outcome(self, step: PreparationStep, t_us: int) -> ev.Event:
         window, stream = self._window(step.stream), self._streams[step.stream]
@@ -184,7 +185,7 @@ class TraceExecutor:
                     window,
                     step.stream,
                     self._places[step.stream],
-                    stream.trained_in,
+                    stream.origin,
                     t_us,
                 )
 
@@ -194,7 +195,7 @@ class TraceExecutor:
     def _start(self, command: cmd.StartRetraining) -> None:
         stream = self._streams[command.stream]
         window = stream.trace.windows[command.window]
-        training = training_for(window, command.config, stream.trained_in)
+        training = training_for(window, command.config, stream.origin)
         if training is None:
             reason = f"the trace does not know what {command.config.name} gives"
             self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
@@ -237,6 +238,8 @@ class TraceExecutor:
 
 def _priors(window: StreamWindow) -> tuple[InferenceOption, ...]:
     """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
+    if window.inference_profiled:
+        return window.inference_profiled
     finest = max(option.config.resolution for option in window.inference)
     return tuple(
         replace(option, relative_accuracy=prior_relative_accuracy(option.config, finest))

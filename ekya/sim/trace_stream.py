@@ -10,6 +10,7 @@ from ekya.core.speed import SpeedCurve
 from ekya.core.trace import (
     BASE_WINDOW,
     Epoch,
+    Origin,
     Predicted,
     Standing,
     StreamTrace,
@@ -29,35 +30,40 @@ class TraceModel:
     training: Training | None = None
     epoch: int = 0
 
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from."""
+        return Origin(self.trained_in, self.training.family if self.training else None)
+
     def standing_in(self, window: StreamWindow) -> Standing:
         """How it does in a window, as the trace's rules have it."""
         known = self.training.standing_in(self.epoch, window.window) if self.training else None
-        return known or window.start_of(self.trained_in)
+        return known or window.start_of(self.origin)
 
 
 BASE_MODEL = TraceModel(BASE_WINDOW)
 
 
-def training_for(window: StreamWindow, config: RetrainConfig, trained_in: int) -> Training | None:
-    """What γ gives from a model last trained in ``trained_in``: recorded, or else as it was predicted.
+def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) -> Training | None:
+    """What γ gives from a model of that origin: recorded, or else as it was predicted.
 
     None where the trace knows nothing of it.
     """
-    recorded = window.best_training(config, trained_in)
+    recorded = window.best_training(config, origin)
     if recorded is not None:
         return recorded
     said = next((said for trial in window.trials for said in trial.predicted if said.config == config), None)
-    return None if said is None else _as_predicted(window, said, trained_in)
+    return None if said is None else _as_predicted(window, said, origin)
 
 
-def _as_predicted(window: StreamWindow, said: Predicted, trained_in: int) -> Training:
+def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Training:
     """A training of which only the end is known: until its last epoch it has gained nothing."""
-    config, start = said.config, window.start_of(trained_in)
+    config, start = said.config, window.start_of(origin)
     end = Standing(window.window, said.accuracy, None)
     return Training(
         family_of(config),
         config.data_fraction,
-        trained_in,
+        origin,
         tuple(
             Epoch(epoch, said.gpu_s * epoch / config.epochs, (end if epoch == config.epochs else start,))
             for epoch in range(1, config.epochs + 1)
@@ -152,9 +158,9 @@ class TraceStream:
         self._value: dict[int, float] = {}
 
     @property
-    def trained_in(self) -> int:
-        """The window that the serving model was last trained in."""
-        return self._model.trained_in
+    def origin(self) -> Origin:
+        """Where the serving model comes from."""
+        return self._model.origin
 
     def standing(self, window: int) -> Standing:
         """How the serving model does in a window."""

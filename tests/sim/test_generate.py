@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from ekya.core.trace import BASE_WINDOW
+from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.sim.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
 
 STREAMS, WINDOWS = 12, 4
@@ -19,10 +19,10 @@ def outcomes(trace, window):
     """(γ, start, accuracy after, gpu_s) of every stream, as lists by stream."""
     for stream in trace.streams:
         here = stream.windows[window]
-        start = here.start_of(window - 1).served_accuracy
+        start = here.start_of(Origin(window - 1)).served_accuracy
         found = []
         for config in trace.retrain_configs:
-            epoch = here.best_training(config, window - 1).epochs[config.epochs - 1]
+            epoch = here.best_training(config, Origin(window - 1)).epochs[config.epochs - 1]
             found.append((config, start, epoch.standings[0].served_accuracy, epoch.gpu_s))
         yield found
 
@@ -112,7 +112,7 @@ def test_a_model_does_worse_the_further_the_scene_has_moved(trace):
 def test_every_window_knows_the_base_model_and_every_older_one(trace):
     for stream in trace.streams:
         for window in stream.windows:
-            starts = [start.trained_in for start in window.starts]
+            starts = [start.origin.trained_in for start in window.starts]
             assert starts == [BASE_WINDOW, *range(1, window.window)]
 
 

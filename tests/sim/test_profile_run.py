@@ -9,7 +9,7 @@ from ekya.cli import main
 from ekya.config import load_fleet
 from ekya.core.commands import StartRetraining
 from ekya.core.events import LabelsReady, ProfileReady, RetrainProgress
-from ekya.core.trace import BASE_WINDOW
+from ekya.core.trace import BASE
 from ekya.journal import read_journal
 from ekya.runfolder import RunFolder
 from ekya.shipped import shipped_path
@@ -68,15 +68,13 @@ def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, tmp_path, capsy
                     window.validation_crops,
                     window.labelling_gpu_s,
                 )
-                assert event.serving_accuracy == pytest.approx(
-                    window.start_of(BASE_WINDOW).validation_accuracy
-                )
+                assert event.serving_accuracy == pytest.approx(window.start_of(BASE).validation_accuracy)
             case ProfileReady():
                 trials = {trial.family: trial for trial in windows[event.stream].trials}
                 assert event.curve == trials[event.curve.family].curve
             case RetrainProgress():
                 config = started[event.job].config
-                training = windows[event.stream].best_training(config, BASE_WINDOW)
+                training = windows[event.stream].best_training(config, BASE)
                 epoch = training.epochs[event.epoch - 1]
                 assert epoch.gpu_s == pytest.approx(event.gpu_s)
                 assert epoch.standings[0].validation_accuracy == pytest.approx(event.validation_accuracy)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ekya.core.trace import BASE_WINDOW
+from ekya.core.trace import BASE, Origin
 from ekya.errors import UserError
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.public_profiles import PREDICTED, STARTS, TRAINED, read_public_profiles
@@ -68,8 +68,8 @@ def test_every_entry_is_an_epoch_of_its_training(tmp_path):
 
 def test_a_window_starts_at_its_lowest_start_accuracy_whatever_served(tmp_path):
     windows = read_public_profiles([written(tmp_path)]).streams[0].windows
-    assert [window.start_of(BASE_WINDOW).served_accuracy for window in windows] == [0.4, 0.4, 0.55]
-    assert windows[2].start_of(1).served_accuracy == 0.55
+    assert [window.start_of(BASE).served_accuracy for window in windows] == [0.4, 0.4, 0.55]
+    assert windows[2].start_of(Origin(1)).served_accuracy == 0.55
 
 
 def test_predictions_are_kept_beside_what_came(tmp_path):

@@ -7,14 +7,14 @@ from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
-from ekya.core.profile import Family
+from ekya.core.profile import Family, family_of
 from ekya.core.speed import LINEAR
-from ekya.core.trace import BASE_WINDOW
+from ekya.core.trace import BASE, Origin
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.edge import EDGE_MODELS, build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import Predictor
-from ekya.sim.recording import SCORED_EVERY, Common, Course, StreamRecorder, courses_of
+from ekya.sim.recording import SCORED_PER_S, Common, Course, StreamRecorder, courses_of
 from ekya.sim.seen import watch
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.collector import WindowCollector
@@ -31,6 +31,7 @@ GAMMAS = tuple(
     for fraction in (0.5, 1.0)
 )
 LAMBDAS = tuple(InferenceConfig(every, side) for every in (1, 3) for side in (SIDE, 12))
+FAMILIES = (Family(0, 0, 8), Family(1, 0, 8))
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
@@ -49,11 +50,16 @@ class Recorded:
         self.trace = StreamRecorder(CAM, SETTINGS, self.windows, 0, self.common).record()
 
 
-@pytest.fixture(scope="module")
-def recorded():
+@pytest.fixture(scope="module", autouse=True)
+def tiny():
     EDGE_MODELS["tiny"] = tiny_trunk
-    yield Recorded(every_start=True)
+    yield
     del EDGE_MODELS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny):
+    return Recorded(every_start=True)
 
 
 def labels_of(recorded, window):
@@ -73,23 +79,52 @@ def test_every_family_and_part_of_the_data_is_trained_once_as_long_as_its_longes
 def test_window_0_only_serves_the_base_model(recorded):
     first = recorded.trace.windows[0]
     assert (first.trainings, first.trials, first.training_crops) == ((), (), 0)
-    assert [start.trained_in for start in first.starts] == [BASE_WINDOW]
+    assert [start.origin for start in first.starts] == [BASE]
     assert first.labelling_gpu_s == first.inference_gpu_s == 0.0
 
 
 def test_every_gamma_is_there_in_every_later_window(recorded):
     for window in recorded.trace.windows[1:]:
-        known = [start.trained_in for start in window.starts]
-        assert known[0] == BASE_WINDOW
-        assert sorted({training.started_from for training in window.trainings}) == known
+        known = [start.origin for start in window.starts]
+        assert known[0] == BASE
+        assert {training.started_from for training in window.trainings} == set(known)
         for config in GAMMAS:
-            for start in known:
-                assert window.best_training(config, start).started_from == start
-        assert [trial.family for trial in window.trials] == [Family(0, 0, 8), Family(1, 0, 8)]
-        assert {of.config for trial in window.trials for of in trial.predicted} == set(GAMMAS)
-    assert [start.trained_in for start in recorded.trace.windows[2].starts] == [BASE_WINDOW, 1]
+            for origin in known:
+                assert window.best_training(config, origin).started_from == origin
+        for family in FAMILIES:
+            for origin in known:
+                trial = window.best_trial(family, origin)
+                assert trial.started_from == origin
+                assert {said.config for said in trial.predicted} == {
+                    config for config in GAMMAS if family_of(config) == family
+                }
     trainings = [training for window in recorded.trace.windows for training in window.trainings]
-    assert len(recorded.told) == len(trainings) == recorded.common.trainings(WINDOWS)
+    assert len(recorded.told) == len(trainings) <= recorded.common.trainings(WINDOWS)
+
+
+def test_models_of_every_family_that_are_no_worse_than_what_served_may_serve_later(recorded):
+    before, window = recorded.trace.windows[1:]
+    serving = before.start_of(BASE).validation_accuracy
+    assert serving < 0.9
+    expected = [BASE]
+    for family in FAMILIES:
+        best = max(
+            epoch.standings[0].validation_accuracy
+            for training in before.trainings
+            if training.family == family
+            for epoch in training.epochs
+        )
+        expected += [Origin(1, family)] if best >= serving else []
+    assert [start.origin for start in window.starts] == expected
+    assert len(expected) > 1
+
+
+def test_without_every_start_the_youngest_of_each_family_is_enough():
+    recorder = Recorded(every_start=False)
+    window = recorder.trace.windows[2]
+    youngest = {start.origin for start in window.starts if start.origin.family}
+    missing = {BASE} if len(youngest) < len(FAMILIES) else set()
+    assert {training.started_from for training in window.trainings} == youngest | missing
 
 
 def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
@@ -101,7 +136,7 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
     assert emulated.finish_step(emulated.due_us) == []
     progress, finished = emulated.finish_step(emulated.due_us)
     window = recorded.trace.windows[1]
-    epoch = window.best_training(config, BASE_WINDOW).epochs[0]
+    epoch = window.best_training(config, BASE).epochs[0]
     assert epoch.gpu_s == pytest.approx(finished.gpu_s)
     assert epoch.standings[0].validation_accuracy == pytest.approx(progress.validation_accuracy)
     assert (window.training_crops, window.validation_crops) == (
@@ -113,7 +148,7 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
     model = emulated.best.model
     assert [standing.window for standing in epoch.standings] == [1, 2]
     for standing in epoch.standings:
-        seen = recorded.windows[standing.window].frames.thinned(SCORED_EVERY)
+        seen = recorded.windows[standing.window].frames.thinned(round(FPS / SCORED_PER_S))
         answers, _ = Predictor(model).predict(seen.crops, SIDE)
         labelled_tracks = _labelled_tracks(recorded)
         counts = ~np.isin(seen.reference.tracks, labelled_tracks)

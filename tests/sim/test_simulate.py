@@ -9,7 +9,7 @@ import pytest
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.trace import BASE_WINDOW
+from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.measuring.turns import tell
@@ -134,7 +134,7 @@ def test_what_a_retraining_reaches_is_what_the_trace_says():
                 here = windows[command.stream][command.window]
                 running[command.job] = (
                     command.window,
-                    here.best_training(command.config, model[command.stream]),
+                    here.best_training(command.config, Origin(model[command.stream])),
                 )
     assert progress > 10
 
@@ -156,8 +156,8 @@ def test_more_error_changes_estimates_and_no_truth():
         for event in events_of(played, ev.RetrainFinished):
             started = jobs[event.job]
             window = next(s for s in TRACE.streams if s.stream == event.stream).windows[started.window]
-            truth = window.best_training(started.config, started.window - 1).epochs[started.config.epochs - 1]
-            assert event.gpu_s == truth.gpu_s
+            training = window.best_training(started.config, Origin(started.window - 1))
+            assert event.gpu_s == training.epochs[started.config.epochs - 1].gpu_s
     assert sure.mean_accuracy > unsure.mean_accuracy
 
 

@@ -14,8 +14,9 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.profile import Family, FamilyCurve, family_of
 from ekya.core.speed import LINEAR
 from ekya.core.trace import (
-    BASE_WINDOW,
+    BASE,
     Epoch,
+    Origin,
     Predicted,
     Standing,
     Start,
@@ -47,7 +48,7 @@ def standing(window, accuracy, validation=None):
     return Standing(window, accuracy if validation is None else validation, accuracy)
 
 
-def training(window=1, started_from=BASE_WINDOW):
+def training(window=1, started_from=BASE):
     """Two epochs of 4 GPU-seconds, from 0.4 to 0.6 and 0.8; in later windows 0.1 less each."""
     return Training(
         FAMILY,
@@ -74,7 +75,7 @@ def stream_window(index, **changes):
         inference_gpu_s=0.5,
         inference=(InferenceOption(LAMBDA, 1.0, 400), InferenceOption(HALF, 0.7, 200)),
         inference_profiled=(),
-        starts=(Start(BASE_WINDOW, standing(index, 0.4, 0.35)),),
+        starts=(Start(BASE, standing(index, 0.4, 0.35)),),
         trainings=(training(),) if index == 1 else (),
         trials=(Trial(FAMILY, 2.0),) if index else (),
     )
@@ -272,12 +273,14 @@ def test_what_the_trace_does_not_know_fails_and_what_was_predicted_only_ends_as_
 def test_of_two_recorded_trainings_the_one_from_the_nearer_start_counts():
     from_base = training(2)
     from_first = replace(
-        from_base, started_from=1, epochs=tuple(replace(e, gpu_s=e.gpu_s / 2) for e in from_base.epochs)
+        from_base,
+        started_from=Origin(1),
+        epochs=tuple(replace(e, gpu_s=e.gpu_s / 2) for e in from_base.epochs),
     )
     window = stream_window(2, trainings=(from_base, from_first))
-    assert window.best_training(GAMMA, BASE_WINDOW) is from_base
-    assert window.best_training(GAMMA, 1) is from_first
-    assert window.best_training(replace(GAMMA, epochs=3), 1) is None
+    assert window.best_training(GAMMA, BASE) is from_base
+    assert window.best_training(GAMMA, Origin(1)) is from_first
+    assert window.best_training(replace(GAMMA, epochs=3), Origin(1)) is None
 
 
 EXACT = GeneratorParameters(training_noise=0.0, epochs=(1, 2, 4), data_fractions=(0.5, 1.0), window_s=50.0)
