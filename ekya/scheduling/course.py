@@ -34,6 +34,9 @@ Flags = NDArray[np.bool_]
 LEFTOVER_ROUNDS = 3
 """How many jobs may share the quanta that no whole segment fits into."""
 
+RUNNING_TO_ONE = 8
+"""Of so many retrainings that run, one may complete without a filling, where several may at all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
@@ -104,8 +107,8 @@ def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: in
         states: (C, V) as in ``Courses``.
         worths: (C, V); a retraining that is worth nothing does not run.
         weight: (V,) what a stream's accuracy counts in giving out quanta.
-        at_once: completions from one filling to the next. With more than 1, what completes in between
-            leaves its share idle until the next filling.
+        at_once: completions from one filling to the next, at most. With more than 1, what completes in
+            between leaves its share idle until the next filling.
     """
     played = _Played(board, states, worths, weight)
     stretches = []
@@ -147,9 +150,9 @@ class _Played:
         self.hull[:, :streams] = board.hull[:, 0]
 
     def advance(self, shares: Ints, at_once: int) -> Stretch:
-        """To the ``at_once``-th completion from now, or the window's end."""
+        """Through ``at_once`` completions at most, or to the window's end."""
         self._give(shares)
-        next_us = np.minimum(_nth(self._ends_us, at_once), self._board.left_us)[:, None]
+        next_us = np.minimum(_next_ends(self._ends_us, at_once), self._board.left_us)[:, None]
         lasts_us = next_us - self._now_us
         ends = self._ends_us <= next_us
         serving = np.einsum("cv,cv->c", self.pull[:, : ends.shape[1]], self.part)
@@ -190,9 +193,15 @@ class _Played:
         self.hull[course, v] = self._board.hull[v, self._states[course, v]]
 
 
-def _nth(values: Floats, n: int) -> Floats:
-    smallest: Floats = values.min(axis=1) if n == 1 else np.partition(values, n - 1)[:, n - 1]
-    return smallest
+def _next_ends(ends_us: Floats, at_once: int) -> Floats:
+    """(C,) when as many have completed as may from one filling to the next."""
+    if at_once == 1:
+        first: Floats = ends_us.min(axis=1)
+        return first
+    running = np.isfinite(ends_us).sum(axis=1)
+    count = np.clip(running // RUNNING_TO_ONE, 1, at_once)
+    last: Floats = np.sort(ends_us, axis=1)[np.arange(len(ends_us)), count - 1]
+    return last
 
 
 def fill(board: Board, hull: Ints, pull: Floats) -> Ints:

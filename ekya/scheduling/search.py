@@ -33,7 +33,7 @@ class Effort:
         rounds: rounds of small changes, at most.
         changes: small changes in one round, about.
         worst_rounds: max-min: how often what streams count is changed.
-        at_once: completions from one filling to the next (``course.play``).
+        at_once: completions from one filling to the next, at most (``course.play``).
     """
 
     kept: int
@@ -46,12 +46,11 @@ class Effort:
 
 def effort_for(streams: int) -> Effort:
     """Less for each course where courses are long."""
-    at_once = -(-streams // 50)
     if streams <= 16:
-        return Effort(kept=4, settlings=3, rounds=3, changes=16, worst_rounds=8, at_once=at_once)
+        return Effort(kept=4, settlings=3, rounds=3, changes=16, worst_rounds=8, at_once=1)
     if streams <= 160:
-        return Effort(kept=3, settlings=3, rounds=2, changes=4, worst_rounds=4, at_once=at_once)
-    return Effort(kept=2, settlings=2, rounds=0, changes=0, worst_rounds=2, at_once=at_once)
+        return Effort(kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
+    return Effort(kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
