@@ -14,7 +14,7 @@ from ekya.scheduling.pick import SAME
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.problems import problem
 
-few = settings(max_examples=60)
+few = settings(max_examples=25)
 
 
 @few
