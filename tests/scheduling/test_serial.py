@@ -160,6 +160,6 @@ def test_many_streams_fill_less_often_and_still_count_exactly():
     )
     view = view_of(*streams, gpus=20)
     found = best_course(board_of(view), view.objective, effort_for(60))
-    assert effort_for(60).at_once == 2
+    assert max(int(stretch.ends.sum()) for stretch in found.courses.stretches) > 1
     plan = make_scheduler("serial").plan(view)
     assert abs(plan.expected_accuracy - found.score) < 1e-9
