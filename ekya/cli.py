@@ -86,7 +86,7 @@ def run(
     classes: Classes = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who decides, such as thief, uniform or uniform:inference=300."),
+        typer.Option(metavar="NAME", help="Who decides, such as ekya, thief or uniform:inference=300."),
     ] = None,
     clock: Annotated[
         Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
@@ -131,7 +131,7 @@ def run(
 @app.command(
     epilog="Examples:\n\n"
     "ekya compare\n\n"
-    "ekya compare my-fleet.yaml --schedulers thief,uniform --seeds 0,1,2,3,4 --json result.json"
+    "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json"
 )
 def compare(
     fleet: FleetFile = None,
@@ -140,7 +140,7 @@ def compare(
     classes: Classes = None,
     schedulers: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
-    ] = "thief,uniform,no-retrain",
+    ] = "ekya,thief,uniform,no-retrain",
     seeds: Annotated[str, typer.Option(metavar="N,...", help="One run of each scheduler for each.")] = "0",
     gpus: Gpus = None,
     window: Window = None,
@@ -212,7 +212,7 @@ def profile(
 
 @app.command(
     epilog="Examples:\n\n"
-    "ekya simulate profiles.parquet --scheduler thief,uniform --gpus 1,2,4\n\n"
+    "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4\n\n"
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -\n\n"
     "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2\n\n"
     "ekya simulate public-profiles/ --streams cologne,bremen"
@@ -230,7 +230,7 @@ def simulate(
     ] = None,
     scheduler: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
-    ] = "thief,uniform,no-retrain",
+    ] = "ekya,thief,uniform,no-retrain",
     gpus: Annotated[str, typer.Option(metavar="N,...", help="GPUs that there are.")] = "2",
     streams: Annotated[
         str | None,

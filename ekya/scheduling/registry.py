@@ -28,7 +28,7 @@ SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = Map
 )
 """Every scheduler that can be named, and how it is made."""
 
-DEFAULT_SCHEDULER = "thief"
+DEFAULT_SCHEDULER = "ekya"
 """Who decides where nobody is named."""
 
 _OPTIONS = {
