@@ -186,7 +186,7 @@ def profile(
     every_start: Annotated[
         bool,
         typer.Option(
-            help="Train from every model that may serve by then, not from the youngest alone; takes longer."
+            help="From every model that may serve by then, not only from the youngest of each family; slow."
         ),
     ] = False,
     resume: Annotated[bool, typer.Option(help="Go on with a trace that was interrupted.")] = False,

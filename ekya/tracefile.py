@@ -58,6 +58,8 @@ _SCHEMA = pa.schema(
                 "share_needed_milli": pa.int32(),
                 "age_us": pa.int64(),
                 "curve": pa.list_(pa.float64()),
+                "accuracy_by_part": pa.list_(pa.float64()),
+                "objects_by_part": pa.list_(pa.int64()),
                 "class_histogram": pa.list_(pa.int64()),
             }.items()
         ),

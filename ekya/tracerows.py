@@ -25,6 +25,7 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
         "validation_crops": window.validation_crops,
         "gpu_s": window.labelling_gpu_s,
         "profiling_gpu_s": window.inference_gpu_s,
+        "objects_by_part": list(window.objects_by_part) or None,
     }
     for start in window.starts:
         yield {"kind": "start", **_origin(start.origin), **_standing(start.standing)}
@@ -85,6 +86,7 @@ def _standing(standing: Standing) -> dict[str, Any]:
         "in_window": standing.window,
         "validation_accuracy": standing.validation_accuracy,
         "accuracy": standing.accuracy,
+        "accuracy_by_part": list(standing.by_part) or None,
     }
 
 
@@ -126,6 +128,20 @@ class Row:
     def part_or_none(self, column: str) -> float | None:
         """A number from 0 to 1, or nothing."""
         return None if self.value(column) is None else self.part(column)
+
+    def parts(self, column: str) -> tuple[float, ...]:
+        """Numbers from 0 to 1, or nothing."""
+        found = () if self.value(column) is None else tuple(self.listed(column))
+        if not all(0.0 <= value <= 1.0 for value in found):
+            raise self.wrong(column, f"{list(found)} are not all between 0 and 1")
+        return found
+
+    def counts(self, column: str) -> tuple[int, ...]:
+        """Whole numbers from 0 on, or nothing."""
+        found = () if self.value(column) is None else tuple(self.listed(column))
+        if any(value < 0 for value in found):
+            raise self.wrong(column, f"{list(found)} are not all at least 0")
+        return found
 
     def amount(self, column: str) -> float:
         """A number from 0 on."""
@@ -170,6 +186,7 @@ class Row:
             window=self.whole("in_window"),
             validation_accuracy=self.part("validation_accuracy"),
             accuracy=self.part_or_none("accuracy"),
+            by_part=self.parts("accuracy_by_part"),
         )
 
     def wrong(self, column: str, what: str) -> UserError:
@@ -212,6 +229,7 @@ def window_of(rows: list[Row]) -> StreamWindow:
         starts=tuple(Start(row.origin(), row.standing()) for row in of_kind["start"]),
         trainings=_trainings(of_kind["epoch"]),
         trials=_trials(of_kind["trial"], of_kind["predicted"]),
+        objects_by_part=facts.counts("objects_by_part"),
     )
 
 

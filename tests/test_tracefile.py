@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -35,10 +35,13 @@ parts = st.integers(0, 8).map(lambda eighths: eighths / 8)
 amounts = st.integers(0, 64).map(lambda eighths: eighths / 8)
 
 
+measured = st.sampled_from([(None, ()), (0.25, ()), (0.625, (0.25, 1.0))])
+
+
 @st.composite
 def standings(draw, first):
     count = draw(st.integers(1, 2))
-    return tuple(Standing(first + later, draw(parts), draw(st.none() | parts)) for later in range(count))
+    return tuple(Standing(first + later, draw(parts), *draw(measured)) for later in range(count))
 
 
 @st.composite
@@ -86,6 +89,7 @@ def stream_windows(draw, index):
         starts=(Start(BASE, draw(standings(index))[0]),),
         trainings=trainings,
         trials=trials,
+        objects_by_part=draw(st.sampled_from([(), (0, 7), (3, 2, 1)])),
     )
 
 
@@ -108,6 +112,7 @@ def traces(draw):
     )
 
 
+@settings(max_examples=30)
 @given(traces())
 def test_what_is_written_comes_back(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("trace") / "profiles.parquet"
@@ -155,6 +160,8 @@ def row_of(path, kind):
         ("window", "kind", "start", "needs one row of kind 'window'"),
         ("trial", "batch_size", 0, "below 1"),
         ("window", "stream", "stranger", "not a stream of this trace"),
+        ("start", "accuracy_by_part", [0.5, 1.5], "not all between 0 and 1"),
+        ("window", "objects_by_part", [3, -1], "not all at least 0"),
     ],
 )
 def test_an_impossible_value_is_named_with_its_row_and_column(written, kind, column, value, says):

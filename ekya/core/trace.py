@@ -7,14 +7,15 @@ made in w, which is what the loop is told, and on all objects that arrive in w, 
 **What a window starts from** depends on earlier plans, and to train every γ from every model that could serve
 would take as many trainings as there are plans. A trace therefore holds
 
-- for each window u < w the accuracy in w of one model last trained in u, and of the base model (`Start`);
-- each training once, from the model last trained in w − 1 unless it says otherwise (`Training.started_from`);
-- the accuracy in later windows of the epochs after which some γ ends (`Epoch.standings`).
+- the accuracy in w of models that were trained in windows before, and of the base model (`Start`);
+- each training from few of them (`Training.started_from`);
+- the accuracy in later windows of the epochs after which some γ ends (`Epoch.standings`);
+- each of these accuracies by parts of the window too, for what is seen changes within it, and a retraining
+  serves from its middle on (`Standing.by_part`).
 
-The approximation: a training that starts from an older model than the recorded one is taken to end where the
-recorded one ends. A window may hold several trainings of one family and part of the data that differ in what
-they started from; the one whose start is nearest in windows is taken then. λ are taken to lose the same part
-of every model's accuracy. ``best_training`` and ``standing_of`` are these rules.
+The approximation: a training that starts from another model is taken to end where the one from the nearest
+recorded model ends, nearest by ``Origin.distance``. λ are taken to lose the same part of every model's
+accuracy. ``start_of``, ``best_training`` and ``standing_in`` are these rules.
 
 A trace may be sparse, as that of a single run is: it then knows only what was tried.
 """
@@ -40,16 +41,23 @@ class Standing:
         validation_accuracy: in [0, 1], on the validation part of the labels made in it.
         accuracy: in [0, 1], on all objects that arrive in it, every frame analysed; None where nobody
             measured it, and the validation part has to stand for it.
+        by_part: that accuracy in equal parts of the window, one after the other; empty where nobody
+            measured it so, and it is the same throughout.
     """
 
     window: int
     validation_accuracy: float
     accuracy: float | None
+    by_part: tuple[float, ...] = ()
 
     @property
     def served_accuracy(self) -> float:
         """What counts while the model serves."""
         return self.validation_accuracy if self.accuracy is None else self.accuracy
+
+    def served_in(self, part: int, parts: int) -> float:
+        """What counts while the model serves in one of so many equal parts of the window."""
+        return self.by_part[part * len(self.by_part) // parts] if self.by_part else self.served_accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,8 @@ class StreamWindow:
         starts: at least one, each with another origin.
         trainings: recorded ones; none in window 0.
         trials: recorded ones.
+        objects_by_part: how many objects count in equal parts of the window, one after the other; empty:
+            as many in each.
     """
 
     window: int
@@ -198,6 +208,15 @@ class StreamWindow:
     starts: tuple[Start, ...]
     trainings: tuple[Training, ...]
     trials: tuple[Trial, ...]
+    objects_by_part: tuple[int, ...] = ()
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of equal parts of the window in its accuracy; they add up to 1."""
+        total = sum(self.objects_by_part)
+        if total == 0:
+            return (1.0,)
+        return tuple(count / total for count in self.objects_by_part)
 
     def start_of(self, origin: Origin) -> Standing:
         """How the model of that origin does here; the nearest recorded one, of two the older."""

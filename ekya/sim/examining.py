@@ -9,14 +9,18 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.trace import Standing
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import class_mix_weights
 from ekya.learning.shared import SharedTrunk
+from ekya.measuring.accuracy import ScoreSeries
 from ekya.profiling.inference import oldest_result_us
 from ekya.sim.seen import SeenFrames
 from ekya.workers.labels import StreamLabels
+
+PARTS = 8
+"""Equal parts of a window in which accuracy is told apart: a retraining serves from its middle on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +34,7 @@ class Exam:
         labels: made of the window before; None in window 0.
         validation: the crops of the labels' validation part; None without one.
         classes: the fleet's.
+        window_us: length of the window.
     """
 
     all_frames: SeenFrames
@@ -38,6 +43,7 @@ class Exam:
     labels: StreamLabels | None
     validation: SharedTrunk | None
     classes: tuple[str, ...]
+    window_us: int
 
     @property
     def window(self) -> int:
@@ -55,12 +61,38 @@ class Exam:
         Without a validation part, and without an object that counts, one stands for the other.
         """
         answers = in_fleet(self.trunk.predict(model), model, self.classes)
-        accuracy = self.frames.score(answers, len(self.classes))[0].accuracy
+        score, series = self.frames.score(answers, len(self.classes))
+        accuracy = score.accuracy
         if validation_accuracy is None:
             validation_accuracy = self._validate(model)
         if validation_accuracy is None:
             validation_accuracy = 0.0 if accuracy is None else accuracy
-        return Standing(self.window, validation_accuracy, accuracy)
+        return Standing(self.window, validation_accuracy, accuracy, self._by_part(series, accuracy))
+
+    @property
+    def objects_by_part(self) -> tuple[int, ...]:
+        """How many objects count in each of ``PARTS`` equal parts of the window."""
+        nothing = np.zeros(len(self.all_frames.boxes), np.int64)
+        _, series = self.all_frames.score(nothing, len(self.classes))
+        counted = np.bincount(self._parts(series), series.counted, minlength=PARTS)
+        return tuple(int(count) for count in counted)
+
+    def _by_part(self, series: ScoreSeries, accuracy: float | None) -> tuple[float, ...]:
+        """Accuracy in each part; in one without an object that of the window."""
+        if accuracy is None:
+            return ()
+        parts = self._parts(series)
+        counted = np.bincount(parts, series.counted, minlength=PARTS)
+        correct = np.bincount(parts, series.correct, minlength=PARTS)
+        return tuple(
+            right / count if count else accuracy
+            for right, count in zip(correct.tolist(), counted.tolist(), strict=True)
+        )
+
+    def _parts(self, series: ScoreSeries) -> NDArray[np.int64]:
+        """The part that the middle of each second lies in."""
+        middle_us = (series.start_us + US_PER_S // 2) % self.window_us
+        return middle_us * PARTS // self.window_us
 
     def _validate(self, model: EdgeModel) -> float | None:
         if self.validation is None or self.labels is None:

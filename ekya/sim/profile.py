@@ -36,7 +36,7 @@ class Extent:
     Attributes:
         streams: which; empty for all.
         families: how many families of γ, the cheapest first; None for all.
-        every_start: train from every model that may serve, instead of the youngest alone.
+        every_start: train from every model that may serve, not only from the youngest of each family.
     """
 
     streams: tuple[StreamId, ...] = ()
@@ -90,6 +90,7 @@ def record_fleet(
         base=base_model(fleet, seed),
         golden=golden,
         card=card,
+        window_us=trace.window_us,
         every_start=extent.every_start,
         told=progress.trained,
     )

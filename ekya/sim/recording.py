@@ -51,7 +51,6 @@ from ekya.workers.retraining import retraining_of
 SCORED_PER_S = 2.0
 """Epochs are scored on the objects of so many frames a second: neighbouring frames show the same objects."""
 
-
 _JUDGES = 2
 """Models that show what λ leaves of their accuracy: the youngest."""
 
@@ -94,6 +93,7 @@ class Common:
         base: the model that every stream begins with.
         golden: labels samples.
         card: what everything costs.
+        window_us: length of a window.
         every_start: train from every model that may serve, not only from the youngest of each family.
         told: called after each training, with a word on it.
     """
@@ -103,6 +103,7 @@ class Common:
     base: EdgeModel
     golden: Labels
     card: CostCard
+    window_us: int
     every_start: bool
     told: Callable[[str], None]
 
@@ -202,6 +203,7 @@ class StreamRecorder:
             starts=tuple(Start(of.origin, exam.standing(of.model)) for of in self._candidates),
             trainings=(),
             trials=(),
+            objects_by_part=exam.objects_by_part,
         )
         if labelled is not None:
             known = self._prepared(known, labelled, serving)
@@ -364,6 +366,7 @@ class StreamRecorder:
             labels=labelled.labels if labelled else None,
             validation=validation,
             classes=self.settings.classes,
+            window_us=self.common.window_us,
         )
 
     def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:

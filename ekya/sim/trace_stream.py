@@ -154,8 +154,8 @@ class TraceStream:
         self._inference: InferenceConfig | None = None
         self._share_milli = 0
         self._since_us = 0
-        self._areas = [0.0] * len(trace.windows)
-        self._value: dict[int, float] = {}
+        self._accuracy = [0.0] * len(trace.windows)
+        self._kept: dict[int, float] = {}
 
     @property
     def origin(self) -> Origin:
@@ -170,34 +170,37 @@ class TraceStream:
         """Another λ or share from ``now_us`` on."""
         self.advance(now_us)
         self._inference, self._share_milli = config, share_milli
-        self._value = {}
+        self._kept = {}
 
     def serve(self, model: TraceModel, now_us: int) -> None:
         """Other weights from ``now_us`` on."""
         self.advance(now_us)
         self._model, self.version = model, ModelVersion(self.version + 1)
-        self._value = {}
 
     def advance(self, now_us: int) -> None:
         """Adds up the accuracy until ``now_us``; what lies beyond the last window counts nowhere."""
         while self._since_us < now_us:
-            window = self._since_us // self._window_us
-            if window >= len(self._areas):
+            window, into_us = divmod(self._since_us, self._window_us)
+            if window >= len(self._accuracy):
                 return
-            until_us = min(now_us, (window + 1) * self._window_us)
-            self._areas[window] += self._instantaneous(window) * (until_us - self._since_us)
+            weights = self.trace.windows[window].weights
+            part = into_us * len(weights) // self._window_us
+            # The first whole microsecond of the next part, at the latest that of the next window.
+            part_end_us = -(-(part + 1) * self._window_us // len(weights))
+            until_us = min(now_us, window * self._window_us + part_end_us)
+            in_parts = (until_us - self._since_us) * len(weights) / self._window_us
+            self._accuracy[window] += self._instantaneous(window, part) * weights[part] * in_parts
             self._since_us = until_us
 
     def mean_accuracy(self, window: int) -> float:
-        """Mean over a window that is over of the instantaneous inference accuracy."""
-        return self._areas[window] / self._window_us
+        """Mean over the objects of a window that is over of the instantaneous inference accuracy."""
+        return self._accuracy[window]
 
-    def _instantaneous(self, window: int) -> float:
+    def _instantaneous(self, window: int, part: int) -> float:
         if self._inference is None:
             return 0.0
-        if window not in self._value:
-            options = self.trace.windows[window].inference
-            option = next(option for option in options if option.config == self._inference)
-            part = kept_part(option, self._share_milli, self._speed)
-            self._value[window] = self.standing(window).served_accuracy * part
-        return self._value[window]
+        here = self.trace.windows[window]
+        if window not in self._kept:
+            option = next(option for option in here.inference if option.config == self._inference)
+            self._kept[window] = kept_part(option, self._share_milli, self._speed)
+        return self.standing(window).served_in(part, len(here.weights)) * self._kept[window]

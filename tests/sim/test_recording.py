@@ -46,7 +46,9 @@ class Recorded:
             watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None)
         )
         self.told = []
-        self.common = Common(GAMMAS, LAMBDAS, self.base, Golden(), CARD, every_start, self.told.append)
+        self.common = Common(
+            GAMMAS, LAMBDAS, self.base, Golden(), CARD, WINDOW_US, every_start, self.told.append
+        )
         self.trace = StreamRecorder(CAM, SETTINGS, self.windows, 0, self.common).record()
 
 
@@ -181,6 +183,18 @@ def test_lambda_as_it_is_leaves_out_what_has_changed_meanwhile(recorded):
     needs = [options[InferenceConfig(every, SIDE)].share_needed_milli for every in (1, 3)]
     assert needs[0] == pytest.approx(3 * needs[1], abs=3)
     assert {option.config for option in window.inference_profiled} == set(LAMBDAS)
+
+
+def test_accuracy_is_told_apart_by_parts_of_the_window(recorded):
+    for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
+        counts = ~np.isin(seen.frames.reference.tracks, _labelled_tracks(recorded))
+        assert sum(window.objects_by_part) == np.count_nonzero(counts) > 0
+        for start in window.starts:
+            parts = start.standing.by_part
+            assert len(parts) == len(window.objects_by_part)
+            assert np.dot(parts, window.weights) == pytest.approx(start.standing.accuracy, abs=0.05)
+    standings = [start.standing.by_part for window in recorded.trace.windows for start in window.starts]
+    assert any(len(set(parts)) > 1 for parts in standings)
 
 
 def test_class_histograms_count_what_is_there(recorded):

@@ -176,6 +176,31 @@ def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():
     assert executor.mean_accuracy(CAM, 0) == 0.0
 
 
+def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_and_how_many_objects_come():
+    first, *later = training().epochs
+    falling = replace(standing(1, 0.6), by_part=(0.8, 0.6, 0.4, 0.2))
+    trained = replace(training(), epochs=(replace(first, standings=(falling, *first.standings[1:])), *later))
+    window = stream_window(
+        1,
+        starts=(Start(BASE, replace(standing(1, 0.4), by_part=(0.7, 0.1))),),
+        trainings=(trained,),
+        objects_by_part=(10, 20, 0, 10),
+    )
+    executor = executor_of(trace_of(stream_window(0), window, stream_window(2)))
+    executor.wait(20 * S)
+    executor.execute([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
+    executor.wait(24 * S)
+    executor.wait(26 * S)
+    executor.execute([cmd.ServeModel(CAM, JobId(1), 1)])
+    executor.wait(26 * S)
+    executor.wait(60 * S)
+    executor.wait(60 * S)
+    # Of the 20 objects between the 25th and the 30th second a fifth comes before the swap.
+    expected = (10 * 0.7 + 4 * 0.7 + 16 * 0.6 + 10 * 0.2) / 40
+    assert executor.mean_accuracy(CAM, 1) == pytest.approx(expected)
+    assert executor.mean_accuracy(CAM, 2) == pytest.approx(0.5)
+
+
 @given(st.integers(0, 2000), st.integers(0, 1200), st.integers(0, 10))
 def test_what_inference_leaves_is_what_the_objective_says_where_speed_is_linear(needed, share, tenths):
     option = InferenceOption(LAMBDA, tenths / 10, needed)
