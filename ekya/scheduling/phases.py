@@ -47,20 +47,26 @@ class StreamDraft:
 
 
 def plan_of_course(view: WindowView, board: Board, course: Courses) -> Plan:
-    """The plan that takes a course (the only one in ``course``): one phase a completion."""
+    """The plan that takes a course (the only one in ``course``): one phase a completion.
+
+    What would not be done before the window ends is not begun; what runs already goes on.
+    """
+    begun = np.isfinite(course.done_us[0]) | board.locked
     streams = [
-        StreamDraft(stream, known[state], int(done_us) if np.isfinite(done_us) else None)
-        for stream, known, state, done_us in zip(
-            board.streams, board.options, course.states[0], course.done_us[0], strict=True
+        StreamDraft(stream, known[state] if begins else None, int(done_us) if np.isfinite(done_us) else None)
+        for stream, known, state, begins, done_us in zip(
+            board.streams, board.options, course.states[0], begun, course.done_us[0], strict=True
         )
     ]
-    return plan_of_draft(view, streams, list(_phases_of_course(view, course)))
+    return plan_of_draft(view, streams, list(_phases_of_course(view, course, begun)))
 
 
-def _phases_of_course(view: WindowView, course: Courses) -> Iterator[DraftPhase]:
+def _phases_of_course(view: WindowView, course: Courses, begun: NDArray[np.bool_]) -> Iterator[DraftPhase]:
     start_us = 0
     for stretch in course.stretches:
-        phase = DraftPhase(start_us, stretch.shares[0] * view.quantum_milli)
+        shares = stretch.shares[0] * view.quantum_milli
+        shares[len(begun) :][~begun] = 0
+        phase = DraftPhase(start_us, shares)
         completions = np.unique(course.done_us[0][stretch.ends[0]])
         yield from [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
