@@ -56,7 +56,10 @@ def kill_in_the_run(name, folder):
 
 
 def has_opened(folder, windows):
-    return folder.journal.is_file() and folder.journal.read_text().count('"WindowOpened"') >= windows
+    """Opened and decided on: a turn that is cut in its middle is no turn to go on from."""
+    if not folder.journal.is_file() or '"WindowOpened"' not in folder.journal.read_text():
+        return False
+    return len(events_of(folder, ev.WindowOpened)) >= windows
 
 
 def test_a_run_survives_a_dead_worker_and_its_journal_replays(fleet_file, tmp_path):
