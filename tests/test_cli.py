@@ -114,6 +114,8 @@ def error_line(capfd):
         (["run", "--json", "none/out.json"], "--json none/out.json: there is no folder none"),
         (["run", "--json", "."], "--json .: this is a folder; name a file in it"),
         (["calibrate"], "Missing option '--out'"),
+        (["compare", "--schedulers", "thief,oracle"], "oracle has to know what a retraining will give"),
+        (["compare", "--schedulers", "cloud"], "use ekya simulate TRACE --scheduler cloud"),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
@@ -122,6 +124,13 @@ def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     assert says in error_line(capfd)
+
+
+@pytest.mark.parametrize("name", ["oracle", "cloud", "reuse"])
+def test_a_run_has_no_scheduler_that_needs_a_trace(name, world, fleet, capfd):
+    assert cli.main(["run", str(fleet), "--scheduler", name]) == 2
+    assert error_line(capfd).endswith(f"use ekya simulate TRACE --scheduler {name}\n")
+    assert not world.asked
 
 
 def test_errors_of_the_system_that_have_a_remedy_are_one_line_too(capfd, monkeypatch, tmp_path, world, fleet):

@@ -1,6 +1,7 @@
 """`ekya simulate`: one table, one JSON, the same bytes for the same seeds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,21 @@ def test_every_scheduler_gpu_and_seed_is_played(capfd, trace):
     assert list(first["streams"]) == ["cam-1", "cam-2", "cam-3"]
     assert [window["index"] for window in first["streams"]["cam-1"]["windows"]] == [0, 1, 2]
     assert told["trace"]["streams"] == ["cam-1", "cam-2", "cam-3"]
+
+
+def test_models_of_a_similar_mix_need_classes_to_be_counted(capfd, trace, tmp_path):
+    played = as_json(capfd, trace, "--scheduler", "reuse,oracle,cloud:up=20:down=50")
+    assert len(played["runs"]) == 3
+    known = read_trace(trace)
+    blind = tmp_path / "blind.parquet"
+    streams = tuple(
+        replace(stream, windows=tuple(replace(window, class_histogram=()) for window in stream.windows))
+        for stream in known.streams
+    )
+    write_trace(blind, replace(known, streams=streams))
+    code, out, err = said(capfd, blind, "--scheduler", "reuse")
+    assert (code, out) == (2, "")
+    assert "--scheduler reuse: the trace does not say" in err
 
 
 def test_the_same_seeds_give_the_same_bytes(capfd, trace):

@@ -96,6 +96,7 @@ def run(
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
     options = replace(options, scheduler=fleet.scheduler)
+    require_known(fleet.scheduler)
     if clock == "wall":
         require_capacity(fleet, options.shares)
     with noticing_ctrl_c() as came:
@@ -108,6 +109,25 @@ def run(
         )
     if came():
         raise KeyboardInterrupt
+
+
+def require_known(scheduler: str) -> None:
+    """Refuses a scheduler that needs what a run does not have: the future, or weights that nobody trains.
+
+    Raises:
+        UserError: it is one, or there is no such scheduler.
+    """
+    chosen = make_scheduler(scheduler)
+    if chosen.needs.true_profile:
+        raise UserError(
+            f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "
+            f"use ekya simulate TRACE --scheduler {chosen.name}"
+        )
+    if chosen.needs.elsewhere or chosen.needs.kept_models:
+        raise UserError(
+            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, which only a "
+            f"trace has; use ekya simulate TRACE --scheduler {chosen.name}"
+        )
 
 
 @contextmanager

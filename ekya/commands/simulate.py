@@ -134,9 +134,14 @@ def simulate_trace(
             raise UserError(f"{option}: the same one stands there twice; keep one of them")
     if conditions.window_us == 0:
         raise UserError("--window 0: a window has some length; give seconds above 0")
-    for name in schedulers:
-        make_scheduler(name)
+    chosen = [make_scheduler(name) for name in schedulers]
     trace = arguments.read()
+    for scheduler in chosen:
+        if scheduler.needs.kept_models and not _counts_classes(trace):
+            raise UserError(
+                f"--scheduler {scheduler.name}: the trace does not say how many objects of each class "
+                "there were; choose another scheduler, or a trace of ekya profile"
+            )
     for count in gpus:
         _require_room(trace, count, conditions)
     settings = [
@@ -166,6 +171,10 @@ def simulate_trace(
     output.console.print(_in_words(trace, runs), highlight=False, soft_wrap=True)
     if stopped:
         raise KeyboardInterrupt
+
+
+def _counts_classes(trace: Trace) -> bool:
+    return any(window.class_histogram for stream in trace.streams for window in stream.windows)
 
 
 def _require_room(trace: Trace, gpus: float, conditions: Conditions) -> None:

@@ -12,8 +12,11 @@ def worth_serving(
 
     A checkpoint brings (its accuracy - what serves now) until the retraining's own end, or the
     window's. Taking it stands the retraining still for ``checkpoint_delay_us``, which costs at most the
-    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds.
+    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds. Weights that
+    are trained elsewhere arrive as a whole.
     """
+    if job.elsewhere is not None:
+        return False
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False
     gain = job.best_accuracy - (stream.accuracy or 0.0)

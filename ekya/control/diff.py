@@ -7,7 +7,7 @@ from ekya.core import commands as cmd
 from ekya.core.ids import JobId
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, Status, StreamState
-from ekya.core.view import RetrainOption, WindowView
+from ekya.core.view import RetrainOption, StreamView, WindowView
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def diff(
     """
     ranked = [_Ranked(_PREPARE, preparation) for preparation in preparations]
     next_job = state.next_job
-    options = {stream.stream: stream.retrain_options for stream in view.streams}
+    views = {stream.stream: stream for stream in view.streams}
     for assignment in assignments:
         stream = state.stream(assignment.stream)
         if stream.status is not Status.SERVING:
@@ -41,8 +41,8 @@ def diff(
         ranked.extend(_inference(assignment, stream))
         if stream.job is not None:
             ranked.extend(_resize(assignment, stream))
-        elif assignment.retrain is not None and assignment.retrain_share_milli > 0:
-            option = _option(options[assignment.stream], assignment)
+        elif assignment.retrain is not None and (assignment.retrain_share_milli > 0 or assignment.elsewhere):
+            option = _option(views[assignment.stream], assignment)
             ranked.append(_Ranked(_START, _start(assignment, option, next_job, state.window)))
             next_job = JobId(next_job + 1)
     ranked.sort(key=lambda item: item.rank)
@@ -66,10 +66,16 @@ def _resize(assignment: Assignment, stream: StreamState) -> list[_Ranked]:
     return [_Ranked(rank, cmd.ResizeRetraining(assignment.stream, job.job, share))]
 
 
-def _option(options: tuple[RetrainOption, ...], assignment: Assignment) -> RetrainOption:
-    for option in options:
-        if option.config == assignment.retrain:
-            return option
+def _option(stream: StreamView, assignment: Assignment) -> RetrainOption:
+    elsewhere = assignment.elsewhere
+    if elsewhere is not None and elsewhere.trained_in is not None:
+        for model in stream.cached:
+            if (model.config, model.trained_in) == (assignment.retrain, elsewhere.trained_in):
+                return RetrainOption(model.config, stream.accuracy, 0.0)
+    else:
+        for option in stream.retrain_options:
+            if option.config == assignment.retrain:
+                return option
     raise ValueError(f"the plan gives {assignment.stream} a retraining that it was not offered")
 
 
@@ -82,4 +88,5 @@ def _start(assignment: Assignment, option: RetrainOption, job: JobId, window: in
         share_milli=assignment.retrain_share_milli,
         expected_accuracy=option.accuracy_after,
         expected_gpu_s=option.gpu_s,
+        elsewhere=assignment.elsewhere,
     )

@@ -28,6 +28,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
                 promised_accuracy=command.expected_accuracy,
                 expected_accuracy=command.expected_accuracy,
                 expected_gpu_s=command.expected_gpu_s,
+                elsewhere=command.elsewhere,
             )
             return replace(
                 state.with_stream(replace(stream, job=job)),

@@ -11,7 +11,9 @@ from ekya.control.protocols import Batch, Planner
 from ekya.control.views import Histories, held_milli, history_of, retrain_options, window_view
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.ids import StreamId
 from ekya.core.plan import Phase, Plan
+from ekya.core.profile import Family, family_of
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.pack import pack
@@ -69,9 +71,8 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
         for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command))
-        if isinstance(event, ev.RetrainProgress):
-            state, changed = _estimate_again(state, event)
-            matters = changed
+        if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
+            state, matters = _estimate_again(state, event)
         plan_again = plan_again or matters
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
@@ -235,8 +236,12 @@ def _answers(
 def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Command]:
     """The best weights of a job that is over, unless they serve already or are worse than what serves.
 
-    Weights that get nothing right are no better than what serves, even where that gets nothing right.
+    Weights that get nothing right are no better than what serves, even where that gets nothing right. What
+    comes from elsewhere serves in any case: nobody here has measured what serves on the same labels.
     """
+    if job.elsewhere is not None and job.accuracies:
+        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
+        return
     if job.best_epoch > job.served_epoch and job.best_accuracy >= max(stream.accuracy or 0.0, NOTHING_RIGHT):
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
 
@@ -247,7 +252,7 @@ INFERENCE_PROFILE_EVERY = 4
 
 def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
     serving = [stream for stream in state.fleet.streams if stream.status is Status.SERVING]
-    due_again = (state.fleet.window - 1) % INFERENCE_PROFILE_EVERY == 0
+    due_again = needs.true_profile or (state.fleet.window - 1) % INFERENCE_PROFILE_EVERY == 0
     profiles_inference = needs.inference_profile and due_again
     return cmd.BeginPreparation(
         window=state.fleet.window,
@@ -256,19 +261,19 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
             cmd.PrepareStream(
                 stream=stream.stream,
                 inference=options.inference_configs if profiles_inference else (),
-                families=(
-                    select(
-                        options.retrain_configs,
-                        history_of(state.histories, stream.stream),
-                        state.fleet.window,
-                    )
-                    if needs.micro_profile
-                    else ()
-                ),
+                families=_families(state, stream.stream, options, needs),
             )
             for stream in serving
         ),
     )
+
+
+def _families(state: LoopState, stream: StreamId, options: LoopOptions, needs: Needs) -> tuple[Family, ...]:
+    if not needs.micro_profile:
+        return ()
+    if needs.true_profile:
+        return tuple(sorted({family_of(config) for config in options.retrain_configs}))
+    return select(options.retrain_configs, history_of(state.histories, stream), state.fleet.window)
 
 
 def _estimate_again(state: LoopState, event: ev.RetrainProgress) -> tuple[LoopState, bool]:

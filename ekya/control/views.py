@@ -48,7 +48,7 @@ def window_view(
         streams=tuple(
             _stream_view(
                 stream,
-                state.preparing,
+                state,
                 options,
                 needs,
                 history_of(histories, stream.stream),
@@ -76,7 +76,7 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
 
 def _stream_view(
     stream: StreamState,
-    preparing: bool,
+    state: FleetState,
     options: LoopOptions,
     needs: Needs,
     history: ProfileHistory,
@@ -86,12 +86,34 @@ def _stream_view(
     return StreamView(
         stream=stream.stream,
         accuracy=accuracy,
-        retrain_options=retrain_options(stream, preparing, accuracy, options, needs, history),
+        retrain_options=_offered(stream, state, accuracy, options, needs, history),
         inference_options=stream.inference_options,
         running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
+        histogram=stream.histogram,
+        cached=stream.cached if not state.preparing and _idle(stream) else (),
     )
+
+
+def _offered(
+    stream: StreamState,
+    state: FleetState,
+    accuracy: float,
+    options: LoopOptions,
+    needs: Needs,
+    history: ProfileHistory,
+) -> tuple[RetrainOption, ...]:
+    if not needs.elsewhere:
+        return retrain_options(stream, state.preparing, accuracy, options, needs, history)
+    # Off the GPUs here a retraining needs no labels and costs nothing, but window 0 has nothing to train on.
+    if state.window < 1 or not _idle(stream):
+        return ()
+    return tuple(RetrainOption(config, accuracy, 0.0) for config in options.retrain_configs)
+
+
+def _idle(stream: StreamState) -> bool:
+    return stream.job is None and stream.finished is None
 
 
 def _running(stream: StreamState) -> RunningRetraining | None:
@@ -99,7 +121,7 @@ def _running(stream: StreamState) -> RunningRetraining | None:
     if job is None:
         return None
     left = RetrainOption(job.config, job.outlook, gpu_s_left(job))
-    return RunningRetraining(job.job, left, job.share_milli)
+    return RunningRetraining(job.job, left, job.share_milli, job.elsewhere)
 
 
 def retrain_options(
@@ -111,7 +133,7 @@ def retrain_options(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     """Γ for a stream: nothing while labels are being made, while it retrains, or after it has."""
-    if preparing or stream.job is not None or stream.finished is not None or stream.training_crops == 0:
+    if preparing or not _idle(stream) or stream.training_crops == 0:
         return ()
     if needs.micro_profile:
         fitted = estimated_options(

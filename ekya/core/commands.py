@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.events import Role
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family
@@ -51,7 +52,9 @@ class SetInference:
 class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
-    ``expected_accuracy`` and ``expected_gpu_s`` are what the plan counts on, for the record.
+    ``expected_accuracy`` and ``expected_gpu_s`` are what the plan counts on, for the record. With
+    ``elsewhere`` nothing is trained here: the weights arrive when that says, and how good they are and the
+    end of the retraining are told then. Only a trace can do that.
     """
 
     stream: StreamId
@@ -61,6 +64,7 @@ class StartRetraining:
     share_milli: int
     expected_accuracy: float
     expected_gpu_s: float
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, slots=True)

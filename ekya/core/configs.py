@@ -29,6 +29,12 @@ class RetrainConfig:
         blocks = f"{self.trainable_blocks} block{'' if self.trainable_blocks == 1 else 's'}"
         return f"{self.epochs} ep, {blocks}, {head}, batch {self.batch_size}, {self.data_fraction:.0%} data"
 
+    @property
+    def thoroughness(self) -> tuple[float, ...]:
+        """Sorts γ where nothing limits them: by what is trained, on how much, and how often."""
+        seen = self.data_fraction * self.epochs
+        return (self.trainable_blocks, seen, self.head_width, self.epochs, -self.batch_size)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class InferenceConfig:

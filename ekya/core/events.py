@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ekya.core.elsewhere import CachedModel
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.core.view import InferenceOption, RetrainOption
@@ -51,6 +52,7 @@ class LabelsReady:
         serving_accuracy: accuracy of the serving model on the validation part.
         new_classes: the sample holds a class that the serving model does not know.
         gpu_s: what labelling cost.
+        class_histogram: how many labels are of each class; empty where the world does not count them.
     """
 
     t_us: int
@@ -61,6 +63,16 @@ class LabelsReady:
     serving_accuracy: float
     new_classes: bool
     gpu_s: float
+    class_histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCached:
+    """A model of a stream is kept from now on and can serve again (paper §6.5)."""
+
+    t_us: int
+    stream: StreamId
+    model: CachedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +235,7 @@ Event = (
     | RetrainFinished
     | RetrainFailed
     | ModelSwapped
+    | ModelCached
     | ShareMeasured
     | WorkerDied
     | WorkerBack
@@ -241,6 +254,7 @@ _ORDER: tuple[type[Event], ...] = (
     RetrainFinished,
     RetrainFailed,
     ModelSwapped,
+    ModelCached,
     WorkerDied,
     StreamLost,
     StreamEnded,

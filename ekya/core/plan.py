@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 
 
@@ -21,6 +22,7 @@ class Assignment:
         too_old: results get older than the stream's limit allows at this share.
         retrain_gpu, inference_gpu: index of the GPU that the job stands on, from 0 on; None where it holds
             no share, and where the GPUs are one pool.
+        elsewhere: how the weights of ``retrain`` come without a share; None where they are trained here.
     """
 
     stream: StreamId
@@ -33,6 +35,7 @@ class Assignment:
     too_old: bool = False
     retrain_gpu: int | None = None
     inference_gpu: int | None = None
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import CachedModel, Elsewhere
 from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.core.view import InferenceOption, RetrainOption
@@ -39,6 +40,7 @@ class RetrainJob:
         gpu_s: GPU-seconds used so far.
         first_epoch_gpu_s: GPU-seconds used by the end of the first epoch; what prepares it is in there.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
+        elsewhere: how its weights come, where they are not trained here.
     """
 
     job: JobId
@@ -52,6 +54,7 @@ class RetrainJob:
     gpu_s: float = 0.0
     first_epoch_gpu_s: float = 0.0
     served_epoch: int = 0
+    elsewhere: Elsewhere | None = None
 
     @property
     def best_epoch(self) -> int:
@@ -89,6 +92,8 @@ class StreamState:
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
         needs_new_head: the labels hold a class that the serving model does not know.
+        histogram: of the window's labels, how many are of each class; empty where that is not known.
+        cached: models of it that were kept.
         curves: what the micro-profiler measured in this window.
         profiled: γ that were estimated in this window in any other way.
         inference, inference_share_milli: what inference was last told.
@@ -109,6 +114,8 @@ class StreamState:
     training_crops: int = 0
     validation_crops: int = 0
     needs_new_head: bool = False
+    histogram: tuple[int, ...] = ()
+    cached: tuple[CachedModel, ...] = ()
     curves: tuple[FamilyCurve, ...] = ()
     profiled: tuple[RetrainOption, ...] = ()
     inference: InferenceConfig | None = None
@@ -182,6 +189,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                     training_crops=0,
                     validation_crops=0,
                     needs_new_head=False,
+                    histogram=(),
                     job=None,
                     finished=None,
                 )
@@ -214,6 +222,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 training_crops=event.training_crops,
                 validation_crops=event.validation_crops,
                 needs_new_head=event.new_classes,
+                histogram=event.class_histogram,
             )
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
@@ -221,6 +230,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, curves=(*stream.curves, event.curve))
         case ev.RetrainProfiled() if event.window == state.window:
             return replace(stream, profiled=(*stream.profiled, *event.options))
+        case ev.ModelCached():
+            return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
         case ev.ShareMeasured(role=ev.Role.INFERENCE):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import CachedModel, Elsewhere
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Phase
 from ekya.core.speed import SpeedCurve
@@ -54,11 +55,15 @@ class InferenceOption:
 
 @dataclass(frozen=True, slots=True)
 class RunningRetraining:
-    """A retraining in progress: its γ is locked (paper §5), its share is not."""
+    """A retraining in progress: its γ is locked (paper §5), its share is not.
+
+    One that happens elsewhere needs no share, and its weights arrive when ``elsewhere`` says.
+    """
 
     job: JobId
     option: RetrainOption
     share_milli: int
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class StreamView:
         inference_options: Λ, never empty.
         running: the retraining in progress, or None. While it is set, retrain_options is empty.
         weight: how much the stream counts in the mean, above 0.
+        histogram: how many of the window's labels are of each class; empty where that is not known.
+        cached: models that were kept and could serve now; empty where nobody asks for them.
         max_age_us: results must not get older than this (a latency limit); None allows any age.
     """
 
@@ -82,6 +89,8 @@ class StreamView:
     running: RunningRetraining | None = None
     weight: float = 1.0
     max_age_us: int | None = None
+    histogram: tuple[int, ...] = ()
+    cached: tuple[CachedModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Shares per job: fair starts, and the least that a_MIN and the latency limits need."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
@@ -58,6 +58,16 @@ def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> li
         return []
     each, rest = divmod(capacity_milli // quantum_milli, count)
     return [(each + (index < rest)) * quantum_milli for index in range(count)]
+
+
+def even_inference(view: WindowView, streams: Iterable[StreamId]) -> dict[Job, int]:
+    """All there is for inference, in equal shares; the streams in the order of their ids."""
+    names = list(streams)
+    largest = largest_share_milli(view.quantum_milli)
+    fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names))
+    return {
+        Job(name, JobKind.INFERENCE): min(share, largest) for name, share in zip(names, fair, strict=True)
+    }
 
 
 def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.scheduling.allocation import (
-    Job,
-    JobKind,
-    choices_by_stream,
-    fair_shares_milli,
-    largest_share_milli,
-)
+from ekya.scheduling.allocation import choices_by_stream, even_inference
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.reasons import one_phase_plan
 
@@ -34,10 +28,6 @@ class NoRetrain:
     def plan(self, view: WindowView) -> Plan:
         """One phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
-        largest = largest_share_milli(view.quantum_milli)
-        fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(choices))
-        shares = {
-            Job(stream, JobKind.INFERENCE): min(share, largest)
-            for stream, share in zip(choices, fair, strict=True)
-        }
-        return one_phase_plan(view, choices, shares, why_not="this scheduler never does")
+        return one_phase_plan(
+            view, choices, even_inference(view, choices), why_not="this scheduler never does"
+        )

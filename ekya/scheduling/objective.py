@@ -10,7 +10,8 @@ the GPU that inference needs takes 65% down to 49%). A retraining with g GPU-sec
 advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds while R stays; it keeps its
 progress when R changes. On completion a_v becomes the larger of a_v and the option's
 ``accuracy_after``, because weights that are worse than what serves never serve; what does not complete
-by the window's end E changes nothing. From now until E a stream's value is
+by the window's end E changes nothing. Weights that are trained elsewhere need no share: their retraining
+completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import SpeedCurve
@@ -217,20 +219,30 @@ class _StreamRun:
         """When its retraining completes if nothing changes; None if it never does."""
 
     def begin(self, given: Assignment, now_us: int) -> None:
-        gets = (given.retrain, given.retrain_share_milli, given.inference, given.inference_share_milli)
+        gets = (
+            given.retrain,
+            given.retrain_share_milli,
+            given.inference,
+            given.inference_share_milli,
+            given.elsewhere,
+        )
         if gets == self._gets:
             return
         self._settle(now_us)
         self._gets = gets
         if given.retrain is not None:
-            self._choose(given.retrain)
+            self._choose(given.retrain, given.elsewhere)
         self._speed = self._curve.speed(given.retrain_share_milli) if given.retrain is not None else 0.0
         option = next((o for o in self._view.inference_options if o.config == given.inference), None)
         if option is None:
             raise ValueError(f"stream {self._view.stream} was not offered λ {given.inference}")
         self._part = analysed_part(option, given.inference_share_milli)
-        waits = self._retrain is None or self._done
-        self.end_us = None if waits else completion_us(now_us, self._left_gpu_s, self._speed)
+        if self._retrain is None or self._done:
+            self.end_us = None
+        elif given.elsewhere is not None:
+            self.end_us = max(now_us, given.elsewhere.arrives_us)
+        else:
+            self.end_us = completion_us(now_us, self._left_gpu_s, self._speed)
 
     def finish(self, now_us: int) -> None:
         self._settle(now_us)
@@ -242,14 +254,22 @@ class _StreamRun:
         self._settle(now_us)
         return self._area / left_us if left_us > 0 else self._accuracy * self._part
 
-    def _choose(self, config: RetrainConfig) -> None:
+    def _choose(self, config: RetrainConfig, elsewhere: Elsewhere | None) -> None:
         if self._retrain is None:
             self._retrain = next((o for o in self._view.retrain_options if o.config == config), None)
+            if elsewhere is not None and elsewhere.trained_in is not None:
+                self._retrain = self._cached(config, elsewhere.trained_in)
             if self._retrain is None:
                 raise ValueError(f"stream {self._view.stream} was not offered γ {config}")
             self._left_gpu_s = self._retrain.gpu_s
         elif self._retrain.config != config:
             raise ValueError(f"stream {self._view.stream} already has γ {self._retrain.config}")
+
+    def _cached(self, config: RetrainConfig, trained_in: int) -> RetrainOption | None:
+        """A kept model; what it will reach on today's data nobody knows, so it promises nothing."""
+        kept = {(model.config, model.trained_in) for model in self._view.cached}
+        known = (config, trained_in) in kept
+        return RetrainOption(config, self._view.accuracy, 0.0) if known else None
 
     def _settle(self, now_us: int) -> None:
         """Adds up what has happened since the last change."""

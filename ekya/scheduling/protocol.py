@@ -6,6 +6,7 @@ from typing import Protocol
 from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
+from ekya.scheduling.network import CELLULAR, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,11 @@ class Needs:
         micro_profile: expected accuracy and GPU-seconds of each γ.
         fixed_gamma: its γ are fixed, so nobody else picks them again at the shares that were granted.
         fixed_shares: its shares are fixed, so nobody else gives out what rounding left over.
-        true_profile: what γ really give, and how models really do, in place of every estimate. Only the
-            trace world knows.
+        true_profile: what γ really give, and how models really do, in place of every estimate and at no
+            cost. Only the trace world knows.
+        elsewhere: γ are trained off the GPUs here. A live run cannot do that.
+        kept_models: of every earlier window a model that can serve again, trained off the GPUs here. A live
+            run has none.
     """
 
     labels: bool
@@ -28,19 +32,24 @@ class Needs:
     fixed_gamma: bool = False
     fixed_shares: bool = False
     true_profile: bool = False
+    elsewhere: bool = False
+    kept_models: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """What a fleet file can tell a scheduler.
+    """What can be told to a scheduler; ``spec`` reads it.
 
     Attributes:
-        inference_part_milli: ``uniform``: thousandths of a stream's share that inference gets.
-        fixed_gamma: ``uniform``: the γ it always uses; None is the most expensive one offered.
+        inference_part_milli: ``uniform``, ``fixed-res`` and ``fixed-config``: thousandths of a stream's share
+            that inference gets.
+        fixed_gamma: ``uniform``, ``fixed-config`` and ``cloud``: the only γ; each says what None is.
+        network: ``cloud``: the way there.
     """
 
     inference_part_milli: int = 500
     fixed_gamma: RetrainConfig | None = None
+    network: Network = CELLULAR
 
 
 class Scheduler(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import us_to_seconds
@@ -50,6 +51,7 @@ def assignment(
     *,
     forecast: bool = True,
     why_not: str | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Assignment:
     """What one stream gets, and why; a share without a retraining stays idle and is said to.
 
@@ -57,13 +59,15 @@ def assignment(
         stream, retrain, retrain_share_milli, inference, inference_share_milli: the choice.
         forecast: whether the expected accuracy rests on a profile and may be told.
         why_not: what to say where nothing is retrained, if not that it would not pay.
+        elsewhere: how the retrained weights come, where they are not trained here.
     """
-    parts = [
-        _retraining_words(stream, retrain.option, retrain, retrain_share_milli, forecast)
-        if retrain.option
-        else _no_retraining_words(stream, retrain_share_milli, why_not),
-        _inference_words(stream, inference, inference_share_milli),
-    ]
+    if retrain.option is None:
+        what = _no_retraining_words(stream, retrain_share_milli, why_not)
+    elif elsewhere is None:
+        what = _retraining_words(stream, retrain.option, retrain, retrain_share_milli, forecast)
+    else:
+        what = _elsewhere_words(stream, retrain.option, elsewhere)
+    parts = [what, _inference_words(stream, inference, inference_share_milli)]
     if retrain.option is None and retrain_share_milli > 0:
         parts.append(f"{_percent(retrain_share_milli)} of a GPU stays idle")
     return Assignment(
@@ -74,6 +78,7 @@ def assignment(
         inference_share_milli=inference_share_milli,
         below_min=inference.below_min,
         reason="; ".join(parts),
+        elsewhere=elsewhere if retrain.option else None,
         too_old=inference.too_old,
     )
 
@@ -103,6 +108,15 @@ def _retraining_words(
     if not forecast:
         return f"{what}, done after {after_s:.0f} s"
     return f"{what}: {stream.stream.accuracy:.2f} -> about {option.accuracy_after:.2f} after {after_s:.0f} s"
+
+
+def _elsewhere_words(stream: StreamChoices, option: RetrainOption, elsewhere: Elsewhere) -> str:
+    if elsewhere.trained_in is not None:
+        return f"serves again what it learnt in window {elsewhere.trained_in} ({option.config.name})"
+    what = f"waits for weights from the cloud ({option.config.name})"
+    if elsewhere.arrives_us >= stream.view.window_end_us:
+        return f"{what}, which are not here before the window ends"
+    return f"{what}, here after {us_to_seconds(max(0, elsewhere.arrives_us - stream.view.now_us)):.0f} s"
 
 
 def _inference_words(stream: StreamChoices, inference: InferenceChoice, share_milli: int) -> str:

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from ekya.errors import UserError
+from ekya.scheduling.cloud import Cloud
 from ekya.scheduling.ekya import Ekya
 from ekya.scheduling.exact import Exact
 from ekya.scheduling.factors import FixedConfig, FixedRes
 from ekya.scheduling.no_retrain import NoRetrain
+from ekya.scheduling.oracle import Oracle
 from ekya.scheduling.protocol import Scheduler, SchedulerOptions
+from ekya.scheduling.reuse import Reuse
 from ekya.scheduling.serial import Serial
 from ekya.scheduling.spec import read_scheduler
 from ekya.scheduling.thief import Thief
@@ -23,6 +26,9 @@ SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = Map
         "uniform": lambda options: Uniform(options.inference_part_milli, options.fixed_gamma),
         "fixed-res": lambda options: FixedRes(options.inference_part_milli),
         "fixed-config": lambda options: FixedConfig(options.inference_part_milli, options.fixed_gamma),
+        "cloud": lambda options: Cloud(options.network, options.fixed_gamma),
+        "reuse": lambda _options: Reuse(),
+        "oracle": lambda _options: Oracle(),
         "no-retrain": lambda _options: NoRetrain(),
     }
 )
@@ -35,6 +41,7 @@ _OPTIONS = {
     "uniform": ("inference", "gamma"),
     "fixed-res": ("inference",),
     "fixed-config": ("inference", "gamma"),
+    "cloud": ("up", "down", "order", "gamma"),
 }
 """The options that a scheduler takes, as ``spec`` writes them; the others take none."""
 

@@ -9,7 +9,7 @@ shares only, and the plan says what that cost.
 from dataclasses import replace
 
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import Objective, RetrainOption, WindowView
 from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, kept_floors
 from ekya.scheduling.leftover import Grants, give_out
 from ekya.scheduling.objective import evaluate
@@ -96,9 +96,14 @@ class _Regranted:
             inference_share,
             forecast=self._needs.micro_profile,
             why_not="no share of it is left after rounding" if lost else None,
+            elsewhere=self._planned.elsewhere,
         )
 
     def _retraining(self, share_milli: int) -> RetrainChoice:
+        if self._planned.elsewhere is not None and self._planned.retrain is not None:
+            stream = self._choices.stream
+            nothing_here = RetrainOption(self._planned.retrain, stream.accuracy, 0.0)
+            return fixed_retraining(self._choices.view, stream, nothing_here, 0)
         if not self._keeps_gamma:
             return self._choices.retraining(share_milli)
         offered = self._options if share_milli or self._choices.stream.running else ()

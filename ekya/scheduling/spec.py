@@ -4,11 +4,14 @@
 ``key=value`` as often as needed. No commas, so that several can stand in one list.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from ekya.core.configs import RetrainConfig
+from ekya.scheduling.network import LinkOrder
 from ekya.scheduling.protocol import SchedulerOptions
 
 
@@ -72,6 +75,13 @@ def gamma_word(config: RetrainConfig) -> str:
     )
 
 
+def _above_zero(word: str) -> float:
+    number = float(word)
+    if not 0 < number < math.inf:
+        raise ValueError(word)
+    return number
+
+
 def _gamma(word: str) -> RetrainConfig:
     epochs, batch, head, blocks, data = word.split("/")
     config = RetrainConfig(int(epochs), int(batch), int(head), int(blocks), float(data))
@@ -83,6 +93,10 @@ def _gamma(word: str) -> RetrainConfig:
     return config
 
 
+def _network(options: SchedulerOptions, **changes: Any) -> SchedulerOptions:
+    return replace(options, network=replace(options.network, **changes))
+
+
 _KEYS: Mapping[str, _Key] = MappingProxyType(
     {
         "inference": _Key(
@@ -91,5 +105,8 @@ _KEYS: Mapping[str, _Key] = MappingProxyType(
         "gamma": _Key(
             "EPOCHS/BATCH/HEAD/BLOCKS/DATA", lambda options, word: replace(options, fixed_gamma=_gamma(word))
         ),
+        "up": _Key("MBPS", lambda options, word: _network(options, uplink_mbps=_above_zero(word))),
+        "down": _Key("MBPS", lambda options, word: _network(options, downlink_mbps=_above_zero(word))),
+        "order": _Key("|".join(LinkOrder), lambda options, word: _network(options, order=LinkOrder(word))),
     }
 )

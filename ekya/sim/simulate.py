@@ -136,7 +136,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     estimates = Estimates(
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
     )
-    executor = TraceExecutor(trace, options, estimates)
+    executor = TraceExecutor(trace, options, estimates, scheduler.needs.kept_models)
     turns: list[TurnRecord] = []
 
     def planner(view: WindowView) -> Plan:

@@ -26,7 +26,7 @@ class Estimates:
         error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b); None uses what
             was recorded.
         relative_error: each accuracy is off by this part of it, up or down with equal chance.
-        exact: the truth, on all objects: for schedulers that need the true profile.
+        exact: the truth, on all objects and at no cost: for schedulers that need the true profile.
         seed: of the errors.
     """
 
@@ -70,7 +70,8 @@ class Estimates:
             )
         else:
             options = self._with_errors(family, configs, window, place, origin)
-        return RetrainProfiled(t_us, stream, window.window, options, trial.gpu_s)
+        gpu_s = 0.0 if self.exact else trial.gpu_s
+        return RetrainProfiled(t_us, stream, window.window, options, gpu_s)
 
     def _with_errors(
         self,

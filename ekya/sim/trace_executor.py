@@ -17,7 +17,7 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
-from ekya.core.trace import StreamWindow, Trace
+from ekya.core.trace import StreamWindow, Trace, Training
 from ekya.core.view import InferenceOption
 from ekya.profiling.inference import prior_relative_accuracy
 from ekya.profiling.steps import (
@@ -28,6 +28,7 @@ from ekya.profiling.steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.sim.trace_elsewhere import TraceArrival, cached_model, kept_training, labelled_histogram
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_stream import TraceRetraining, TraceStream, told, training_for
 from ekya.sim.work import ShareWork
@@ -40,12 +41,16 @@ class TraceExecutor:
         trace: what everything gives. No window beyond its last may open.
         options: the loop's own.
         estimates: what schedulers are let believe.
+        keeps_models: one of every window is kept, and told of when the next is prepared.
     """
 
-    def __init__(self, trace: Trace, options: LoopOptions, estimates: Estimates) -> None:
+    def __init__(
+        self, trace: Trace, options: LoopOptions, estimates: Estimates, keeps_models: bool = False
+    ) -> None:
         self._trace = trace
         self._options = options
         self._estimates = estimates
+        self._keeps_models = keeps_models
         self._streams = {
             stream.stream: TraceStream(stream, options.window_us, trace.inference_speed)
             for stream in trace.streams
@@ -60,7 +65,7 @@ class TraceExecutor:
         self._steps: Iterator[PreparationStep] = iter(())
         self._step: PreparationStep | None = None
         self._work = ShareWork(trace.training_speed, 0, 0, 0.0)
-        self._training: dict[StreamId, TraceRetraining] = {}
+        self._training: dict[StreamId, TraceRetraining | TraceArrival] = {}
 
     @property
     def now_us(self) -> int:
@@ -108,7 +113,7 @@ class TraceExecutor:
                 self._start(command)
             case cmd.ResizeRetraining():
                 if command.stream in self._training:
-                    self._training[command.stream].work.resize(command.share_milli, self._now_us)
+                    self._training[command.stream].resize(command.share_milli, self._now_us)
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.StopRetraining():
@@ -122,15 +127,25 @@ class TraceExecutor:
         if self._step is not None and self._work.due_us is not None:
             due.append((self._work.due_us, -1, None))
         for stream, retraining in self._training.items():
-            if retraining.work.due_us is not None:
-                due.append((retraining.work.due_us, self._places[stream], stream))
+            if retraining.due_us is not None:
+                due.append((retraining.due_us, self._places[stream], stream))
         at_us, _, whose = min(due, key=lambda item: item[:2], default=(None, 0, None))
         return at_us, whose
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        if self._keeps_models:
+            self._outbox.extend(self._newly_kept(command.window))
         self._preparing, self._labelled = command, {}
         self._steps = preparation_steps(command.streams, self._labelled)
         self._next_step(self._now_us)
+
+    def _newly_kept(self, window: int) -> Iterator[ev.ModelCached]:
+        """Models of the windows since the last preparation: none can serve in the window it is of."""
+        for stream, of in self._streams.items():
+            for trained_in in range(self._preparing.window, window):
+                model = cached_model(of.trace, trained_in)
+                if model is not None:
+                    yield ev.ModelCached(self._now_us, stream, model)
 
     def _next_step(self, now_us: int) -> None:
         self._step = next(self._steps, None)
@@ -151,6 +166,8 @@ class TraceExecutor:
         match step:
             case LabelStep():
                 return window.labelling_gpu_s
+            case _ if self._estimates.exact:
+                return 0.0
             case InferenceStep():
                 return window.inference_gpu_s
             case TrialStep():
@@ -173,11 +190,12 @@ class TraceExecutor:
                     serving_accuracy=accuracy,
                     new_classes=False,
                     gpu_s=window.labelling_gpu_s,
+                    class_histogram=labelled_histogram(stream.trace, window.window),
                 )
             case InferenceStep():
                 measured = () if self._estimates.exact else window.inference_profiled
                 options = tuple(one for one in measured or window.inference if one.config in step.configs)
-                return ev.InferenceProfiled(t_us, step.stream, window.window, options, window.inference_gpu_s)
+                return ev.InferenceProfiled(t_us, step.stream, window.window, options, self._gpu_s(step))
             case TrialStep():
                 return self._estimates.of_family(
                     step.family,
@@ -194,11 +212,15 @@ class TraceExecutor:
 
     def _start(self, command: cmd.StartRetraining) -> None:
         stream = self._streams[command.stream]
-        window = stream.trace.windows[command.window]
-        training = training_for(window, command.config, stream.origin)
+        training = self._asked_for(command)
         if training is None:
             reason = f"the trace does not know what {command.config.name} gives"
             self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
+            return
+        if command.elsewhere is not None:
+            self._training[command.stream] = TraceArrival(
+                command, training, stream.trace.windows[command.window], self._now_us, self._estimates.exact
+            )
             return
         work = ShareWork(
             self._trace.training_speed, self._now_us, command.share_milli, training.epochs[0].gpu_s
@@ -213,6 +235,13 @@ class TraceExecutor:
             self._estimates.exact,
         )
 
+    def _asked_for(self, command: cmd.StartRetraining) -> Training | None:
+        stream = self._streams[command.stream]
+        elsewhere = command.elsewhere
+        if elsewhere is not None and elsewhere.trained_in is not None:
+            return kept_training(stream.trace.windows[elsewhere.trained_in], command.config)
+        return training_for(stream.trace.windows[command.window], command.config, stream.origin)
+
     def _finish_epoch(self, stream: StreamId, t_us: int) -> None:
         self._outbox.extend(self._training[stream].finish_epoch(t_us))
 
@@ -220,8 +249,8 @@ class TraceExecutor:
         retraining = self._training.get(command.stream)
         if retraining is None or retraining.job != command.job or retraining.best is None:
             return
-        if retraining.work.due_us is not None:
-            retraining.work.delay(self._options.checkpoint_delay_us)
+        if retraining.due_us is not None:
+            retraining.delay(self._options.checkpoint_delay_us)
         stream = self._streams[command.stream]
         stream.serve(retraining.best, self._now_us)
         self._outbox.append(

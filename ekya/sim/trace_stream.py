@@ -102,7 +102,20 @@ class TraceRetraining:
         self._exact = exact
         self._done = 0
         self._best: tuple[float, int] | None = None
-        self.work = work
+        self._work = work
+
+    @property
+    def due_us(self) -> int | None:
+        """When the epoch in progress ends; None while the share is 0."""
+        return self._work.due_us
+
+    def resize(self, share_milli: int, now_us: int) -> None:
+        """Another share from ``now_us`` on."""
+        self._work.resize(share_milli, now_us)
+
+    def delay(self, delay_us: int) -> None:
+        """Stands still for a while, as when a checkpoint is taken."""
+        self._work.delay(delay_us)
 
     @property
     def best(self) -> TraceModel | None:
@@ -124,10 +137,10 @@ class TraceRetraining:
             RetrainProgress(now_us, self.stream, self.job, self._done, told_accuracy, epoch.gpu_s)
         ]
         if self._done == self._config.epochs:
-            self.work.resize(0, now_us)
+            self._work.resize(0, now_us)
             events.append(RetrainFinished(now_us, self.stream, self.job, epoch.gpu_s))
         else:
-            self.work.next_step(self._training.epochs[self._done].gpu_s - epoch.gpu_s, now_us)
+            self._work.next_step(self._training.epochs[self._done].gpu_s - epoch.gpu_s, now_us)
         return events
 
 

@@ -123,12 +123,30 @@ class ScriptedFleet:
         assert camera.alive
         assert camera.job is None
         assert command.job not in self._jobs_seen
-        assert command.window == camera.labelled, "there are no labels of this window"
-        assert self.preparation is None
+        if command.elsewhere is None:
+            assert command.window == camera.labelled, "there are no labels of this window"
+            assert self.preparation is None
         self._jobs_seen.add(command.job)
         step, epoch = gpu_s_of(command.config, camera)
         camera.ended = None
         camera.job = Job(command, camera.accuracy, command.share_milli, self.now_us, step, epoch, step)
+        if command.elsewhere is not None:
+            assert command.share_milli == 0
+            job = camera.job
+            self._at(max(self.now_us, command.elsewhere.arrives_us), lambda: self._arrive(camera, job))
+
+    def _arrive(self, camera: Camera, job: Job) -> None:
+        """Weights that were trained elsewhere are here, unless their retraining was stopped."""
+        if camera.job is not job:
+            return
+        config, number = job.started.config, job.started.job
+        seen = config.epochs * config.data_fraction * camera.crops
+        job.accuracies.append(
+            accuracy_after(family_of(config), job.from_accuracy, seen, (self._seed, number))
+        )
+        camera.ended, camera.job = job, None
+        self._tell(ev.RetrainProgress(self.now_us, camera.stream, number, 1, job.accuracies[-1], 0.0))
+        self._tell(ev.RetrainFinished(self.now_us, camera.stream, number, 0.0))
 
     def _serve(self, command: cmd.ServeModel) -> None:
         camera = self.cameras[command.stream]

@@ -25,6 +25,7 @@ def one_of_each(t_us):
         ev.RetrainFailed(t_us, A, JobId(1), "why"),
         ev.RetrainFinished(t_us, A, JobId(1), 1.0),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),
+        ev.ModelCached(t_us, A, None),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),

@@ -1,0 +1,119 @@
+"""When models that are retrained in the cloud arrive (paper §6.5, Table 4).
+
+Each stream's sampled video goes up, its model is retrained at once ("instantaneous", as the paper grants the
+cloud), and the model comes down. All streams share one uplink and one downlink. Sizes are in megabits,
+rates in megabits a second, times in seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class LinkOrder(StrEnum):
+    """How a link is shared.
+
+    ``in-turn``: one transfer after the other; the link is busy just as long, and the first ones are done
+    sooner. ``shared``: all at once at equal rates, as connections do that nobody orders.
+    """
+
+    IN_TURN = "in-turn"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An edge server's way to the cloud.
+
+    Attributes:
+        uplink_mbps, downlink_mbps: above 0.
+        order: of the transfers on each of the two links.
+    """
+
+    uplink_mbps: float
+    downlink_mbps: float
+    order: LinkOrder = LinkOrder.IN_TURN
+
+
+CELLULAR = Network(5.1, 17.5)
+SATELLITE = Network(8.5, 15.0)
+CELLULAR_TWICE = Network(10.2, 35.0)
+"""The networks of Table 4."""
+
+VIDEO_MBPS = 4.0
+"""A compressed 720p stream (§6.5)."""
+
+SAMPLED_PART = 0.1
+"""The part of it that is sent for retraining (§6.5)."""
+
+MODEL_MEGABITS = 398.0
+"""A ResNet18's weights in megabits, as the paper counts them (§6.5)."""
+
+
+def sample_megabits(window_s: float) -> float:
+    """A stream's training data of one window: 160 Mb for the paper's 400 s."""
+    return VIDEO_MBPS * SAMPLED_PART * window_s
+
+
+def arrivals_s(
+    network: Network, uploads_megabits: Sequence[float], model_megabits: float
+) -> tuple[float, ...]:
+    """When each stream's model is there, from the moment when the first upload may begin.
+
+    A model comes down as soon as its own data is up; uploads and downloads do not disturb each other.
+    """
+    up = transfers_done_s([0.0] * len(uploads_megabits), uploads_megabits, network.uplink_mbps, network.order)
+    models = [model_megabits] * len(up)
+    return transfers_done_s(up, models, network.downlink_mbps, network.order)
+
+
+def transfers_done_s(
+    ready_s: Sequence[float], megabits: Sequence[float], mbps: float, order: LinkOrder
+) -> tuple[float, ...]:
+    """When each transfer over one link is done.
+
+    Args:
+        ready_s: when each may begin.
+        megabits: what each carries.
+        mbps: the link's rate, above 0.
+        order: in turn (those that are ready first go first, equal ones in their order), or shared.
+    """
+    if order is LinkOrder.IN_TURN:
+        return _in_turn(ready_s, megabits, mbps)
+    return _shared(ready_s, megabits, mbps)
+
+
+def _in_turn(ready_s: Sequence[float], megabits: Sequence[float], mbps: float) -> tuple[float, ...]:
+    done = [0.0] * len(ready_s)
+    free_s = 0.0
+    for index in sorted(range(len(ready_s)), key=lambda one: (ready_s[one], one)):
+        free_s = done[index] = max(free_s, ready_s[index]) + megabits[index] / mbps
+    return tuple(done)
+
+
+def _shared(ready_s: Sequence[float], megabits: Sequence[float], mbps: float) -> tuple[float, ...]:
+    """Fair sharing by virtual time: what one transfer has carried since the link was empty for the last time.
+
+    A transfer that begins when each has carried v so far is done when each has carried v + its own size.
+    """
+    done = [0.0] * len(ready_s)
+    waiting = sorted(range(len(ready_s)), key=lambda one: (ready_s[one], one), reverse=True)
+    active: dict[int, float] = {}
+    now_s = carried = 0.0
+    while waiting or active:
+        if not active:
+            now_s = max(now_s, ready_s[waiting[-1]])
+        next_ready_s = ready_s[waiting[-1]] if waiting else float("inf")
+        if next_ready_s <= now_s:
+            index = waiting.pop()
+            active[index] = carried + megabits[index]
+            continue
+        first = min(active, key=lambda one: (active[one], one))
+        end_s = now_s + (active[first] - carried) * len(active) / mbps
+        if end_s <= next_ready_s:
+            now_s, carried = end_s, active.pop(first)
+            done[first] = now_s
+        else:
+            carried += (next_ready_s - now_s) * mbps / len(active)
+            now_s = next_ready_s
+    return tuple(done)

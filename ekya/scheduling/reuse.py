@@ -1,0 +1,119 @@
+"""The baseline that serves an old model again instead of retraining (paper §6.5)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ekya.core.elsewhere import CachedModel, Elsewhere
+from ekya.core.plan import Assignment, Plan
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, even_inference
+from ekya.scheduling.pick import StreamChoices, fixed_retraining
+from ekya.scheduling.protocol import Needs
+from ekya.scheduling.reasons import assignment, plan_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """In every window the kept model serves that was trained on the most similar mix of classes.
+
+    All GPUs go to inference, in equal shares, since nothing is retrained.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        return "reuse"
+
+    @property
+    def needs(self) -> Needs:
+        """Labels tell the mix of classes."""
+        return Needs(
+            labels=True,
+            inference_profile=True,
+            micro_profile=False,
+            fixed_gamma=True,
+            fixed_shares=True,
+            kept_models=True,
+        )
+
+    def plan(self, view: WindowView) -> Plan:
+        """One phase; λ is the most accurate that keeps up at its share."""
+        choices = choices_by_stream(view)
+        shares = even_inference(view, choices)
+        return plan_of(
+            view,
+            [
+                _assignment(choice, shares[Job(stream, JobKind.INFERENCE)])
+                for stream, choice in choices.items()
+            ],
+        )
+
+
+def closest(histogram: Sequence[int], cached: Sequence[CachedModel]) -> CachedModel | None:
+    """The kept model whose labels had the most similar mix of classes.
+
+    Similar is a small Euclidean distance between the class frequencies (§6.5). Of equally similar ones the
+    youngest, and of one window's the γ that sorts last. None where nothing is kept, or nothing was labelled.
+
+    Args:
+        histogram: labels of each class today; a class that is missing behind counts 0.
+        cached: what is kept, in any order.
+    """
+    if sum(histogram) == 0:
+        return None
+    today = _frequencies(histogram)
+    return min(
+        (model for model in cached if sum(model.histogram) > 0),
+        key=lambda model: (
+            round(_distance(today, _frequencies(model.histogram)), 12),
+            -model.trained_in,
+            _last_first(model),
+        ),
+        default=None,
+    )
+
+
+def _last_first(model: CachedModel) -> tuple[float, ...]:
+    gamma = model.config
+    return (
+        -gamma.epochs,
+        -gamma.batch_size,
+        -gamma.head_width,
+        -gamma.trainable_blocks,
+        -gamma.data_fraction,
+    )
+
+
+def _frequencies(histogram: Sequence[int]) -> list[float]:
+    total = sum(histogram)
+    return [count / total for count in histogram]
+
+
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+    longer = max(len(one), len(other))
+    padded = ([*mix, *[0.0] * (longer - len(mix))] for mix in (one, other))
+    return math.dist(*padded)
+
+
+def _assignment(choice: StreamChoices, share_milli: int) -> Assignment:
+    option, elsewhere = _reused(choice.view, choice.stream)
+    return assignment(
+        choice,
+        fixed_retraining(choice.view, choice.stream, option, 0),
+        0,
+        choice.inference(share_milli),
+        share_milli,
+        forecast=False,
+        why_not="nothing is kept that could serve again",
+        elsewhere=elsewhere,
+    )
+
+
+def _reused(view: WindowView, stream: StreamView) -> tuple[RetrainOption | None, Elsewhere | None]:
+    if stream.running is not None:
+        return stream.running.option, stream.running.elsewhere
+    model = closest(stream.histogram, stream.cached)
+    if model is None:
+        return None, None
+    return RetrainOption(model.config, stream.accuracy, 0.0), Elsewhere(view.now_us, model.trained_in)
