@@ -14,12 +14,12 @@ LOW_REACHES = 0.9
 """The cheap γ is the cheapest on the frontier that is this part as accurate as the expensive one."""
 
 
-def pareto_frontier(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOption, ...]:
-    """The γ that no other beats in both accuracy and cost, from the cheapest on.
+def mean_options(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOption, ...]:
+    """What each γ gave on average, sorted by γ.
 
     Args:
-        held_out: for each stream and window that is held out what each γ gave. Means are taken over
-            those; a γ that was not measured everywhere is left out.
+        held_out: for each stream and window that is held out what each γ gave. A γ that was not
+            measured everywhere is left out.
 
     Raises:
         ValueError: no γ was measured everywhere.
@@ -28,14 +28,22 @@ def pareto_frontier(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[Retrai
     common = set.intersection(*(set(one) for one in by_gamma)) if by_gamma else set()
     if not common:
         raise ValueError("no γ was measured on every held-out stream")
-    means = [
+    return tuple(
         RetrainOption(
             config,
             sum(one[config].accuracy_after for one in by_gamma) / len(by_gamma),
             sum(one[config].gpu_s for one in by_gamma) / len(by_gamma),
         )
-        for config in common
-    ]
+        for config in sorted(common)
+    )
+
+
+def pareto_frontier(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOption, ...]:
+    """The γ that no other beats in both accuracy and cost, from the cheapest on.
+
+    Args, Raises: as ``mean_options``, over whose means it is taken.
+    """
+    means = mean_options(held_out)
     frontier: list[RetrainOption] = []
     for option in sorted(means, key=lambda o: (o.gpu_s, -o.accuracy_after, o.config)):
         if not frontier or option.accuracy_after > frontier[-1].accuracy_after:

@@ -75,6 +75,12 @@ def gamma_word(config: RetrainConfig) -> str:
     )
 
 
+def uniform_word(options: SchedulerOptions) -> str:
+    """``uniform`` with its part for inference and its γ, as ``read_scheduler`` takes it."""
+    gamma = f":gamma={gamma_word(options.fixed_gamma)}" if options.fixed_gamma else ""
+    return f"uniform:inference={options.inference_part_milli}{gamma}"
+
+
 def _above_zero(word: str) -> float:
     number = float(word)
     if not 0 < number < math.inf:

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 from views import GAMMAS
 
 from ekya.errors import UserError
 from ekya.scheduling.factors import FixedConfig
+from ekya.scheduling.network import LinkOrder, Network
+from ekya.scheduling.pareto import uniform_baselines
 from ekya.scheduling.registry import SCHEDULERS, make_scheduler
-from ekya.scheduling.spec import gamma_word
+from ekya.scheduling.spec import gamma_word, uniform_word
 from ekya.scheduling.uniform import Uniform
 
 
@@ -21,6 +25,16 @@ def test_options_stand_behind_the_name():
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_a_written_gamma_is_read_again(gamma):
     assert make_scheduler(f"fixed-config:gamma={gamma_word(gamma)}") == FixedConfig(500, gamma)
+
+
+@pytest.mark.parametrize("options", uniform_baselines(GAMMAS[0], GAMMAS[3]))
+def test_a_written_baseline_is_read_again(options):
+    assert make_scheduler(uniform_word(options)) == make_scheduler("uniform", options)
+    assert make_scheduler(uniform_word(replace(options, fixed_gamma=None))).fixed_gamma is None
+
+
+def test_the_way_to_the_cloud_is_named():
+    assert make_scheduler("cloud:up=8.5:down=15:order=shared").network == Network(8.5, 15.0, LinkOrder.SHARED)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +54,9 @@ def test_a_written_gamma_is_read_again(gamma):
         ("uniform:gamma=0/16/0/1/0.5", "'0/16/0/1/0.5' is no value for gamma"),
         ("uniform:gamma=8/16/-1/1/0.5", "is no value for gamma"),
         ("uniform:gamma=8/16/0/1/nan", "is no value for gamma"),
+        ("cloud:up=0", "'0' is no value for up; write up=MBPS"),
+        ("cloud:down=inf", "'inf' is no value for down"),
+        ("cloud:order=mine", "'mine' is no value for order; write order=in-turn|shared"),
         ("UNIFORM", "there is no 'UNIFORM'"),
     ],
 )
