@@ -1,4 +1,5 @@
-# Two targets do everything: `make demo` and `make test`. Both make .venv when it is missing.
+# Two targets do everything: `make demo` and `make test`. Both make .venv when it is missing. `make experiments` draws
+# the paper's figures, quickly; with ARGS=--full in the paper's size.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,9 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types layers unit wheel clean
+ARGS ?=
+
+.PHONY: demo experiments test lint types layers unit wheel clean
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
@@ -15,6 +18,9 @@ PROGRESS := sed -u -n -e 's/^Collecting \([^ ]*\).*/  \1/p' -e 's/^Installing co
 
 demo: $(VENV)/.installed
 	$(BIN)/ekya run
+
+experiments: $(VENV)/.installed
+	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
 
 test: lint types layers unit
 

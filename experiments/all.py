@@ -1,0 +1,119 @@
+"""Runs the recipes of the paper's figures, one after the other, in quick form unless told otherwise.
+
+make experiments
+python experiments/all.py --list
+python experiments/all.py --only figure6,figure7 --trace city.parquet
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from recipe import RESULTS, Full, Out, Traces, run
+from rich.console import Console
+from rich.table import Table
+
+from ekya.errors import UserError
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One recipe.
+
+    Attributes:
+        name: of its file.
+        shows: which figure, and what.
+        quick_s: about how long it takes in quick form, without recorded traces, on one slow core.
+        traces: whether it takes recorded traces.
+        full: whether it has a larger form.
+    """
+
+    name: str
+    shows: str
+    quick_s: int
+    traces: bool = True
+    full: bool = True
+
+
+RECIPES = (
+    Recipe("figure3", "Figure 3: what configurations cost and bring", 5),
+    Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
+    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 15),
+    Recipe("figure7", "Figure 7: accuracy by GPUs", 35),
+    Recipe("figure8", "Figure 8: Ekya with one half taken out", 15),
+    Recipe("figure9", "Figure 9: who gets which share", 10),
+    Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False),
+    Recipe("figure11b", "Figure 11b: estimates that are off", 60),
+)
+
+
+def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> list[str]:
+    """What runs a recipe."""
+    words = [sys.executable, str(HERE / f"{recipe.name}.py"), "--out", str(out)]
+    if full and recipe.full:
+        words.append("--full")
+    if recipe.traces:
+        words += [word for path in traces for word in ("--trace", str(path))]
+    return words
+
+
+def chosen(only: str | None) -> tuple[Recipe, ...]:
+    """The recipes of these names, in the order of the paper.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
+    if only is None:
+        return RECIPES
+    names = only.split(",")
+    missing = sorted(set(names) - {recipe.name for recipe in RECIPES})
+    if missing:
+        raise UserError(f"--only: there is no recipe {missing[0]!r}; --list names them")
+    return tuple(recipe for recipe in RECIPES if recipe.name in names)
+
+
+def listed() -> Table:
+    """All recipes."""
+    table = Table("recipe", "shows", title="Recipes, and seconds in quick form")
+    table.add_column("s", justify="right")
+    for recipe in RECIPES:
+        table.add_row(recipe.name, recipe.shows, str(recipe.quick_s))
+    return table
+
+
+def main(
+    full: Full = False,
+    trace: Traces = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME,...", help="These recipes alone.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Say which there are, and run none.")] = False,
+    out: Out = RESULTS,
+) -> None:
+    """Run the recipes of the paper's figures."""
+    console = Console()
+    if show_list:
+        console.print(listed())
+        return
+    recipes = chosen(only)
+    # One thread each: results and times must not depend on how many cores there are.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    began = time.monotonic()
+    for place, recipe in enumerate(recipes, start=1):
+        console.rule(f"{place} of {len(recipes)}: {recipe.shows}", align="left")
+        started = time.monotonic()
+        done = subprocess.run(command(recipe, full, trace or (), out), env=environment, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+        console.print(f"{recipe.name}: {time.monotonic() - started:.0f} s", highlight=False)
+    console.rule(f"{len(recipes)} recipes in {time.monotonic() - began:.0f} s; {out}", align="left")
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/all.py --list", "python experiments/all.py --only figure6,figure7 --full")

@@ -1,0 +1,194 @@
+"""Ten streams on more and more GPUs: how many the uniform baseline needs to equal Ekya (Figure 7).
+
+    python experiments/figure7.py
+    python experiments/figure7.py --full --trace city.parquet
+
+The paper plays ten streams on 1 to 16 GPUs and finds that Ekya on 4 does better than uniform on 16.
+Recorded traces have other numbers of streams and are given as many GPUs a stream. `thief` is the paper's
+Ekya; `ekya` is ours, the default. The paper's baselines serve a model when its retraining is done; one of
+them is also played with checkpoints.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from played import (
+    CHECKPOINTING,
+    NO_RETRAIN,
+    OURS,
+    PAPER_BASELINES,
+    Data,
+    Who,
+    conditions,
+    draw_schedulers,
+    fewest_gpus,
+    generated,
+    play,
+    recorded,
+    uniform_baselines,
+)
+from recipe import (
+    RESULTS,
+    Beside,
+    Finding,
+    Full,
+    Json,
+    Out,
+    Seed,
+    Traces,
+    accuracy_axis,
+    channel,
+    legend,
+    new_figure,
+    paper_line,
+    percent,
+    points,
+    run,
+)
+
+from ekya.report.themes import LIGHT
+
+GPUS_PER_STREAM = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""The paper's 1, 2, 4, 8 and 16 GPUs for ten streams."""
+
+SAVING_AT = 0.4
+"""GPUs a stream at which the paper tells how much more uniform needs."""
+
+PAPER_ACCURACY = 0.78
+"""Of Ekya with ten streams on 8 GPUs, Cityscapes (§6.5 names Figure 7a for it)."""
+
+
+def players(data: Data, full: bool) -> dict[str, Who]:
+    """Whom the data are played under."""
+    uniform = uniform_baselines(data)
+    names = list(uniform) if full else list(uniform)[:3]
+    return {
+        **OURS,
+        **{name: uniform[name] for name in names},
+        CHECKPOINTING: replace(uniform[names[0]], checkpoints=True),
+        NO_RETRAIN: Who(NO_RETRAIN),
+    }
+
+
+def rows_of(data: Data, full: bool, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
+    """Every scheduler on every number of GPUs."""
+    rows = []
+    for per_stream in GPUS_PER_STREAM:
+        gpus = round(per_stream * data.streams, 2)
+        for name, who in players(data, full).items():
+            rows.append(
+                {
+                    "data": data.name,
+                    "streams": data.streams,
+                    "gpus": gpus,
+                    "gpus_per_stream": per_stream,
+                    "scheduler": name,
+                    "accuracy": play(data, who, conditions(gpus, seed)).accuracy,
+                }
+            )
+            step()
+    return rows
+
+
+def best_uniform(rows: Sequence[dict[str, Any]], data: str) -> list[tuple[float, float]]:
+    """The best of the paper's baselines by GPUs a stream."""
+    own = [row for row in rows if row["data"] == data and row["scheduler"] in PAPER_BASELINES]
+    return [
+        (each, max(row["accuracy"] for row in own if row["gpus_per_stream"] == each))
+        for each in GPUS_PER_STREAM
+    ]
+
+
+def at(rows: Sequence[dict[str, Any]], data: str, scheduler: str, per_stream: float) -> float:
+    """One point of the figure."""
+    return next(
+        row["accuracy"]
+        for row in rows
+        if (row["data"], row["scheduler"], row["gpus_per_stream"]) == (data, scheduler, per_stream)
+    )
+
+
+def saving(rows: Sequence[dict[str, Any]], data: str, scheduler: str) -> str:
+    """How many times the GPUs the best uniform needs to equal a scheduler."""
+    needed = fewest_gpus(best_uniform(rows, data), at(rows, data, scheduler, SAVING_AT))
+    most = GPUS_PER_STREAM[-1] / SAVING_AT
+    return f"more than {most:g}x" if needed is None else f"{needed / SAVING_AT:.1f}x"
+
+
+def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
+    """What there is to tell."""
+    beside = []
+    for scheduler in ("thief", "ekya"):
+        beside += [
+            Beside(
+                f"GPUs that uniform needs to equal {scheduler} on 0.4 a stream",
+                "4x or more" if scheduler == "thief" else "",
+                {data: saving(rows, data, scheduler) for data in names},
+            ),
+            Beside(
+                f"accuracy of {scheduler} on 0.8 GPUs a stream",
+                f"{PAPER_ACCURACY:.0%}" if scheduler == "thief" else "",
+                {data: percent(at(rows, data, scheduler, 0.8)) for data in names},
+            ),
+            Beside(
+                f"most that {scheduler} is above the best uniform",
+                "",
+                {data: points(_most_above(rows, data, scheduler)) for data in names},
+            ),
+        ]
+    return Finding(
+        name="figure7",
+        title="Figure 7: accuracy of ten streams (recorded: all there are) by GPUs",
+        rows=rows,
+        beside=beside,
+        why="Streams are drawn or rendered, and the paper does not say what its inference costs; with our"
+        " checkpoints uniform does better than the paper's, since a long γ then serves while it "
+        "trains.",
+        figure=_drawn(rows, names),
+    )
+
+
+def _most_above(rows: Sequence[dict[str, Any]], data: str, scheduler: str) -> float:
+    return max(at(rows, data, scheduler, each) - best for each, best in best_uniform(rows, data))
+
+
+def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
+    figure, axes = new_figure(len(names), 1, 3.4, sharey=True)
+    for panel, data in zip(axes[0], names, strict=True):
+        draw_schedulers(panel, [row for row in rows if row["data"] == data], "gpus_per_stream")
+        streams = next(row["streams"] for row in rows if row["data"] == data)
+        panel.set_title(f"{data}, {streams} streams", fontsize=10, loc="left", color=LIGHT.ink)
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_locator(FixedLocator(GPUS_PER_STREAM))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _, count=streams: f"{value:g} ({value * count:g})")
+        )
+        panel.set_xlabel("GPUs a stream (in all)", fontsize=9, color=LIGHT.ink)
+    paper_line(axes[0][0], PAPER_ACCURACY, "paper: Ekya on 0.8 a stream, Cityscapes")
+    accuracy_axis(axes[0][0])
+    legend(figure, axes[0][0], columns=4)
+    return figure
+
+
+def main(
+    full: Full = False, trace: Traces = None, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS
+) -> None:
+    """Play ten streams on 1 to 16 GPUs: Figure 7."""
+    with channel(json_to, out) as tell:
+        drawn = generated(10, 10 if full else 5, range(seed, seed + 3) if full else [seed])
+        every = [drawn, *recorded(trace)]
+        with tell.steps("Figure 7", len(every) * len(GPUS_PER_STREAM) * (8 if full else 7)) as step:
+            rows = [row for data in every for row in rows_of(data, full, seed, step)]
+        tell.publish(found(rows, [data.name for data in every]))
+
+
+if __name__ == "__main__":
+    run(
+        main,
+        "python experiments/figure7.py",
+        "python experiments/figure7.py --full --trace city.parquet --trace video.parquet",
+    )

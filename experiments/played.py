@@ -1,0 +1,207 @@
+"""Traces under schedulers, for the recipes: which traces, which uniform baselines, and what came of a run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from ekya.commands.simulate import open_trace
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.trace import Trace
+from ekya.core.view import RetrainOption
+from ekya.errors import UserError
+from ekya.report.themes import LIGHT
+from ekya.scheduling.pareto import INFERENCE_PARTS_MILLI, pareto_points
+from ekya.scheduling.registry import make_scheduler
+from ekya.scheduling.spec import gamma_word
+from ekya.sim.generate import generate_trace
+from ekya.sim.problems import view_of
+from ekya.sim.simulate import Conditions, Simulated, simulate
+
+HELD_OUT_SEED = 9000
+"""Of the two streams on which the uniform baselines' γ are found; no recipe plays them."""
+
+GENERATED = "generated"
+
+NEVER_US = 10**12
+"""A checkpoint that delays a retraining by so much is never worth it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Traces that belong together; means are taken over them.
+
+    Attributes:
+        name: in figures and tables.
+        traces: one for each seed, or the recorded one.
+        held_out: on which γ of the uniform baselines are found. A recorded trace has no streams to spare:
+            there they are found on the streams themselves, which favours the baselines.
+    """
+
+    name: str
+    traces: tuple[Trace, ...]
+    held_out: Trace
+
+    @property
+    def streams(self) -> int:
+        """In each trace."""
+        return len(self.traces[0].streams)
+
+    def first(self, streams: int) -> "Data":
+        """The same with the first so many streams."""
+        return replace(
+            self, traces=tuple(replace(trace, streams=trace.streams[:streams]) for trace in self.traces)
+        )
+
+
+def generated(
+    streams: int, windows: int, seeds: Sequence[int], speed: SpeedCurve = LINEAR, name: str = GENERATED
+) -> Data:
+    """Traces that are drawn with the paper's spread, one for each seed."""
+    traces = tuple(generate_trace(seed, streams, windows, training_speed=speed) for seed in seeds)
+    return Data(name, traces, generate_trace(HELD_OUT_SEED, 2, windows, training_speed=speed))
+
+
+def recorded(paths: Sequence[Path] | None) -> list[Data]:
+    """Traces that ``ekya profile`` recorded, each by its file's name.
+
+    Raises:
+        UserError: there is no such trace, or two have one name.
+    """
+    names = [path.stem for path in paths or ()]
+    twice = next((name for name in names if names.count(name) > 1 or name == GENERATED), None)
+    if twice is not None:
+        raise UserError(f"--trace: {twice} is taken already as a name; rename one of the files")
+    return [_recorded(path) for path in paths or ()]
+
+
+def _recorded(path: Path) -> Data:
+    trace = open_trace(path)
+    return Data(path.stem, (trace,), trace)
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who decides in a run.
+
+    Attributes:
+        spec: the scheduler, as ``ekya simulate`` names it.
+        checkpoints: whether models are served before their retraining is done. The paper has this as a part
+            of Ekya (§5) and not of its baselines.
+    """
+
+    spec: str
+    checkpoints: bool = True
+
+
+EKYA, THIEF, NO_RETRAIN = "ekya", "thief", "no-retrain"
+PAPER_BASELINES = (
+    "uniform (Config 1, 50%)",
+    "uniform (Config 2, 90%)",
+    "uniform (Config 2, 50%)",
+    "uniform (Config 2, 30%)",
+)
+CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
+
+OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF)}
+"""The default, and the paper's Ekya."""
+
+
+def uniform_baselines(data: Data) -> dict[str, Who]:
+    """The paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
+    high, low = pareto_points(list(_profiles(data.held_out)))
+    few, half, most = INFERENCE_PARTS_MILLI
+    kinds = ((half, high), (most, low), (half, low), (few, low))
+    return {name: _uniform(*kind) for name, kind in zip(PAPER_BASELINES, kinds, strict=True)}
+
+
+def _uniform(part_milli: int, config: RetrainConfig) -> Who:
+    return Who(f"uniform:inference={part_milli}:gamma={gamma_word(config)}", checkpoints=False)
+
+
+def _profiles(trace: Trace) -> Iterator[tuple[RetrainOption, ...]]:
+    """What every γ gave, in each window of each stream in which anything was trained."""
+    for window in range(1, trace.windows):
+        for stream in view_of(trace, window, 1000).streams:
+            if stream.retrain_options:
+                yield stream.retrain_options
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A scheduler over data.
+
+    Attributes:
+        accuracy: mean over traces, streams and windows from 1 on; in window 0 nobody can have retrained.
+        by_trace: the same for each trace.
+        played: everything.
+    """
+
+    accuracy: float
+    by_trace: tuple[float, ...]
+    played: tuple[Simulated, ...]
+
+
+def conditions(gpus: float, seed: int = 0, **others: Any) -> Conditions:
+    """Those of all recipes: one GPU labels and profiles, or six tenths of what there is."""
+    return Conditions(gpus=gpus, preparation_share_milli=1000, seed=seed, **others)
+
+
+def play(data: Data, who: Who, under: Conditions) -> Outcome:
+    """A scheduler over all traces of the data; the conditions' seed counts on from trace to trace."""
+    if not who.checkpoints:
+        under = replace(under, checkpoint_delay_us=NEVER_US)
+    runs = tuple(
+        simulate(trace, make_scheduler(who.spec), replace(under, seed=under.seed + place))
+        for place, trace in enumerate(data.traces)
+    )
+    means = tuple(accuracy_of(run) for run in runs)
+    return Outcome(fmean(means), means, runs)
+
+
+def accuracy_of(run: Simulated) -> float:
+    """Mean over streams and windows from 1 on."""
+    return fmean(fmean(windows[1:] or windows) for windows in run.accuracy.values())
+
+
+STYLES: Mapping[str, tuple[str, str]] = {
+    "ekya": (LIGHT.streams[0], "o-"),
+    "thief": (LIGHT.streams[1], "s-"),
+    PAPER_BASELINES[0]: (LIGHT.streams[2], "v--"),
+    PAPER_BASELINES[1]: (LIGHT.streams[3], "^--"),
+    PAPER_BASELINES[2]: (LIGHT.streams[5], "D--"),
+    PAPER_BASELINES[3]: (LIGHT.streams[6], "P--"),
+    CHECKPOINTING: (LIGHT.streams[2], "v:"),
+    "no-retrain": (LIGHT.streams[7], "x:"),
+    "oracle": (LIGHT.ink, "*:"),
+    "fixed-res": (LIGHT.streams[2], "v--"),
+    "fixed-config": (LIGHT.streams[3], "^--"),
+    "reuse": (LIGHT.streams[4], "D--"),
+}
+"""Colour and line of each scheduler, the same in all figures."""
+
+
+def draw_schedulers(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str) -> None:
+    """A line for each scheduler of the rows: ``accuracy`` over ``x``."""
+    for scheduler, (color, style) in STYLES.items():
+        own = [row for row in rows if row["scheduler"] == scheduler]
+        if own:
+            line = [[row[key] for row in own] for key in (x, "accuracy")]
+            axes.plot(*line, style, color=color, label=scheduler, markersize=5)
+
+
+def fewest_gpus(points: Sequence[tuple[float, float]], accuracy: float) -> float | None:
+    """Where straight lines through (GPUs, accuracy) first reach an accuracy; None if they never do."""
+    before: tuple[float, float] | None = None
+    for gpus, reached in points:
+        if reached >= accuracy:
+            if before is None:
+                return gpus
+            part = (accuracy - before[1]) / (reached - before[1])
+            return before[0] + part * (gpus - before[0])
+        before = (gpus, reached)
+    return None

@@ -1,0 +1,293 @@
+"""What the recipes of the paper's figures have in common: options, and how they tell what they found."""
+
+import csv
+import io
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ekya.commands.output import output
+from ekya.errors import UserError
+from ekya.files import atomic_path, user_errors, write_text_atomic
+from ekya.report.themes import LIGHT
+
+RESULTS = Path(__file__).resolve().parent / "results"
+USER_ERROR, STOPPED = 2, 130
+
+Full = Annotated[bool, typer.Option("--full", help="The paper's size instead of a quick look.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the CSV and the PNG go.")]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Also write it all as JSON; - is standard output, and then only that."
+    ),
+]
+Traces = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="A recorded trace to play as well, as often as there are traces. "
+        "`ekya profile --out city.parquet` records one; its file's name is the name it has in the figure.",
+    ),
+]
+
+_WIDTH = 190
+"""Letters in a line under a figure that is eleven inches wide."""
+
+_BELOW_AXES = 0.46
+"""Inches for ticks and the name of an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One of the paper's numbers, with ours beside it.
+
+    Attributes:
+        what: what is counted, with its unit.
+        paper: the paper's number; empty where it has none.
+        ours: by data.
+    """
+
+    what: str
+    paper: str
+    ours: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a recipe found.
+
+    Attributes:
+        name: of its files, for example ``figure7``.
+        title: one line.
+        rows: the table behind the figure; the same keys in each.
+        beside: the paper's numbers and ours.
+        why: why they differ, in one sentence.
+        figure: the drawing, its lowest part left free by ``new_figure``.
+        more: further values for the JSON.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    beside: Sequence[Beside]
+    why: str
+    figure: Figure
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data(self) -> list[str]:
+        """Which data ours were found on."""
+        return list(dict.fromkeys(data for one in self.beside for data in one.ours))
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A recipe while it works: where it tells what it does, and at last what it found."""
+
+    console: Console
+    out: Path
+    _report: Callable[[Mapping[str, object]], None]
+
+    @contextmanager
+    def steps(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """A bar on a terminal; call what comes once for each step."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        shown = self.console.is_terminal
+        with Progress(*columns, console=self.console, disable=not shown, transient=True) as bars:
+            task = bars.add_task(what, total=total)
+            yield lambda: bars.advance(task)
+
+    def publish(self, found: Finding) -> None:
+        """Writes the CSVs, the PNG and the JSON, and prints the paper's numbers beside ours.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        with user_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(self.out / f"{found.name}.csv", as_csv(found.rows))
+        write_text_atomic(self.out / f"{found.name}_paper.csv", as_csv(beside_rows(found)))
+        _sign(found)
+        with atomic_path(self.out / f"{found.name}.png") as temporary:
+            # Without the name of the library's version, so that equal results give equal files.
+            found.figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+        self._report(
+            {
+                "recipe": found.name,
+                "title": found.title,
+                "rows": [dict(row) for row in found.rows],
+                "paper": beside_rows(found),
+                "why": found.why,
+                **found.more,
+            }
+        )
+        self.console.print(_table(found))
+        self.console.print(found.why, highlight=False)
+        self.console.print(f"{self.out / found.name}.csv, .png", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def channel(json_to: str | None, out: Path) -> Iterator[Channel]:
+    """A recipe's way out."""
+    with output(json_to) as ready:
+        yield Channel(ready.console, out, ready.report)
+
+
+def run(recipe: Callable[..., None], *examples: str) -> None:
+    """The recipe as a command; ends the process with 2 where the user can put something right."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(epilog="\n\n".join(("Examples:", *examples)))(recipe)
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows, four digits behind the point."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in row.items()}
+        )
+    return text.getvalue()
+
+
+def beside_rows(found: Finding) -> list[dict[str, str]]:
+    """The paper's numbers and ours, a column for each data."""
+    return [
+        {"what": one.what, "paper": one.paper, **{data: one.ours.get(data, "") for data in found.data}}
+        for one in found.beside
+    ]
+
+
+def percent(value: float) -> str:
+    """``73.1%``."""
+    return f"{100 * value:.1f}%"
+
+
+def points(value: float) -> str:
+    """``+2.5 points``."""
+    return f"{100 * value:+.1f} points"
+
+
+def new_figure(
+    panels_wide: int, panels_high: int, panel_height: float = 2.9, foot: float = 1.7, **subplots: Any
+) -> Any:
+    """A figure eleven inches wide, and its axes as a list of rows.
+
+    Above and below there is room for what ``Channel.publish`` writes there; ``foot`` is the room below.
+    """
+    head = 0.5
+    height = head + foot + panels_high * panel_height
+    figure = Figure(figsize=(11.0, height), facecolor=LIGHT.page)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(panels_high, panels_wide, squeeze=False, **subplots)
+    figure.subplots_adjust(
+        left=0.075,
+        right=0.985,
+        top=1 - (head + 0.25) / height,
+        bottom=foot / height,
+        wspace=0.18,
+        hspace=0.3,
+    )
+    for one in axes.flat:
+        quiet(one)
+    return figure, axes
+
+
+def quiet(axes: Axes) -> None:
+    """Thin lines, as in the report's figures."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(LIGHT.line)
+    axes.tick_params(colors=LIGHT.quiet, labelsize=8.5, length=0)
+    axes.grid(color=LIGHT.line, linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
+    """Parts of one as percent."""
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    if label:
+        axes.set_ylabel(label, color=LIGHT.ink, fontsize=9.5)
+
+
+def paper_line(axes: Axes, accuracy: float, text: str) -> None:
+    """One of the paper's numbers as a line across."""
+    axes.axhline(accuracy, color=LIGHT.ink, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
+    axes.annotate(
+        text,
+        (0.0, accuracy),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        fontsize=8,
+        color=LIGHT.ink,
+    )
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 8) -> None:
+    """One legend for all panels, between them and the words below."""
+    handles, labels = axes.get_legend_handles_labels()
+    foot = figure.subplotpars.bottom - _BELOW_AXES / figure.get_figheight()
+    figure.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.065, foot),
+        ncols=min(columns, len(handles)),
+        frameon=False,
+        fontsize=8.5,
+        columnspacing=1.3,
+        handlelength=1.7,
+    )
+
+
+def _sign(found: Finding) -> None:
+    """The title above, and below what the paper says and why ours differs."""
+    height = found.figure.get_figheight()
+    found.figure.text(
+        0.012, 1 - 0.22 / height, found.title, color=LIGHT.ink, fontsize=12.5, fontweight="bold", va="center"
+    )
+    words = " · ".join(
+        f"{one.what}: paper {one.paper}, {', '.join(f'{data} {value}' for data, value in one.ours.items())}"
+        for one in found.beside
+        if one.paper
+    )
+    lines = [*textwrap.wrap(words, _WIDTH), *textwrap.wrap(found.why, _WIDTH)]
+    found.figure.text(
+        0.012, 0.08 / height, "\n".join(lines), color=LIGHT.quiet, fontsize=7.6, va="bottom", linespacing=1.3
+    )
+
+
+def _table(found: Finding) -> Table:
+    table = Table(title=found.title, title_justify="left")
+    table.add_column("")
+    for name in ("paper", *found.data):
+        table.add_column(name, justify="right")
+    for row in beside_rows(found):
+        table.add_row(*row.values())
+    return table

@@ -1,0 +1,77 @@
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+NAMES = sorted(
+    path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(("figure", "table", "reuse"))
+)
+
+
+# Here and not in a test: what the drawing library takes to be imported is no test's own time.
+sys.path.insert(0, str(FOLDER))
+importlib.import_module("played")
+importlib.import_module("recipe")
+
+
+@pytest.fixture
+def recipe():
+    """A recipe by its name, imported as it is when it runs."""
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_says_how_it_is_used(recipe, name):
+    app = typer.Typer()
+    app.command()(recipe(name).main)
+    told = CliRunner().invoke(app, ["--help"])
+    assert told.exit_code == 0
+    assert "--json" in told.output
+
+
+def test_every_figure_that_has_a_recipe_is_listed(recipe):
+    assert set(NAMES) <= {one.name for one in recipe("all").RECIPES}
+
+
+@pytest.mark.parametrize(("name", "paper"), [("uniform", 0.56), ("paper's plan", 0.73)])
+def test_the_example_of_the_paper_gives_its_numbers(recipe, name, paper):
+    figure = recipe("figure4")
+    assert figure.mean_accuracy(figure.play(name, figure.PLANS[name]())) == pytest.approx(paper, abs=0.01)
+
+
+def test_ours_do_at_least_as_well_as_the_papers_plan_in_its_example(recipe):
+    figure = recipe("figure4")
+    means = {name: figure.mean_accuracy(figure.play(name, made())) for name, made in figure.PLANS.items()}
+    assert all(means[name] >= means["paper's plan"] - 1e-9 for name in ("thief", "exact", "serial", "ekya"))
+
+
+def test_nobody_falls_below_the_minimum_in_a_plan_for_accuracy(recipe):
+    figure = recipe("figure4")
+    for name in ("paper's plan", "ekya"):
+        assert min(span.accuracy for span in figure.play(name, figure.PLANS[name]())) >= 0.4
+
+
+def test_a_recipe_leaves_its_rows_the_papers_numbers_and_a_picture(recipe, tmp_path):
+    figure = recipe("figure4")
+    figure.main(json_to=str(tmp_path / "figure4.json"), out=tmp_path)
+    assert (tmp_path / "figure4.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figure4.csv").read_text().startswith("plan,video,start_s")
+    assert "uniform" in (tmp_path / "figure4_paper.csv").read_text()
+    assert '"recipe": "figure4"' in (tmp_path / "figure4.json").read_text()
+
+
+def test_capacity_ends_where_the_target_is_first_missed(recipe):
+    capacity = recipe("figure6").capacity
+    assert capacity({2: 0.8, 4: 0.76, 6: 0.7, 8: 0.77}, 0.75) == 4
+    assert capacity({2: 0.7}, 0.75) == 0
+
+
+def test_gpus_that_are_needed_are_found_between_two_that_were_played(recipe):
+    fewest = recipe("played").fewest_gpus
+    assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.6) == pytest.approx(1.5)
+    assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.4) == 1.0
+    assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.8) is None
