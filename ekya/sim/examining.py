@@ -25,11 +25,10 @@ PARTS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exam:
-    """All objects of a window, and the validation part of the labels that are made when it opens.
+    """Objects of a window, and the validation part of the labels that are made when it opens.
 
     Attributes:
-        all_frames: of the window; objects that were labelled do not count.
-        frames: those of them on which models are compared.
+        frames: of the window; objects that were labelled do not count.
         trunk: their crops.
         labels: made of the window before; None in window 0.
         validation: the crops of the labels' validation part; None without one.
@@ -37,7 +36,6 @@ class Exam:
         window_us: length of the window.
     """
 
-    all_frames: SeenFrames
     frames: SeenFrames
     trunk: SharedTrunk
     labels: StreamLabels | None
@@ -54,6 +52,11 @@ class Exam:
         """The same for models that differ from this one in their heads alone; quicker."""
         validation = None if self.validation is None else self.validation.without_blocks(model)
         return replace(self, trunk=self.trunk.without_blocks(model), validation=validation)
+
+    def thinned(self, step: int) -> "Exam":
+        """Only the objects of every ``step``-th frame: neighbouring frames show the same ones."""
+        trunk = self.trunk.take(self.frames.rows_of_every(step))
+        return replace(self, frames=self.frames.thinned(step), trunk=trunk)
 
     def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
         """What a model scores. On the validation part it is asked unless that is known already.
@@ -72,8 +75,8 @@ class Exam:
     @property
     def objects_by_part(self) -> tuple[int, ...]:
         """How many objects count in each of ``PARTS`` equal parts of the window."""
-        nothing = np.zeros(len(self.all_frames.boxes), np.int64)
-        _, series = self.all_frames.score(nothing, len(self.classes))
+        nothing = np.zeros(len(self.frames.boxes), np.int64)
+        _, series = self.frames.score(nothing, len(self.classes))
         counted = np.bincount(self._parts(series), series.counted, minlength=PARTS)
         return tuple(int(count) for count in counted)
 

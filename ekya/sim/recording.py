@@ -48,8 +48,8 @@ from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, StreamPreparation, counted_curve
 from ekya.workers.retraining import retraining_of
 
-SCORED_PER_S = 2.0
-"""Epochs are scored on the objects of so many frames a second: neighbouring frames show the same objects."""
+SCORED_PER_S = 4.0
+"""Retrained blocks are scored on the objects of so many frames a second, heads alone on those of all."""
 
 _JUDGES = 2
 """Models that show what λ leaves of their accuracy: the youngest."""
@@ -153,6 +153,23 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """The weights that would serve so far: of equals the last."""
+
+    epoch: int
+    validation_accuracy: float
+    model: EdgeModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exams:
+    """One window, for models that are asked once and for those of every epoch."""
+
+    whole: Exam
+    sampled: Exam
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Labelled:
     """A window's labels and what making them cost."""
 
@@ -183,14 +200,14 @@ class StreamRecorder:
         """The stream's part of the trace."""
         labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
         excluded = self._excluded(_boxes_of(labelled))
-        exams = [self._exam(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
+        exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
         self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory())]
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
         return StreamTrace(self.stream, self.settings.fps, tuple(recorded))
 
-    def _window(self, labelled: _Labelled | None, exams: Sequence[Exam]) -> StreamWindow:
+    def _window(self, labelled: _Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
         """The window of the first of these exams; the others are later ones."""
-        exam, serving = exams[0], self._candidates[-1].model
+        exam, serving = exams[0].whole, self._candidates[-1].model
         known = StreamWindow(
             window=exam.window,
             class_histogram=self._histogram(exam.window),
@@ -210,7 +227,7 @@ class StreamRecorder:
             if labelled.labels.can_train:
                 known = self._trained(known, labelled.labels, exams)
         youngest = [of.model for of in self._candidates[-_JUDGES:]]
-        return replace(known, inference=self._true_options(exam.all_frames, youngest))
+        return replace(known, inference=self._true_options(exam.frames, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: _Labelled, serving: EdgeModel) -> StreamWindow:
         """With what preparing the window costs and shows."""
@@ -225,7 +242,7 @@ class StreamRecorder:
             inference_profiled=profiled,
         )
 
-    def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[Exam]) -> StreamWindow:
+    def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[_Exams]) -> StreamWindow:
         """With every family tried and run from every start; the best weights become candidates."""
         accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
         trainings: list[Training] = []
@@ -233,11 +250,12 @@ class StreamRecorder:
         following: list[_Candidate] = []
         for start in self._starts():
             trials += self._trials(known.window, start, labels)
-            of_heads = [exam.of_heads(start.model) for exam in exams]
+            of_blocks = [exam.sampled for exam in exams]
+            of_heads = [exam.whole.of_heads(start.model) for exam in exams]
             for family in self.common.families:
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
-                    asked = exams if course.config.trainable_blocks else of_heads
+                    asked = of_blocks if course.config.trainable_blocks else of_heads
                     runs.append(self._run(course, start, labels, asked))
                     self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
@@ -266,19 +284,20 @@ class StreamRecorder:
         prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
         retraining.prepare()
         epochs: list[Epoch] = []
-        best, best_accuracy = start.model, -1.0
+        best = _Best(0, -1.0, start.model)
         while not retraining.done:
             result = retraining.run_epoch()
             model = retraining.model()
-            standings = [exams[0].standing(model, result.validation_accuracy)]
-            may_serve = result.validation_accuracy >= best_accuracy
-            if may_serve:
-                best, best_accuracy = model, result.validation_accuracy
-            if may_serve or result.epoch in course.ends:
-                standings += [exam.standing(model) for exam in exams[1:]]
-            epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, tuple(standings)))
+            standing = exams[0].standing(model, result.validation_accuracy)
+            epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, (standing,)))
+            if result.validation_accuracy >= best.validation_accuracy:
+                best = _Best(result.epoch, result.validation_accuracy, model)
+            serving = epochs[best.epoch - 1]
+            if result.epoch in course.ends and len(serving.standings) == 1:
+                later = tuple(exam.standing(best.model) for exam in exams[1:])
+                epochs[best.epoch - 1] = replace(serving, standings=(*serving.standings, *later))
         training = Training(course.family, course.config.data_fraction, start.origin, tuple(epochs))
-        return _Run(training, best_accuracy, best)
+        return _Run(training, best.validation_accuracy, best.model)
 
     def _label(self, window: int) -> _Labelled:
         """Labels made when the window opens; which objects they are of depends on no model."""
@@ -353,14 +372,12 @@ class StreamRecorder:
         count = len(self.settings.classes)
         return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
 
-    def _exam(self, seen: SeenWindow, labelled: _Labelled | None, excluded: NDArray[np.int64]) -> Exam:
-        counting, side = seen.frames.without(excluded), self.settings.side
-        frames = counting.thinned(max(round(self.settings.fps / SCORED_PER_S), 1))
+    def _exams(self, seen: SeenWindow, labelled: _Labelled | None, excluded: NDArray[np.int64]) -> _Exams:
+        frames, side = seen.frames.without(excluded), self.settings.side
         validation = None
         if labelled is not None and len(labelled.labels.validation.crops):
             validation = self._trunk(labelled.labels.validation.crops.crops, side)
-        return Exam(
-            all_frames=counting,
+        whole = Exam(
             frames=frames,
             trunk=self._trunk(frames.crops, side),
             labels=labelled.labels if labelled else None,
@@ -368,6 +385,7 @@ class StreamRecorder:
             classes=self.settings.classes,
             window_us=self.common.window_us,
         )
+        return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
 
     def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
         return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
