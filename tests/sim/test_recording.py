@@ -64,6 +64,11 @@ def recorded(tiny):
     return Recorded(every_start=True)
 
 
+@pytest.fixture(scope="module")
+def of_the_youngest(tiny):
+    return Recorded(every_start=False, gammas=GAMMAS[1:4:2])
+
+
 def labels_of(recorded, window):
     material = recorded.windows[window - 1].material
     return StreamPreparation(SETTINGS, material, Classifier(recorded.base, NAMES), Golden()).label()
@@ -121,9 +126,8 @@ def test_models_of_every_family_that_are_no_worse_than_what_served_may_serve_lat
     assert len(expected) > 1
 
 
-def test_without_every_start_the_youngest_of_each_family_is_enough():
-    recorder = Recorded(every_start=False, gammas=GAMMAS[1:4:2])
-    window = recorder.trace.windows[2]
+def test_without_every_start_the_youngest_of_each_family_is_enough(of_the_youngest):
+    window = of_the_youngest.trace.windows[2]
     youngest = {start.origin for start in window.starts if start.origin.family}
     missing = {BASE} if len(youngest) < len(FAMILIES) else set()
     assert {training.started_from for training in window.trainings} == youngest | missing
