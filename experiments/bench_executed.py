@@ -1,0 +1,278 @@
+"""What windows come to when they are carried out, planned again at every completion.
+
+    python experiments/bench_executed.py
+    python experiments/bench_executed.py --full --json -
+
+The 200 windows are those of ``problems.yaml``: ten streams on 0.2 to 1 GPU each, with a linear speed curve
+and with one measured on a V100; nothing is trained. Beside what each scheduler reaches stand what no plan can
+exceed (``scheduling/bound.py``) and how many times the GPUs `thief` and `uniform` need for the same streams
+to equal `ekya`. `uniform` is in each window the best of the paper's six baselines, with γ from two held-out
+streams; nobody would know beforehand which one that is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated
+
+import typer
+from matplotlib.figure import Figure
+from played import STYLES, fewest_gpus
+from recipe import (
+    RESULTS,
+    Beside,
+    Finding,
+    Json,
+    Out,
+    accuracy_axis,
+    channel,
+    legend,
+    new_figure,
+    percent,
+    run,
+)
+
+from ekya.core.view import WindowView
+from ekya.report.themes import LIGHT
+from ekya.scheduling.bound import upper_bound
+from ekya.scheduling.executed import execute
+from ekya.scheduling.pareto import pareto_points, uniform_baselines
+from ekya.scheduling.protocol import Scheduler
+from ekya.scheduling.registry import make_scheduler
+from ekya.sim.problems import Problem, ProblemSet, load_problems
+
+PROBLEMS = Path(__file__).resolve().parent / "problems.yaml"
+
+QUICK_EACH = 2
+"""Windows of each combination in a quick look; ``--full`` takes all."""
+
+HELD_OUT_SEED, HELD_OUT_STREAMS = 9000, 2
+"""Of the streams on which the uniform baselines' γ are found; no problem has them."""
+
+TIMES_MORE = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+"""Times the GPUs that a scheduler is given to equal `ekya`."""
+
+DRAWN = (
+    ("ekya", STYLES["ekya"]),
+    ("exact", (LIGHT.streams[4], "D-")),
+    ("thief", STYLES["thief"]),
+    ("uniform", (LIGHT.streams[2], "v--")),
+    ("no_retrain", STYLES["no-retrain"]),
+    ("bound", (LIGHT.ink, "--")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One window.
+
+    Attributes:
+        seed, speed, gpus, gpus_per_stream: of the problem.
+        ekya, serial, exact, thief, uniform, no_retrain: mean accuracy that the window came to.
+        bound: what no plan can exceed.
+        thief_times, uniform_times: times the GPUs with which they equal `ekya`; None if the most that is
+            tried is too little.
+    """
+
+    seed: int
+    speed: str
+    gpus: float
+    gpus_per_stream: float
+    ekya: float
+    serial: float
+    exact: float
+    thief: float
+    uniform: float
+    no_retrain: float
+    bound: float
+    thief_times: float | None
+    uniform_times: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Means over the windows with one speed curve and number of GPUs.
+
+    Attributes:
+        means: by the names of ``Row``.
+        closed: part of the way from `thief` to the bound that `ekya` goes.
+        least_above: how far `ekya` is above `thief` in the window where it is least.
+        thief_times, uniform_times: medians; None where half of the windows have none.
+    """
+
+    speed: str
+    gpus_per_stream: float
+    windows: int
+    means: dict[str, float]
+    closed: float
+    least_above: float
+    thief_times: float | None
+    uniform_times: float | None
+
+
+MEASURES = ("ekya", "serial", "exact", "thief", "uniform", "no_retrain", "bound")
+
+
+def uniform_schedulers(problems: ProblemSet) -> list[Scheduler]:
+    """The paper's uniform baselines (§6.1)."""
+    held_out = problems.view(Problem(HELD_OUT_SEED, HELD_OUT_STREAMS, HELD_OUT_STREAMS, "linear"))
+    high, low = pareto_points([stream.retrain_options for stream in held_out.streams])
+    return [make_scheduler("uniform", options) for options in uniform_baselines(high, low)]
+
+
+def measured(problems: ProblemSet, one: Problem, uniform: Sequence[Scheduler]) -> Row:
+    """All schedulers on one window."""
+    view = problems.view(one)
+    ekya, serial, exact, thief, no_retrain = (
+        execute(view, make_scheduler(name)).score
+        for name in ("ekya", "serial", "exact", "thief", "no-retrain")
+    )
+    return Row(
+        seed=one.seed,
+        speed=one.speed,
+        gpus=one.gpus,
+        gpus_per_stream=round(one.gpus / one.streams, 3),
+        ekya=ekya,
+        serial=serial,
+        exact=exact,
+        thief=thief,
+        uniform=best(view, uniform),
+        no_retrain=no_retrain,
+        bound=upper_bound(view),
+        thief_times=times_more(view, ekya, lambda more: best(more, [make_scheduler("thief")])),
+        uniform_times=times_more(view, ekya, lambda more: best(more, uniform)),
+    )
+
+
+def best(view: WindowView, schedulers: Sequence[Scheduler]) -> float:
+    """What the best of these comes to."""
+    return max(execute(view, scheduler).score for scheduler in schedulers)
+
+
+def times_more(view: WindowView, score: float, reach: Callable[[WindowView], float]) -> float | None:
+    """Times the GPUs at which straight lines through what is reached first come to ``score``."""
+    reached: list[tuple[float, float]] = []
+    for times in TIMES_MORE:
+        quanta = round(times * view.capacity_milli / view.quantum_milli)
+        reached.append((times, reach(replace(view, capacity_milli=quanta * view.quantum_milli))))
+        if reached[-1][1] >= score:
+            break
+    return fewest_gpus(reached, score)
+
+
+def combinations(rows: Sequence[Row]) -> Iterator[Combination]:
+    """Means, in the order of the rows."""
+    for speed, per_stream in dict.fromkeys((row.speed, row.gpus_per_stream) for row in rows):
+        own = [row for row in rows if (row.speed, row.gpus_per_stream) == (speed, per_stream)]
+        means = {name: fmean(getattr(row, name) for row in own) for name in MEASURES}
+        way = means["bound"] - means["thief"]
+        yield Combination(
+            speed=speed,
+            gpus_per_stream=per_stream,
+            windows=len(own),
+            means=means,
+            closed=(means["ekya"] - means["thief"]) / way if way > 0.0 else 1.0,
+            least_above=min(row.ekya - row.thief for row in own),
+            thief_times=median_of(row.thief_times for row in own),
+            uniform_times=median_of(row.uniform_times for row in own),
+        )
+
+
+def median_of(times: Iterator[float | None]) -> float | None:
+    """The median, where None is more than any number."""
+    middle = median(float("inf") if one is None else one for one in times)
+    return None if middle == float("inf") else middle
+
+
+def found(rows: Sequence[Row]) -> Finding:
+    """What there is to tell."""
+    every = list(combinations(rows))
+    below = sum(row.ekya < row.thief for row in rows)
+    return Finding(
+        name="bench_executed",
+        title="Windows carried out: ten streams, planned again at every completion",
+        rows=[asdict(row) for row in rows],
+        beside=[
+            line
+            for per_stream in sorted({one.gpus_per_stream for one in every})
+            for line in lines([one for one in every if one.gpus_per_stream == per_stream])
+        ],
+        why=f"ekya is below thief in {below} of {len(rows)} windows. Paper: 4x the GPUs for uniform to equal "
+        "thief; here each window is alone, estimates hold, and uniform is the best of six baselines.",
+        figure=drawn(every),
+        more={"below_thief": below, "combinations": [asdict(one) for one in every]},
+    )
+
+
+def lines(own: Sequence[Combination]) -> Iterator[Beside]:
+    """What is told of one number of GPUs, by speed curve."""
+    at = f"{own[0].gpus_per_stream:g} GPUs a stream"
+    for name in ("uniform", "thief", "ekya", "bound"):
+        yield Beside(f"{at}: {name}", "", {one.speed: percent(one.means[name]) for one in own})
+    yield Beside(
+        f"{at}: of the way from thief to the bound", "", {one.speed: f"{one.closed:.0%}" for one in own}
+    )
+    yield Beside(
+        f"{at}: least above thief", "", {one.speed: f"{100 * one.least_above:+.2f} points" for one in own}
+    )
+    yield Beside(f"{at}: thief needs", "", {one.speed: told(one.thief_times) for one in own})
+    yield Beside(f"{at}: uniform needs", "", {one.speed: told(one.uniform_times) for one in own})
+
+
+def told(times: float | None) -> str:
+    """``1.4x the GPUs``."""
+    return f"over {TIMES_MORE[-1]:g}x the GPUs" if times is None else f"{times:.1f}x the GPUs"
+
+
+def drawn(every: Sequence[Combination]) -> Figure:
+    """Accuracy by GPUs above, times the GPUs below; a column for each speed curve."""
+    speeds = list(dict.fromkeys(one.speed for one in every))
+    figure, axes = new_figure(len(speeds), 2, 2.7, foot=1.4, sharex=True, sharey="row")
+    for column, speed in enumerate(speeds):
+        own = [one for one in every if one.speed == speed]
+        gpus = [one.gpus_per_stream for one in own]
+        above, below = axes[0][column], axes[1][column]
+        for name, (color, style) in DRAWN:
+            values = [one.means[name] for one in own]
+            above.plot(gpus, values, style, color=color, label=name.replace("_", "-"), markersize=5)
+        above.set_title(f"{speed} speed curve", fontsize=10, loc="left", color=LIGHT.ink)
+        for name in ("thief", "uniform"):
+            color, style = dict(DRAWN)[name]
+            times = [
+                TIMES_MORE[-1] if t is None else t for t in (getattr(one, f"{name}_times") for one in own)
+            ]
+            below.plot(gpus, times, style, color=color, markersize=5)
+        below.set_xlabel("GPUs a stream", fontsize=9, color=LIGHT.ink)
+    accuracy_axis(axes[0][0])
+    axes[1][0].set_ylabel(f"times ekya's GPUs ({TIMES_MORE[-1]:g}: or more)", fontsize=9.5, color=LIGHT.ink)
+    legend(figure, axes[0][0])
+    return figure
+
+
+def main(
+    full: Annotated[bool, typer.Option("--full", help="All 200 windows instead of 20.")] = False,
+    problems: Annotated[Path, typer.Option(help="Which windows.")] = PROBLEMS,
+    json_to: Json = None,
+    out: Out = RESULTS,
+) -> None:
+    """Carry windows out under every scheduler, and say how close they come to what is possible."""
+    with channel(json_to, out) as tell:
+        chosen = load_problems(problems)
+        chosen = chosen if full else replace(chosen, seeds_each=min(QUICK_EACH, chosen.seeds_each))
+        uniform = uniform_schedulers(chosen)
+        every = list(chosen.problems())
+        rows = []
+        with tell.steps("Carrying out", len(every)) as step:
+            for one in every:
+                rows.append(measured(chosen, one, uniform))
+                step()
+        tell.publish(found(rows))
+
+
+if __name__ == "__main__":
+    run(
+        main,
+        "python experiments/bench_executed.py",
+        "python experiments/bench_executed.py --full --json -",
+    )
