@@ -136,7 +136,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.annotate(
                 f"Config {row['config']}",
                 (row["gpu_s"], 100 * row["accuracy"]),
-                (6, -12),
+                (0, -16),
                 textcoords="offset points",
             )
     axes.set(title="γ on the held-out streams", xlabel="GPU-seconds", ylabel="accuracy after, %")

@@ -115,7 +115,6 @@ def error_line(capfd):
         (["run", "--json", "."], "--json .: this is a folder; name a file in it"),
         (["calibrate"], "Missing option '--out'"),
         (["compare", "--schedulers", "thief,oracle"], "oracle has to know what a retraining will give"),
-        (["compare", "--schedulers", "cloud"], "use ekya simulate TRACE --scheduler cloud"),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
@@ -126,11 +125,23 @@ def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
     assert says in error_line(capfd)
 
 
-@pytest.mark.parametrize("name", ["oracle", "cloud", "reuse"])
-def test_a_run_has_no_scheduler_that_needs_a_trace(name, world, fleet, capfd):
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("oracle", "use ekya simulate TRACE --scheduler oracle"),
+        ("cloud:up=8", "scheduler: cloud serves weights that are not trained on the GPUs here"),
+        ("reuse", "use --clock virtual, or choose another scheduler"),
+    ],
+)
+def test_a_live_run_has_no_scheduler_that_needs_more_than_it_has(name, says, world, fleet, capfd):
     assert cli.main(["run", str(fleet), "--scheduler", name]) == 2
-    assert error_line(capfd).endswith(f"use ekya simulate TRACE --scheduler {name}\n")
+    assert says in error_line(capfd)
     assert not world.asked
+
+
+def test_virtual_time_brings_weights_from_elsewhere(world, fleet):
+    assert cli.main(["run", str(fleet), "--clock", "virtual", "--scheduler", "reuse"]) == 0
+    assert world.asked[0][1].scheduler == "reuse"
 
 
 def test_errors_of_the_system_that_have_a_remedy_are_one_line_too(capfd, monkeypatch, tmp_path, world, fleet):

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from ekya.commands.output import Output
-from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_known
+from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_world
 from ekya.config import RunOptions
 from ekya.errors import UserError
 from ekya.report.table import compare_table
@@ -28,7 +28,7 @@ def compare_schedulers(
         if len(set(values)) != len(values):
             raise UserError(f"{option}: the same one stands there twice; keep one of them")
     for name in schedulers:
-        require_known(name)
+        require_world(name, "virtual")
     with noticing_ctrl_c() as came:
         result = compare(arguments.read(), schedulers, seeds, options)
         output.report(result)

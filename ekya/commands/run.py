@@ -96,7 +96,7 @@ def run(
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
     options = replace(options, scheduler=fleet.scheduler)
-    require_known(fleet.scheduler)
+    require_world(fleet.scheduler, clock)
     if clock == "wall":
         require_capacity(fleet, options.shares)
     with noticing_ctrl_c() as came:
@@ -111,8 +111,8 @@ def run(
         raise KeyboardInterrupt
 
 
-def require_known(scheduler: str) -> None:
-    """Refuses a scheduler that needs what a run does not have: the future, or weights that nobody trains.
+def require_world(scheduler: str, clock: Literal["wall", "virtual"]) -> None:
+    """Refuses a scheduler that needs what a run does not have: the future, or weights that nobody sends.
 
     Raises:
         UserError: it is one, or there is no such scheduler.
@@ -123,10 +123,10 @@ def require_known(scheduler: str) -> None:
             f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "
             f"use ekya simulate TRACE --scheduler {chosen.name}"
         )
-    if chosen.needs.elsewhere or chosen.needs.kept_models:
+    if clock == "wall" and (chosen.needs.elsewhere or chosen.needs.kept_models):
         raise UserError(
-            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, which only a "
-            f"trace has; use ekya simulate TRACE --scheduler {chosen.name}"
+            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and nobody "
+            "sends them to a live run; use --clock virtual, or choose another scheduler"
         )
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import LoopOptions
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
@@ -40,6 +40,7 @@ from ekya.setup import (
     stream_setup,
     with_classes,
 )
+from ekya.sim.elsewhere import KeptModels
 from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
@@ -89,7 +90,9 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, scheduler, constants)
         stack.callback(journal.close)
-        world = _World.build(folder, fleet, store, card, seed, stack)
+        thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
+        kept = thorough if chosen.needs.kept_models else None
+        world = _World.build(folder, fleet, store, card, seed, stack, kept)
         planner = _Planner(chosen, world.executor, card.planning_us)
         stopped = False
         try:
@@ -137,8 +140,15 @@ class _World:
 
     @staticmethod
     def build(
-        folder: RunFolder, fleet: FleetConfig, store: StateStore, card: CostCard, seed: int, stack: ExitStack
+        folder: RunFolder,
+        fleet: FleetConfig,
+        store: StateStore,
+        card: CostCard,
+        seed: int,
+        stack: ExitStack,
+        kept: RetrainConfig | None,
     ) -> "_World":
+        """With ``kept``, a model of each window is trained so at no cost, for a scheduler to serve again."""
         classes = fleet_classes(fleet)
         base = base_model(fleet, seed)
         sources = {
@@ -171,6 +181,7 @@ class _World:
                 options=first_inference_options(fleet, stream.id, setup.settings.fps, costs),
                 version=BASE_VERSION,
                 memory=ExemplarMemory(),
+                kept=KeptModels(kept, base) if kept is not None else None,
             )
         golden = open_golden(fleet.golden, classes)
         executor = EmulatedExecutor(cameras, golden, card, proposer_operations, CHECKPOINT_DELAY_US)

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
+from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
 from ekya.sim.preparing import EmulatedPreparation, Step
 from ekya.sim.stream import EmulatedStream
-from ekya.sim.training import EmulatedRetraining
+from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
@@ -28,7 +30,7 @@ MEASURE_EVERY_US = 2 * US_PER_S
 
 @dataclass(slots=True, eq=False)
 class EmulatedCamera:
-    """A stream with everything that is its own."""
+    """A stream with everything that is its own; ``kept`` where a scheduler wants kept models."""
 
     settings: PreparationSettings
     inference: EmulatedStream
@@ -39,7 +41,8 @@ class EmulatedCamera:
     version: ModelVersion
     memory: ExemplarMemory
     labels: StreamLabels | None = None
-    retraining: EmulatedRetraining | None = None
+    retraining: EmulatedRetraining | ArrivingWeights | None = None
+    kept: KeptModels | None = None
     told_of_end: bool = False
 
 
@@ -172,21 +175,33 @@ class EmulatedExecutor:
                 self._outbox.append(ev.ShareMeasured(t_us, stream, role, share_milli))
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        self._outbox.extend(self._newly_kept())
         prepared = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
-            prepared[asked.stream] = StreamPreparation(
-                camera.settings,
-                camera.inference.material(command.window - 1, self._now_us),
-                Classifier(camera.model, camera.settings.classes),
-                self._golden,
-            )
+            prepared[asked.stream] = self._preparation(camera, command.window, camera.model)
         self._preparing = command
         self._steps = EmulatedPreparation(
             command, prepared, self._card, self._proposer_operations, self._keep_labels
         ).steps()
         self._next_step(self._now_us)
+
+    def _preparation(self, camera: EmulatedCamera, window: int, model: EdgeModel) -> StreamPreparation:
+        return StreamPreparation(
+            camera.settings,
+            camera.inference.material(window - 1, self._now_us),
+            Classifier(model, camera.settings.classes),
+            self._golden,
+        )
+
+    def _newly_kept(self) -> Iterator[ev.ModelCached]:
+        """Models of the window that is over: they can serve in the next one."""
+        for stream, camera in sorted(self._cameras.items()):
+            if camera.kept is not None and camera.labels is not None:
+                model = camera.kept.keep(camera.labels, camera.settings, self._golden.background)
+                if model is not None:
+                    yield ev.ModelCached(self._now_us, stream, model)
 
     def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         camera = self._cameras[stream]
@@ -209,11 +224,16 @@ class EmulatedExecutor:
 
     def _start(self, command: cmd.StartRetraining) -> None:
         camera = self._cameras[command.stream]
+        if command.elsewhere is not None:
+            bring = self._from_elsewhere(command, command.elsewhere)
+            if bring is None:
+                self._failed(command, "there is nothing that could be sent")
+            else:
+                camera.retraining = ArrivingWeights(command, self._now_us, bring)
+            return
         labels = camera.labels
         if labels is None:
-            self._outbox.append(
-                ev.RetrainFailed(self._now_us, command.stream, command.job, "there are no labels to train on")
-            )
+            self._failed(command, "there are no labels to train on")
             return
         camera.retraining = EmulatedRetraining(
             command.stream,
@@ -227,6 +247,37 @@ class EmulatedExecutor:
             self._now_us,
             command.share_milli,
         )
+
+    def _from_elsewhere(
+        self, command: cmd.StartRetraining, elsewhere: Elsewhere
+    ) -> Callable[[], Checkpoint] | None:
+        camera = self._cameras[command.stream]
+        if elsewhere.trained_in is not None:
+            return self._kept(camera, command, elsewhere.trained_in)
+        return self._in_the_cloud(camera, command)
+
+    def _kept(
+        self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int
+    ) -> Callable[[], Checkpoint] | None:
+        if camera.kept is None or camera.labels is None or trained_in not in camera.kept.models:
+            return None
+        model, labels = camera.kept.models[trained_in], camera.labels
+        accuracy = self._preparation(camera, command.window, model).serving_accuracy(labels)
+        return lambda: Checkpoint(command.config.epochs, accuracy, model)
+
+    def _in_the_cloud(
+        self, camera: EmulatedCamera, command: cmd.StartRetraining
+    ) -> Callable[[], Checkpoint] | None:
+        """The golden model labels in the cloud too; what it labelled counts in no accuracy, as ever."""
+        labels = self._preparation(camera, command.window, camera.model).label()
+        self._keep_labels(command.stream, labels)
+        if not labels.can_train:
+            return None
+        start, memory, settings = camera.model, camera.memory, camera.settings
+        return lambda: trained(retraining_of(start, command.config, labels, memory, settings, command.window))
+
+    def _failed(self, command: cmd.StartRetraining, reason: str) -> None:
+        self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
 
     def _training_step(self, stream: StreamId) -> Callable[[int], None]:
         def act(t_us: int) -> None:

@@ -134,4 +134,5 @@ def _labels_ready(
         serving_accuracy=accuracy,
         new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
         gpu_s=gpu_s,
+        class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
     )

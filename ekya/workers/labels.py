@@ -66,6 +66,12 @@ class StreamLabels:
         """Whether there is something to train on, and something to measure it by."""
         return len(self.training.crops) > 1 and len(self.validation.crops) > 0
 
+    def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
+        """How many labelled objects are of each of the fleet's classes; background is none."""
+        labelled = np.concatenate([self.training.crops.classes, self.validation.crops.classes])
+        counts = np.bincount(labelled[labelled != background], minlength=classes)
+        return tuple(counts.tolist())
+
 
 Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""

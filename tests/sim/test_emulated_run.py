@@ -7,6 +7,7 @@ import yaml
 
 from ekya.config import RunOptions, load_fleet
 from ekya.control.replay import replay
+from ekya.core.events import ModelSwapped
 from ekya.journal import read_journal
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
@@ -59,6 +60,20 @@ def test_two_runs_with_one_seed_give_the_same_summary_to_the_byte(fleet, tmp_pat
     replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(turns)
     assert all(turn.same for turn in replayed)
+
+
+@pytest.mark.parametrize(("name", "windows"), [("cloud:up=20:down=200", {1, 2}), ("reuse", {2})])
+def test_weights_from_elsewhere_are_trained_and_serve(name, windows, fleet, tmp_path):
+    folder = RunFolder.create(tmp_path, "away")
+    emulate(folder, fleet.model_copy(update={"windows": 3}), name, 3, quietly)
+    _, _, turns = read_journal(folder.journal)
+    events = [event for turn in turns for event in turn.events]
+    swapped = [event for event in events if isinstance(event, ModelSwapped)]
+    assert {event.stream for event in swapped} == {"cam-1", "cam-2"}
+    assert {event.t_us // 12_000_000 for event in swapped} == windows
+    summary = json.loads(folder.summary.read_text())
+    assert summary["retrainings"]["started"] == summary["retrainings"]["finished"] == len(swapped)
+    assert all(stream["gain"] > 0 for stream in summary["streams"].values())
 
 
 def test_compared_schedulers_are_scored_on_the_same_objects(fleet, tmp_path):

@@ -1,0 +1,121 @@
+"""Weights that need no share are really trained, when they come and not before."""
+
+import numpy as np
+import pytest
+import torch
+from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+
+from ekya.core.commands import StartRetraining
+from ekya.core.configs import RetrainConfig
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import JobId, StreamId
+from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.edge import EDGE_MODELS, build_edge_model
+from ekya.learning.memory import ExemplarMemory
+from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
+from ekya.sim.seen import watch
+from ekya.sim.training import Checkpoint
+from ekya.workers.collector import WindowCollector
+from ekya.workers.inference import Classifier
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.retraining import retraining_of
+
+CAM, S = StreamId("cam"), 1_000_000
+GAMMA = RetrainConfig(3, 8, 0, 1, 1.0)
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+
+
+@pytest.fixture(scope="module")
+def base():
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield build_edge_model(NAMES, 0, 3, "tiny")
+    del EDGE_MODELS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def labels(base):
+    """Of windows 1 and 2."""
+    collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+    seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None))
+    serving = Classifier(base, NAMES)
+    return [StreamPreparation(SETTINGS, window.material, serving, Golden()).label() for window in seen]
+
+
+def weights(model):
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    ours, theirs = weights(one), weights(other)
+    return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def arriving(made, elsewhere, now_us=5 * S):
+    def bring():
+        made.append(1)
+        return Checkpoint(2, 0.75, "weights")
+
+    command = StartRetraining(CAM, JobId(4), 6, GAMMA, 0, 0.5, 0.0, elsewhere)
+    return ArrivingWeights(command, now_us, bring)
+
+
+def test_what_does_not_come_in_time_is_never_made():
+    made = []
+    coming = arriving(made, Elsewhere(9 * S))
+    coming.resize(500, 6 * S)
+    coming.delay(S)
+    assert (coming.due_us, coming.best, coming.window, coming.used_gpu_s(8 * S)) == (9 * S, None, 6, 0.0)
+    assert not made
+
+
+def test_what_comes_is_told_of_once_and_cost_nothing_here():
+    made = []
+    coming = arriving(made, Elsewhere(9 * S))
+    progress, finished = coming.finish_step(9 * S)
+    assert (progress.validation_accuracy, progress.gpu_s, finished.gpu_s) == (0.75, 0.0, 0.0)
+    assert (coming.best.model, coming.due_us, made) == ("weights", None, [1])
+
+
+def test_a_kept_model_is_here_at_once_and_is_of_its_window():
+    kept = arriving([], Elsewhere(2 * S, trained_in=3))
+    assert (kept.due_us, kept.window) == (5 * S, 3)
+
+
+def test_the_best_epoch_of_a_whole_retraining_comes(base, labels):
+    def fresh():
+        return retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
+
+    stepped = fresh()
+    stepped.prepare()
+    told = [stepped.run_epoch().validation_accuracy for _ in range(GAMMA.epochs)]
+    best = trained(fresh())
+    assert best.validation_accuracy == max(told)
+    assert best.epoch == max(epoch for epoch, accuracy in enumerate(told, 1) if accuracy == max(told))
+    assert not same(best.model, base)
+
+
+def test_each_window_leaves_a_model_that_goes_on_from_the_one_before(base, labels):
+    kept = KeptModels(GAMMA, base)
+    first, second = (kept.keep(one, SETTINGS, None) for one in labels)
+    assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
+    for cached, of in zip((first, second), labels, strict=True):
+        assert sum(cached.histogram) == len(of.training.crops) + len(of.validation.crops)
+    alone = KeptModels(GAMMA, base)
+    alone.keep(labels[1], SETTINGS, None)
+    assert not same(alone.models[2], kept.models[2])
+    assert same(kept.model, kept.models[2])
+
+
+def test_a_window_leaves_one_model_at_most(base, labels):
+    kept = KeptModels(GAMMA, base)
+    kept.keep(labels[0], SETTINGS, None)
+    model, memory = kept.model, kept.memory
+    assert kept.keep(labels[0], SETTINGS, None) is None
+    assert (kept.model, kept.memory) == (model, memory)
+
+
+def test_background_is_no_class_of_a_mix(labels):
+    counts = labels[0].histogram(len(NAMES), None)
+    assert labels[0].histogram(len(NAMES), 2) == (*counts[:2], 0)
+    assert counts[2] > 0
