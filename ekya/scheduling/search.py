@@ -47,7 +47,7 @@ class Effort:
 def effort_for(streams: int) -> Effort:
     """Less for each course where courses are long."""
     if streams <= 16:
-        return Effort(kept=3, settlings=2, rounds=3, changes=10, worst_rounds=8, at_once=1)
+        return Effort(kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
     if streams <= 160:
         return Effort(kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
     return Effort(kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
