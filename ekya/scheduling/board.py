@@ -15,7 +15,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.scheduling.hull import Hulls, hulls
 from ekya.scheduling.pick import SAME, is_young
-from ekya.scheduling.tables import value_tables
+from ekya.scheduling.tables import analysed_parts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -76,7 +76,7 @@ def board_of(view: WindowView) -> Board:
             if option is not None:
                 accuracy[v, state] = max(option.accuracy_after, streams[v].accuracy)
                 work_gpu_s[v, state] = option.gpu_s
-    value = _values(view)
+    value = _values(view, streams)
     weight = np.array([stream.weight for stream in streams])
     rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
     known_hulls = hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
@@ -116,8 +116,8 @@ def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
     return kept
 
 
-def _values(view: WindowView) -> Floats:
-    parts = value_tables(view).part
+def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+    parts = analysed_parts(view, streams)
     speeds = [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
     return np.concatenate([parts, np.broadcast_to(np.array(speeds), parts.shape)])
 

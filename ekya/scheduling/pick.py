@@ -93,8 +93,17 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
 
 
 def retraining_order(stream: StreamView) -> list[RetrainOption]:
-    """γ in the order in which they are looked at: of equal gains the first is taken."""
-    return sorted(stream.retrain_options, key=lambda o: (o.gpu_s, o.config))
+    """γ in the order in which they are looked at: of equal gains the first is taken.
+
+    Left out are those that are never taken, as one before them reaches as much, or the serving model does.
+    """
+    kept: list[RetrainOption] = []
+    reached = stream.accuracy
+    for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, o.config)):
+        if option.accuracy_after > reached:
+            kept.append(option)
+            reached = option.accuracy_after
+    return kept
 
 
 def inference_order(stream: StreamView) -> list[InferenceOption]:

@@ -66,7 +66,7 @@ def value_tables(view: WindowView) -> ValueTables:
         streams=tuple(stream.stream for stream in streams),
         quantum_milli=view.quantum_milli,
         serving=_serving(view, streams, shares),
-        part=_parts(streams, shares),
+        part=analysed_parts(view, streams),
         floors=np.array([NO_FLOOR if f is None else f // view.quantum_milli for f in floors], np.intp),
         weights=np.array([stream.weight for stream in streams]),
         retrains=np.array([s.running is not None or bool(s.retrain_options) for s in streams], np.bool_),
@@ -98,8 +98,12 @@ def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> F
     return best
 
 
-def _parts(streams: Sequence[StreamView], shares: Ints) -> Floats:
-    """(S, L); the last λ that fits is the best of them, so they are gone through from the worst on."""
+def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+    """(S, L) what the λ that ``pick_inference`` takes leaves of the accuracy, at shares in quanta of δ.
+
+    The last λ that fits is the best of them, so they are gone through from the worst on.
+    """
+    shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
     ranked: list[Sequence[InferenceOption]] = []
     cheapest: list[InferenceOption] = []
     for stream in streams:
