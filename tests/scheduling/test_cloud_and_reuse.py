@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS
+from views import GAMMAS, window_views
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.elsewhere import CachedModel, Elsewhere
@@ -135,3 +135,57 @@ def test_reuse_serves_it_at_once_and_gives_inference_everything():
     assert "serves again what it learnt in window 2" in first.reason
     assert (second.retrain, second.elsewhere) == (None, None)
     assert [a.inference_share_milli for a in (first, second)] == [500, 500]
+
+
+mixes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+
+
+@st.composite
+def away_views(draw):
+    """Views in which models are kept, and some weights are on their way."""
+    seen = draw(window_views())
+    return replace(seen, streams=tuple(draw(away(stream, seen.now_us)) for stream in seen.streams))
+
+
+@st.composite
+def away(draw, stream, now_us):
+    running = stream.running
+    if running is not None:
+        coming = Elsewhere(now_us + draw(st.integers(0, 90)) * S, draw(st.sampled_from([None, 0, 2])))
+        running = replace(running, share_milli=0, elsewhere=coming)
+    kept = st.builds(CachedModel, st.sampled_from(GAMMAS[:4]), st.integers(0, 4), mixes)
+    cached = draw(st.lists(kept, max_size=3, unique_by=lambda model: (model.config, model.trained_in)))
+    return replace(stream, running=running, histogram=draw(mixes), cached=() if running else tuple(cached))
+
+
+both = pytest.mark.parametrize("name", ["cloud", "cloud:up=40:down=90", "cloud:order=shared", "reuse"])
+
+
+@both
+@settings(max_examples=30)
+@given(seen=away_views(), order=st.randoms(use_true_random=False))
+def test_a_plan_depends_on_no_order_and_is_what_the_objective_says(name, seen, order):
+    plan = make_scheduler(name).plan(seen)
+    streams = list(seen.streams)
+    order.shuffle(streams)
+    shuffled = [
+        replace(stream, cached=stream.cached[::-1], retrain_options=tuple(reversed(stream.retrain_options)))
+        for stream in streams
+    ]
+    assert make_scheduler(name).plan(replace(seen, streams=tuple(shuffled))) == plan
+    assert plan.expected_accuracy == evaluate(seen, plan.phases).score
+
+
+@both
+@settings(max_examples=30)
+@given(seen=away_views())
+def test_nothing_here_is_spent_on_what_comes_and_what_is_coming_comes_when_it_was_to(name, seen):
+    plan = make_scheduler(name).plan(seen)
+    for stream, given_to in zip(seen.streams, plan.phases[0].assignments, strict=True):
+        assert given_to.retrain_share_milli == 0
+        assert (given_to.retrain is None) == (given_to.elsewhere is None)
+        if stream.running is not None:
+            assert given_to.retrain == stream.running.option.config
+            assert given_to.elsewhere == stream.running.elsewhere
+        elif given_to.elsewhere is not None:
+            assert given_to.elsewhere.arrives_us >= seen.now_us
