@@ -22,7 +22,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
 from ekya.files import write_text_atomic
 from ekya.learning.checkpoints import load_model, save_model
-from ekya.learning.edge import EdgeModel, build_edge_model
+from ekya.learning.edge import DEFAULT_ARCHITECTURE, EDGE_MODELS, EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy
 from ekya.learning.trainer import Retraining, SgdRecipe
@@ -68,10 +68,15 @@ def varied(labelled: LabelledCrops, seed: int) -> LabelledCrops:
 
 
 def train(
-    fleet: CityFleet, training: LabelledCrops, validation: LabelledCrops, epochs: int, seed: int
+    fleet: CityFleet,
+    training: LabelledCrops,
+    validation: LabelledCrops,
+    epochs: int,
+    seed: int,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> EdgeModel:
     """A model from fresh weights."""
-    fresh = build_edge_model(fleet.classes, 0, seed)
+    fresh = build_edge_model(fleet.classes, 0, seed, architecture)
     retraining = Retraining(
         fresh,
         RetrainConfig(epochs, batch_size=32, head_width=0, trainable_blocks=5, data_fraction=1.0),
@@ -126,11 +131,12 @@ def card(
     )
     return f"""# The common base of the synthetic city's edge models
 
-A ResNet18 (torchvision's architecture, its original stem, a linear head) for crops of {training.side} pixels.
+A {model.architecture} (torchvision's, with its stem and a linear head) for crops of {training.side} pixels.
 Every stream's edge model begins with these weights and is retrained from there.
 
 - Made from fresh weights, on one thread, by
-  `python experiments/train_edge_base.py --epochs {epochs} --days {days} --every {every} --seed {seed}`.
+  `python experiments/train_edge_base.py --architecture {model.architecture} --epochs {epochs}
+  --days {days} --every {every} --seed {seed}`.
 - Data: the two cameras of `datasets/synthetic_city/holdout.yaml`, which no run watches, on {days} days
   (seeds {DAY} apart), with their true labels: {len(training)} crops of
   {len(np.unique(training.tracks))} objects, half of them mirrored, light and colours varied a little.
@@ -156,6 +162,7 @@ def main(
     / "datasets/synthetic_city/holdout.yaml",
     out: Annotated[Path, typer.Option(help="Where the weights go; the card goes beside them.")] = ROOT
     / "golden_models/synthetic_city_resnet18_base.safetensors",
+    architecture: Annotated[str, typer.Option(help=f"Of {', '.join(EDGE_MODELS)}.")] = DEFAULT_ARCHITECTURE,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 8,
     days: Annotated[int, typer.Option(help="Other days of the same cameras.")] = 10,
     every: Annotated[int, typer.Option(help="Take every k-th frame.")] = 30,
@@ -169,7 +176,7 @@ def main(
     fleet = read_fleet(fleet_file)
     training, validation = split_by_track_and_time(held_out_crops(fleet, days, every), 0.1)
     training = varied(training, seed)
-    model = train(fleet, training, validation, epochs, seed)
+    model = train(fleet, training, validation, epochs, seed, architecture)
     save_model(model, out, {"recipe": "experiments/train_edge_base.py", "seed": str(seed)}, half=True)
     stored = load_model(out)
     write_text_atomic(

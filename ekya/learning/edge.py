@@ -28,12 +28,23 @@ class Trunk:
 
 
 def _resnet18_trunk() -> Trunk:
-    net = torchvision.models.resnet18(weights=None)
+    return _trunk_of(torchvision.models.resnet18(weights=None))
+
+
+def _resnet101_trunk() -> Trunk:
+    """What the paper asks whether it would need no retraining (§2.3); too slow for a stream."""
+    return _trunk_of(torchvision.models.resnet101(weights=None))
+
+
+def _trunk_of(net: torchvision.models.ResNet) -> Trunk:
     stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
     return Trunk((stem, net.layer1, net.layer2, net.layer3, net.layer4), int(net.fc.in_features))
 
 
-EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {"resnet18": _resnet18_trunk}
+EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
+    "resnet18": _resnet18_trunk,
+    "resnet101": _resnet101_trunk,
+}
 """Architectures by name; one function each that builds the trunk with fresh weights."""
 
 
