@@ -44,6 +44,7 @@ class Recipe:
 
 
 RECIPES = (
+    Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55, traces=False),
     Recipe("figure3", "Figure 3: what configurations cost and bring", 5),
     Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
     Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 15),
@@ -52,6 +53,12 @@ RECIPES = (
     Recipe("figure9", "Figure 9: who gets which share", 10),
     Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False),
     Recipe("figure11b", "Figure 11b: estimates that are off", 60),
+    Recipe(
+        "bench_executed",
+        "200 windows carried out: schedulers, the bound, and GPUs that are saved",
+        60,
+        traces=False,
+    ),
 )
 
 

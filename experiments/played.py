@@ -1,25 +1,23 @@
 """Traces under schedulers, for the recipes: which traces, which uniform baselines, and what came of a run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
+from pareto import profiles
 
 from ekya.commands.simulate import open_trace
 from ekya.core.configs import RetrainConfig
-from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.trace import Trace
-from ekya.core.view import RetrainOption
 from ekya.errors import UserError
 from ekya.report.themes import LIGHT
 from ekya.scheduling.pareto import INFERENCE_PARTS_MILLI, pareto_points
 from ekya.scheduling.registry import make_scheduler
 from ekya.scheduling.spec import gamma_word
-from ekya.sim.generate import generate_trace
-from ekya.sim.problems import view_of
+from ekya.sim.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
 from ekya.sim.simulate import Conditions, Simulated, simulate
 
 HELD_OUT_SEED = 9000
@@ -59,11 +57,11 @@ class Data:
 
 
 def generated(
-    streams: int, windows: int, seeds: Sequence[int], speed: SpeedCurve = LINEAR, name: str = GENERATED
+    streams: int, windows: int, seeds: Sequence[int], parameters: GeneratorParameters = DEFAULT_PARAMETERS
 ) -> Data:
     """Traces that are drawn with the paper's spread, one for each seed."""
-    traces = tuple(generate_trace(seed, streams, windows, training_speed=speed) for seed in seeds)
-    return Data(name, traces, generate_trace(HELD_OUT_SEED, 2, windows, training_speed=speed))
+    traces = tuple(generate_trace(seed, streams, windows, parameters) for seed in seeds)
+    return Data(GENERATED, traces, generate_trace(HELD_OUT_SEED, 2, windows, parameters))
 
 
 def recorded(paths: Sequence[Path] | None) -> list[Data]:
@@ -113,7 +111,7 @@ OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF)}
 
 def uniform_baselines(data: Data) -> dict[str, Who]:
     """The paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
-    high, low = pareto_points(list(_profiles(data.held_out)))
+    high, low = pareto_points(list(profiles(data.held_out)))
     few, half, most = INFERENCE_PARTS_MILLI
     kinds = ((half, high), (most, low), (half, low), (few, low))
     return {name: _uniform(*kind) for name, kind in zip(PAPER_BASELINES, kinds, strict=True)}
@@ -121,14 +119,6 @@ def uniform_baselines(data: Data) -> dict[str, Who]:
 
 def _uniform(part_milli: int, config: RetrainConfig) -> Who:
     return Who(f"uniform:inference={part_milli}:gamma={gamma_word(config)}", checkpoints=False)
-
-
-def _profiles(trace: Trace) -> Iterator[tuple[RetrainOption, ...]]:
-    """What every γ gave, in each window of each stream in which anything was trained."""
-    for window in range(1, trace.windows):
-        for stream in view_of(trace, window, 1000).streams:
-            if stream.retrain_options:
-                yield stream.retrain_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +171,7 @@ STYLES: Mapping[str, tuple[str, str]] = {
     "fixed-res": (LIGHT.streams[2], "v--"),
     "fixed-config": (LIGHT.streams[3], "^--"),
     "reuse": (LIGHT.streams[4], "D--"),
+    "cloud": (LIGHT.streams[3], "^--"),
 }
 """Colour and line of each scheduler, the same in all figures."""
 

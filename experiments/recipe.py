@@ -61,11 +61,13 @@ class Beside:
         what: what is counted, with its unit.
         paper: the paper's number; empty where it has none.
         ours: by data.
+        below: whether it is also told below the figure, if the paper has a number.
     """
 
     what: str
     paper: str
     ours: Mapping[str, str]
+    below: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,18 @@ def paper_line(axes: Axes, accuracy: float, text: str) -> None:
         textcoords="offset points",
         fontsize=8,
         color=LIGHT.ink,
+        bbox={"facecolor": LIGHT.page, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
+    )
+
+
+def paper_mark(axes: Axes, x: float, y: float, marker: str) -> None:
+    """One of the paper's numbers on a bar: a short line, ``_`` on an upright bar and ``|`` on a lying one.
+
+    A legend names it once.
+    """
+    named = "paper" in axes.get_legend_handles_labels()[1]
+    axes.plot(
+        x, y, marker, color=LIGHT.ink, markersize=17, markeredgewidth=1.8, label=None if named else "paper"
     )
 
 
@@ -275,7 +289,7 @@ def _sign(found: Finding) -> None:
     words = " · ".join(
         f"{one.what}: paper {one.paper}, {', '.join(f'{data} {value}' for data, value in one.ours.items())}"
         for one in found.beside
-        if one.paper
+        if one.paper and one.below
     )
     lines = [*textwrap.wrap(words, _WIDTH), *textwrap.wrap(found.why, _WIDTH)]
     found.figure.text(
