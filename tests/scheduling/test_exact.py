@@ -141,6 +141,25 @@ def test_better_retrainings_never_hurt(view, data):
     never_less(rank(richer), rank(view))
 
 
+@settings(max_examples=30)
+@given(window_views(), st.data())
+def test_more_accurate_inference_never_hurts(view, data):
+    """Without latency limits: one that can newly be kept together with a_MIN asks for more than before."""
+    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
+    sharper = tuple(
+        replace(stream, inference_options=tuple(_sharper(data.draw, o) for o in stream.inference_options))
+        for stream in ageless
+    )
+    if view.objective is Objective.MAX_MIN:
+        assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    never_less(rank(replace(view, streams=sharper)), rank(replace(view, streams=ageless)))
+
+
+def _sharper(draw, option):
+    relative = option.relative_accuracy
+    return replace(option, relative_accuracy=relative + (1.0 - relative) * draw(st.floats(0.0, 1.0)))
+
+
 def test_it_sees_past_a_share_that_gains_nothing_yet():
     """A retraining needs 0.7 GPU to finish at all: no single step towards it gains, so the thief stays."""
     stream = StreamView(
