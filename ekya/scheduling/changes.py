@@ -50,7 +50,7 @@ def beginnings(board: Board, weight: Floats) -> tuple[Ints, Floats]:
     # Just below each rate, so that what has this rate pays for itself.
     prices = np.quantile(rates, np.linspace(0.0, 1.0, PRICES)) * (1.0 - 1e-6)
     stream = np.arange(streams)
-    by_price = np.stack([np.argmax(gain - price * work, axis=1) for price in prices])
+    by_price = np.argmax(gain - prices[:, None, None] * work, axis=2)
     taken_on = work[stream, by_price].sum(axis=1)
     possible = _possible_gpu_s(board)
     states, worths = [], []

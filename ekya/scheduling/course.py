@@ -169,26 +169,29 @@ class _Played:
 
         The objective does so too, and completions have to agree with it to the microsecond.
         """
-        count, streams = self.area.shape
-        same = (shares == self._shares).reshape(count, 2, streams).all(axis=1)
+        streams = self.area.shape[1]
+        changed = shares != self._shares
+        changed = changed[:, :streams] | changed[:, streams:]
         left_gpu_s = self._left_gpu_s - self._speed * (self._now_us - self._since_us) / US_PER_S
-        left_gpu_s[left_gpu_s < DONE_GPU_S] = 0.0
-        self._left_gpu_s = np.where(same, self._left_gpu_s, left_gpu_s)
-        self._since_us = np.where(same, self._since_us, self._now_us)
+        left_gpu_s *= left_gpu_s >= DONE_GPU_S
+        np.copyto(self._left_gpu_s, left_gpu_s, where=changed)
+        np.copyto(self._since_us, self._now_us, where=changed)
         self._shares = shares
         got = self._values.take(shares + self._job)
         self.part, self._speed = got[:, :streams], got[:, streams:]
-        runs = self._speed > 0.0
-        lasts_us = np.ceil(self._left_gpu_s / np.where(runs, self._speed, 1.0) * US_PER_S)
-        self._ends_us = np.where(same, self._ends_us, np.where(runs, self._since_us + lasts_us, np.inf))
+        lasts_us = np.full(changed.shape, np.inf)
+        np.divide(self._left_gpu_s, self._speed, out=lasts_us, where=self._speed > 0.0)
+        lasts_us *= US_PER_S
+        np.copyto(self._ends_us, self._since_us + np.ceil(lasts_us), where=changed)
 
     def _finish(self, ends: Flags) -> None:
-        self.done_us[ends] = self._ends_us[ends]
-        self._ends_us[ends] = np.inf
-        self._left_gpu_s[ends] = np.inf
-        self._accuracy = np.where(ends, self._after, self._accuracy)
         course, v = np.nonzero(ends)
-        self.pull[course, v] = self._after[course, v] * self._weight[v]
+        after = self._after[course, v]
+        self.done_us[course, v] = self._ends_us[course, v]
+        self._ends_us[course, v] = np.inf
+        self._left_gpu_s[course, v] = np.inf
+        self._accuracy[course, v] = after
+        self.pull[course, v] = after * self._weight[v]
         self.pull[course, ends.shape[1] + v] = 0.0
         self.hull[course, v] = self._board.hull[v, self._states[course, v]]
 
@@ -212,16 +215,16 @@ def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
         hull: (C, jobs) which hull each job has.
         pull: (C, jobs) what a unit of a job's value counts; 0 gives it nothing.
     """
-    shares: Ints = board.hulls.floor[hull]
+    shares: Ints = board.hulls.floor.take(hull)
     left = board.quanta - shares.sum(axis=1)
     if left.min() < 0:
         hull = _without_floors(board, hull, shares, left)
-        shares = board.hulls.floor[hull]
+        shares = board.hulls.floor.take(hull)
         left = board.quanta - shares.sum(axis=1)
     count, jobs = hull.shape
-    size = board.hulls.size[hull].reshape(count, -1)
+    size = board.hulls.size.take(hull, axis=0).reshape(count, -1)
     # Equal rises in the order of jobs, whatever the sort does with equals.
-    rise = (board.hulls.rise[hull] * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
+    rise = (board.hulls.rise.take(hull, axis=0) * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
     rows = (np.arange(count) * size.shape[1])[:, None]
     order = np.argsort(-rise, axis=1) + rows
     wanted = np.where(rise > 0.0, size, 0).ravel().take(order)
@@ -255,10 +258,10 @@ def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
         reach = np.minimum(shares + left[:, None], top) + job
         gain = (value.take(reach) - value.take(shares + job)) * pull
         best = gain.argmax(axis=1)
-        more = np.where(gain[course, best] > 0.0, enough.take(reach[course, best]) - shares[course, best], 0)
-        if not (more > 0).any():
+        gains = gain[course, best] > 0.0
+        if not gains.any():
             return
-        shares[course, best] += np.maximum(more, 0)
+        shares[course, best] = np.where(gains, enough.take(reach[course, best]), shares[course, best])
 
 
 def settled_worths(courses: Courses) -> Floats:
