@@ -102,18 +102,17 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
 
 
 def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
-    figure, axes = new_figure(len(names) * len(GPUS_PER_STREAM), 1, 3.0, sharey="row")
-    panels = iter(axes[0])
-    for data in names:
-        for per_stream in GPUS_PER_STREAM:
-            panel = next(panels)
+    figure, axes = new_figure(len(GPUS_PER_STREAM), len(names), 2.7, foot=2.1, sharey="row")
+    for line, data in zip(axes, names, strict=True):
+        for panel, per_stream in zip(line, GPUS_PER_STREAM, strict=True):
             own = [row for row in rows if (row["data"], row["gpus_per_stream"]) == (data, per_stream)]
             draw_schedulers(panel, own, "error_sd")
             truth = next(row["accuracy"] for row in own if row["scheduler"] == THIEF)
-            paper_line(panel, truth - PAPER_LOSS_PART, "paper: no lower, up to 20%")
+            paper_line(panel, truth - PAPER_LOSS_PART, "paper: no lower, up to 20%", right=True)
             panel.set_title(f"{data}, {per_stream:g} GPUs a stream", fontsize=10, loc="left", color=LIGHT.ink)
-            panel.set_xlabel("standard deviation of the error", fontsize=9, color=LIGHT.ink)
-    accuracy_axis(axes[0][0])
+        accuracy_axis(line[0])
+    for panel in axes[-1]:
+        panel.set_xlabel("standard deviation of the error", fontsize=9, color=LIGHT.ink)
     legend(figure, axes[0][0])
     return figure
 

@@ -158,20 +158,18 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
 
 
 def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
-    figure, axes = new_figure(len(names) * len(GPUS), 1, 3.4, foot=2.0, sharey=True)
-    panels = iter(axes[0])
-    for data in names:
-        for gpus in GPUS:
-            panel = next(panels)
+    figure, axes = new_figure(len(GPUS), len(names), 2.9, foot=2.1, sharey=True)
+    for line, data in zip(axes, names, strict=True):
+        for panel, gpus in zip(line, GPUS, strict=True):
             own = [row for row in rows if (row["data"], row["gpus"]) == (data, gpus)]
             draw_schedulers(panel, own, "streams")
             title = f"{data}, {gpus:g} GPU{'s' if gpus > 1 else ''}"
             panel.set_title(title, fontsize=10, loc="left", color=LIGHT.ink)
             panel.set_xticks(sorted({row["streams"] for row in own}))
-            panel.set_xlabel("streams", fontsize=9, color=LIGHT.ink)
-    for panel in axes[0]:
-        paper_line(panel, TARGET, "Table 3's target")
-    accuracy_axis(axes[0][0])
+            paper_line(panel, TARGET, "Table 3's target", right=True)
+        accuracy_axis(line[0])
+    for panel in axes[-1]:
+        panel.set_xlabel("streams", fontsize=9, color=LIGHT.ink)
     legend(figure, axes[0][0], columns=6)
     return figure
 

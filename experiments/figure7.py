@@ -6,7 +6,8 @@
 The paper plays ten streams on 1 to 16 GPUs and finds that Ekya on 4 does better than uniform on 16.
 Recorded traces have other numbers of streams and are given as many GPUs a stream. `thief` is the paper's
 Ekya; `ekya` is ours, the default. The paper's baselines serve a model when its retraining is done; one of
-them is also played with checkpoints.
+them is also played with checkpoints. `oracle` plans as ours does, with the true profiles instead of
+estimates.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from played import (
     CHECKPOINTING,
     NO_RETRAIN,
+    ORACLE,
     OURS,
     PAPER_BASELINES,
     Data,
@@ -69,6 +71,7 @@ def players(data: Data, full: bool) -> dict[str, Who]:
         **OURS,
         **{name: uniform[name] for name in names},
         CHECKPOINTING: replace(uniform[names[0]], checkpoints=True),
+        ORACLE: Who(ORACLE),
         NO_RETRAIN: Who(NO_RETRAIN),
     }
 
@@ -181,7 +184,7 @@ def main(
     with channel(json_to, out) as tell:
         drawn = generated(10, 10 if full else 5, range(seed, seed + 3) if full else [seed])
         every = [drawn, *recorded(trace)]
-        with tell.steps("Figure 7", len(every) * len(GPUS_PER_STREAM) * (8 if full else 7)) as step:
+        with tell.steps("Figure 7", len(every) * len(GPUS_PER_STREAM) * (9 if full else 8)) as step:
             rows = [row for data in every for row in rows_of(data, full, seed, step)]
         tell.publish(found(rows, [data.name for data in every]))
 

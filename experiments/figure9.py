@@ -146,17 +146,15 @@ def _told(rows: Sequence[Shown], what: str) -> str:
 
 
 def _drawn(rows: Sequence[Shown], names: Sequence[str]) -> Figure:
-    figure, axes = new_figure(2 * len(names), len(PAPER), 2.2, foot=1.6, sharey=True, sharex="col")
-    for line, part in zip(axes, PAPER, strict=True):
-        panels = iter(line)
-        for data in names:
-            for scheduler in (UNIFORM, EKYA):
-                panel = next(panels)
-                own = chosen(rows, data, scheduler, part)
-                _draw_panel(panel, own)
-                short = "uniform" if scheduler == UNIFORM else scheduler
-                title = f"{data}, {own[0].stream} {part}, {short}: {_told(own, 'accuracy')}"
-                panel.set_title(title, fontsize=8.5, loc="left", color=LIGHT.ink)
+    figure, axes = new_figure(2, len(PAPER) * len(names), 2.0, foot=1.6, sharey=True)
+    lines = [(data, part) for data in names for part in PAPER]
+    for line, (data, part) in zip(axes, lines, strict=True):
+        for panel, scheduler in zip(line, (UNIFORM, EKYA), strict=True):
+            own = chosen(rows, data, scheduler, part)
+            _draw_panel(panel, own)
+            short = "uniform" if scheduler == UNIFORM else scheduler
+            title = f"{data}, {own[0].stream} {part}, {short}: {_told(own, 'accuracy')}"
+            panel.set_title(title, fontsize=8.5, loc="left", color=LIGHT.ink)
         line[0].set_ylabel("GPUs · accuracy", fontsize=9, color=LIGHT.ink)
     for panel in axes[-1]:
         panel.set_xlabel("window", fontsize=9, color=LIGHT.ink)

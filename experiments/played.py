@@ -96,7 +96,7 @@ class Who:
     checkpoints: bool = True
 
 
-EKYA, THIEF, NO_RETRAIN = "ekya", "thief", "no-retrain"
+EKYA, THIEF, NO_RETRAIN, ORACLE = "ekya", "thief", "no-retrain", "oracle"
 PAPER_BASELINES = (
     "uniform (Config 1, 50%)",
     "uniform (Config 2, 90%)",

@@ -237,14 +237,15 @@ def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
         axes.set_ylabel(label, color=LIGHT.ink, fontsize=9.5)
 
 
-def paper_line(axes: Axes, accuracy: float, text: str) -> None:
-    """One of the paper's numbers as a line across."""
+def paper_line(axes: Axes, accuracy: float, text: str, right: bool = False) -> None:
+    """One of the paper's numbers as a line across, named at its left end or at its right one."""
     axes.axhline(accuracy, color=LIGHT.ink, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     axes.annotate(
         text,
-        (0.0, accuracy),
+        (float(right), accuracy),
         xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
+        xytext=(-4 if right else 4, 3),
+        ha="right" if right else "left",
         textcoords="offset points",
         fontsize=8,
         color=LIGHT.ink,

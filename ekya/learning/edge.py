@@ -32,8 +32,11 @@ def _resnet18_trunk() -> Trunk:
 
 
 def _resnet101_trunk() -> Trunk:
-    """What the paper asks whether it would need no retraining (§2.3); too slow for a stream."""
-    return _trunk_of(torchvision.models.resnet101(weights=None))
+    """The larger model of the paper's §2.3; too slow for a stream.
+
+    Its blocks begin as what they get, so that fresh weights of such depth can be trained at all.
+    """
+    return _trunk_of(torchvision.models.resnet101(weights=None, zero_init_residual=True))
 
 
 def _trunk_of(net: torchvision.models.ResNet) -> Trunk:
