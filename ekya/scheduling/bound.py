@@ -19,8 +19,9 @@ best is what ``relaxed.py`` bounds, and every step there only adds to it:
 
 So any prices give a bound, and the prices are chosen to make it small (the Lagrangian dual of the
 capacity, a convex problem in K prices, minimised by cutting planes in a trust region). How well they are
-chosen decides how tight it is, and never whether it holds. What stays loose is what mixtures of two γ
-could do that one cannot; it fades as streams become many.
+chosen decides how tight it is, and never whether it holds. What stays loose is what mixtures could do: of two
+shares at one instant most of all, which averages over an interval allow, of two γ, and of two moments of
+completion. It fades as streams become many.
 
 For max-min, the smallest of the streams' values is at most their mean by any weights. So the weights are
 chosen too, beside the prices.
