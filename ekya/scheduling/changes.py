@@ -4,6 +4,7 @@ At a played course, what a change of γ brings is known to first order: a stream
 completion on, and its work costs its worth per GPU-second (``course``).
 """
 
+from collections.abc import Sequence
 from itertools import islice, pairwise
 
 import numpy as np
@@ -19,9 +20,6 @@ Ints = NDArray[np.intp]
 WORK_LEVELS = (0.1, 0.2, 0.35, 0.5, 0.8)
 """Work that a beginning takes on, as a part of what the GPUs could do in the window."""
 
-PACES = (0.25, 0.7)
-"""GPUs that a beginning thinks it retrains with, as a part of all; fewer make a GPU-second worth more."""
-
 PRICES = 40
 """Prices of a GPU-second that are tried to meet a work level."""
 
@@ -32,8 +30,11 @@ NEVER = 1e18
 """GPU-seconds that no window has."""
 
 
-def beginnings(board: Board, weight: Floats) -> tuple[Ints, Floats]:
+def beginnings(board: Board, weight: Floats, paces: Sequence[float]) -> tuple[Ints, Floats]:
     """States and worths (C, V) to begin with.
+
+    ``paces`` are GPUs that a beginning thinks it retrains with, as a part of all; fewer make a GPU-second
+    worth more.
 
     A price per GPU-second says which γ pays for itself; each work level has its price. The streams then
     come in the order of gain per GPU-second (Smith's rule), and each is worth what it and those behind it
@@ -61,7 +62,7 @@ def beginnings(board: Board, weight: Floats) -> tuple[Ints, Floats]:
         order = np.argsort(-rate, kind="stable")
         waiting = np.zeros(streams)
         waiting[order] = gains[order][::-1].cumsum()[::-1]
-        for pace in PACES:
+        for pace in paces:
             states.append(np.where(board.locked, 1, chosen))
             gpus = max(pace * possible / board.left_us * US_PER_S, 1e-6)
             worths.append(np.where(gains > 0.0, waiting / gpus, 0.0))

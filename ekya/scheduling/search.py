@@ -28,6 +28,7 @@ class Effort:
     """How much is tried.
 
     Attributes:
+        paces: of the beginnings (``changes.beginnings``).
         kept: beginnings that are followed after the first play.
         settlings: how often worths are settled and γ chosen again.
         rounds: rounds of small changes, at most.
@@ -36,6 +37,7 @@ class Effort:
         at_once: completions from one filling to the next, at most (``course.play``).
     """
 
+    paces: tuple[float, ...]
     kept: int
     settlings: int
     rounds: int
@@ -45,12 +47,16 @@ class Effort:
 
 
 def effort_for(streams: int) -> Effort:
-    """Less for each course where courses are long."""
+    """Less for each course where courses are long.
+
+    Many streams share few GPUs, and inference leaves little of them to retraining: their paces are lower.
+    """
     if streams <= 16:
-        return Effort(kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
+        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
+    paces = (0.03, 0.1, 0.3)
     if streams <= 160:
-        return Effort(kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
-    return Effort(kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
+        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
+    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +83,7 @@ def best_course(board: Board, objective: Objective, effort: Effort) -> Found:
 
 
 def _best_for(board: Board, objective: Objective, effort: Effort, weight: Floats) -> Found:
-    courses = play(board, *beginnings(board, weight), weight, effort.at_once)
+    courses = play(board, *beginnings(board, weight, effort.paces), weight, effort.at_once)
     best = _best_of(courses, objective, board, weight)
     order = np.argsort(-_scores(courses, objective, board), kind="stable")[: effort.kept]
     courses = courses.only(order)
