@@ -27,6 +27,7 @@ from ekya.config_errors import describe
 from ekya.config_files import find_files, read_mapping
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
+from ekya.core.profile import Profiler
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
@@ -77,10 +78,12 @@ class PreparationConfig(_Part):
     Attributes:
         share_milli: share that they hold together.
         fraction: the longest part of the window that they hold it.
+        profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
     """
 
     share_milli: int = Field(default=900, ge=1)
     fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
+    profiler: Profiler = Profiler.EKYA
 
 
 class EdgeConfig(_Part):

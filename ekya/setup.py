@@ -85,6 +85,7 @@ def loop_options(
         seed=seed,
         objective=fleet.objective,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
+        profiler=fleet.preparation.profiler,
     )
 
 
@@ -149,6 +150,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             fps=fps,
             labels_per_window=fleet.golden.labels_per_window,
             seed=int(drawn),
+            profiler=fleet.preparation.profiler,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

@@ -51,6 +51,8 @@ _SCHEMA = pa.schema(
                 "profiling_gpu_s": pa.float64(),
                 "epoch_gpu_s": pa.float64(),
                 "prepare_gpu_s": pa.float64(),
+                "fixed_epoch_gpu_s": pa.float64(),
+                "fixed_prepare_gpu_s": pa.float64(),
                 "training_crops": pa.int32(),
                 "validation_crops": pa.int32(),
                 "every": pa.int32(),
@@ -65,6 +67,8 @@ _SCHEMA = pa.schema(
         ),
     ]
 )
+_LATER = ("fixed_epoch_gpu_s", "fixed_prepare_gpu_s")
+"""Columns that the first traces did not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,11 @@ def _read_table(path: Path) -> pa.Table:
             table = file.read()
     except pa.ArrowException as error:
         raise UserError(f"{path}: this is not a whole Parquet file; record the trace again") from error
+    first = [name for name in _SCHEMA.names if name not in _LATER]
+    if table.schema.names == first:
+        later = {name: pa.nulls(len(table), _SCHEMA.field(name).type) for name in _LATER}
+        columns = {name: later[name] if name in later else table.column(name) for name in _SCHEMA.names}
+        table = pa.table(columns).replace_schema_metadata(table.schema.metadata)
     if table.schema.names != _SCHEMA.names or table.schema.types != _SCHEMA.types:
         raise UserError(
             f"{path}: the columns are not those of a trace ({', '.join(_SCHEMA.names)}); record it again"

@@ -60,6 +60,9 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
                     "curve": list(trial.curve.accuracies),
                     "epoch_gpu_s": trial.curve.epoch_gpu_s,
                     "prepare_gpu_s": trial.curve.prepare_gpu_s,
+                    "fixed_epoch_gpu_s": trial.curve.fixed_epoch_gpu_s,
+                    "fixed_prepare_gpu_s": trial.curve.fixed_prepare_gpu_s,
+                    "validation_crops": trial.curve.validation_crops,
                 }
                 if trial.curve
                 else {}
@@ -149,6 +152,10 @@ class Row:
         if not (math.isfinite(value) and value >= 0.0):
             raise self.wrong(column, f"{value} is no amount")
         return float(value)
+
+    def amount_or_zero(self, column: str) -> float:
+        """A number from 0 on; 0 where nothing stands."""
+        return 0.0 if self.value(column) is None else self.amount(column)
 
     def listed(self, column: str) -> list[Any]:
         """A list without gaps."""
@@ -300,4 +307,7 @@ def _curve(row: Row) -> FamilyCurve | None:
         accuracies=tuple(float(accuracy) for accuracy in row.listed("curve")),
         epoch_gpu_s=row.amount("epoch_gpu_s"),
         prepare_gpu_s=row.amount("prepare_gpu_s"),
+        validation_crops=None if row.value("validation_crops") is None else row.whole("validation_crops"),
+        fixed_prepare_gpu_s=row.amount_or_zero("fixed_prepare_gpu_s"),
+        fixed_epoch_gpu_s=row.amount_or_zero("fixed_epoch_gpu_s"),
     )

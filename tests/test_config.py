@@ -133,6 +133,11 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         ),
         (["streams", 1, "source", "seed"], -1, "streams.cam-1.source.seed: -1 is too small; use at least 0"),
         (["preparation", "share_milli"], -900, "preparation.share_milli: -900 is too small; use at least 1"),
+        (
+            ["preparation", "profiler"],
+            "magic",
+            "preparation.profiler: 'magic' is not possible; write 'ekya' or 'paper'",
+        ),
         (["preparation", "fraction"], 0.5, "preparation.fraction: 0.5 is too large; use at most 0.15"),
         (["steal_milli"], -100, "steal_milli: -100 is too small; use at least 1"),
         (["steal_milli"], 75, "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"),

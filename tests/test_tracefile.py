@@ -1,5 +1,7 @@
 """`profiles.parquet`: what is written comes back, and what is damaged is named."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -67,7 +69,7 @@ def stream_windows(draw, index):
                     Trial(FAMILY, 0.5),
                     Trial(FAMILY, 0.5, None, (Predicted(GAMMA, 0.5, 1.0),), Origin(0, FAMILY)),
                 ),
-                (Trial(FAMILY, 0.5, FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25)),),
+                (Trial(FAMILY, 0.5, FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25, 80, 0.5, 0.0625)),),
                 (
                     Trial(
                         FAMILY, 0.5, None, (Predicted(GAMMA, 0.75, 4.0, 0.0625), Predicted(GAMMA, 0.5, 1.0))
@@ -185,6 +187,17 @@ def test_a_missing_window_is_named(written):
     pq.write_table(table.filter(pa.array(keep)), written)
     with pytest.raises(UserError, match="stream cam-2 does not have every window from 0 to 1"):
         read_trace(written)
+
+
+def test_a_trace_from_before_some_costs_were_known_is_read(tmp_path):
+    curve = FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25, None, 0.5, 0.0625)
+    made = generate_trace(1, 1, 1)
+    window = replace(made.streams[0].windows[0], trials=(Trial(FAMILY, 0.5, curve),))
+    path = tmp_path / "old.parquet"
+    write_trace(path, replace(made, streams=(replace(made.streams[0], windows=(window,)),)))
+    pq.write_table(pq.read_table(path).drop_columns(["fixed_epoch_gpu_s", "fixed_prepare_gpu_s"]), path)
+    (trial,) = read_trace(path).streams[0].windows[0].trials
+    assert trial.curve == replace(curve, fixed_prepare_gpu_s=0.0, fixed_epoch_gpu_s=0.0)
 
 
 def test_half_a_file_and_another_table_are_refused(tmp_path, written):

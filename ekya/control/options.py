@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family
+from ekya.core.profile import Family, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import Objective
 from ekya.placement.pack import Packing
@@ -56,6 +56,7 @@ class LoopOptions:
         objective: what is maximised.
         terms: of the streams that have any but the usual ones, sorted by id.
         packing: how shares come to stand on GPUs.
+        profiler: how γ are micro-profiled.
     """
 
     window_us: int
@@ -76,3 +77,4 @@ class LoopOptions:
     seed: int = 0
     objective: Objective = Objective.MEAN
     terms: tuple[StreamTerms, ...] = ()
+    profiler: Profiler = Profiler.EKYA

@@ -1,8 +1,18 @@
 """What the micro-profiler measured about retraining (paper §4.3)."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ekya.core.configs import RetrainConfig
+
+
+class Profiler(StrEnum):
+    """How γ are micro-profiled: how they are tried, and what is made of it."""
+
+    EKYA = "ekya"
+    """The head on every label, in folds; one level for all γ; estimates with an uncertainty."""
+    PAPER = "paper"
+    """Each family for five epochs on a tenth of the labels, and Optimus' curve through that (paper §4.3)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,15 +34,23 @@ def family_of(config: RetrainConfig) -> Family:
 
 @dataclass(frozen=True, slots=True)
 class FamilyCurve:
-    """One short training on a subset of the window's training labels.
+    """One short training on a part of the window's labels, and what a long one costs.
+
+    A retraining on n crops takes, with x = n / ``subset_crops``,
+    ``fixed_prepare_gpu_s`` + x · ``prepare_gpu_s`` GPU-seconds before its first epoch and
+    ``fixed_epoch_gpu_s`` + x · ``epoch_gpu_s`` in each: at 100% of one GPU.
 
     Attributes:
         batch_size, head_width, trainable_blocks: which family, as in ``RetrainConfig``.
-        subset_crops: training crops in the subset, at least 1; one epoch sees each once.
-        accuracies: validation accuracy in [0, 1]; index 0 is before training, then one an epoch.
-        epoch_gpu_s: GPU-seconds at 100% of one GPU that one epoch on the subset takes.
-        prepare_gpu_s: GPU-seconds spent once before the first epoch on the subset, such as the
-            features of blocks that are not trained; it grows with the crops as an epoch does.
+        subset_crops: training crops that one epoch of the trial saw, at least 1.
+        accuracies: validation accuracy in [0, 1]; index 0 is before training, then one an epoch. Empty where
+            a trial showed nothing but its time.
+        epoch_gpu_s: training on fresh crops and their part of the exemplars; 0.0 where no epoch was tried.
+        prepare_gpu_s: spent once on fresh crops, such as on the features of blocks that are not trained.
+        validation_crops: how many independent crops are behind each accuracy; None for the window's
+            validation part.
+        fixed_prepare_gpu_s, fixed_epoch_gpu_s: spent on exemplars and validation, whatever part of the
+            labels is used.
     """
 
     batch_size: int
@@ -42,6 +60,9 @@ class FamilyCurve:
     accuracies: tuple[float, ...]
     epoch_gpu_s: float
     prepare_gpu_s: float
+    validation_crops: int | None = None
+    fixed_prepare_gpu_s: float = 0.0
+    fixed_epoch_gpu_s: float = 0.0
 
     @property
     def family(self) -> Family:

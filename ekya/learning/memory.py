@@ -31,6 +31,11 @@ class ExemplarMemory:
         """The exemplars, or None before the first update."""
         return self.kept
 
+    @property
+    def size(self) -> int:
+        """How many exemplars there are."""
+        return 0 if self.kept is None else len(self.kept)
+
     def update(self, model: EdgeModel, labelled: LabelledCrops) -> "ExemplarMemory":
         """The memory after this window.
 

@@ -84,6 +84,8 @@ class Retraining:
         scope: entered around every batch; a share backend waits here for its turn.
         distillation_weight: 0 switches distillation off.
         recipe: learning rates and the like.
+        known: features of the crops, where a caller has them already. Only the head may train then, on
+            all data and without exemplars.
     """
 
     def __init__(
@@ -100,9 +102,13 @@ class Retraining:
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
         distillation_weight: float = DISTILLATION_WEIGHT,
         recipe: SgdRecipe | None = None,
+        known: "KnownFeatures | None" = None,
     ) -> None:
         if len(training) == 0:
             raise ValueError("a retraining needs at least one training crop")
+        if known is not None and (config.trainable_blocks or config.data_fraction < 1.0 or memory):
+            raise ValueError("features are for a head that trains on all data and no exemplars")
+        self._features = known
         self.config = config
         self.epochs_done = 0
         self._device, self._scope, self._seed = device, scope, seed
@@ -112,7 +118,9 @@ class Retraining:
         self._fresh = fraction_of_tracks(training, config.data_fraction, seed)
         self._replay = _usable_exemplars(memory, validation)
         self._validation = validation
-        self._weights = class_mix_weights(training.classes, validation.classes)
+        self._weights = (
+            class_mix_weights(training.classes, validation.classes) if known is None else known.weights
+        )
 
     @property
     def architecture(self) -> str:
@@ -162,9 +170,12 @@ class Retraining:
         self._suffix.requires_grad_(True)
         self._optimiser = self._build_optimiser()
         everything = concatenate([self._fresh, self._replay])
-        self._inputs = self._through_prefix(everything)
+        known = self._features
+        self._inputs = self._through_prefix(everything) if known is None else known.training
         self._labels = torch.from_numpy(everything.classes).to(self._device)
-        self._validation_inputs = self._through_prefix(self._validation)
+        self._validation_inputs = (
+            self._through_prefix(self._validation) if known is None else known.validation
+        )
         if self._distillation_weight > 0:
             self._consult_teacher()
         return self._evaluate()
@@ -261,6 +272,36 @@ class Retraining:
             with self._scope():
                 parts.append(module(part))
         return torch.cat(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownFeatures:
+    """What the head sees of crops that passed the blocks before.
+
+    Attributes:
+        training, validation: (N, F) and (M, F), as ``features_of`` gives them.
+        weights: (M,) how much each validation crop counts.
+    """
+
+    training: Tensor
+    validation: Tensor
+    weights: NDArray[np.float64]
+
+
+@torch.no_grad()
+def features_of(
+    model: EdgeModel,
+    crops: LabelledCrops,
+    device: str,
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Tensor:
+    """(N, F) what the head sees of each crop, on the device."""
+    embedding = clone(model).to(device).eval()
+    parts = []
+    for part in torch.split(to_input(crops.crops, device), FORWARD_BATCH):
+        with scope():
+            parts.append(embedding.embed(part))
+    return torch.cat(parts)
 
 
 class Suffix(nn.Module):

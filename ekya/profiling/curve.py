@@ -170,7 +170,8 @@ def fit_mixture(
     noise = _noise(y, validation_crops)
     shapes = _mixed(points, noise)
     last_x = float(x[-1])
-    level_sd = noise / math.sqrt(max(1.0, len(y) / 2)) if validation_crops is not None else 0.0
+    # The same crops measure every point: more points do not make up for few crops.
+    level_sd = noise if validation_crops is not None else 0.0
     curve = LearningCurve(shapes, last_x, level_sd=level_sd)
     seen = max(0.0, curve.accuracy_at(last_x) - max(curve.accuracy_at(float(x[0])), float(y[0])))
     reliability = _reliability(seen, y, validation_crops)

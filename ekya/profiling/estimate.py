@@ -1,13 +1,41 @@
-"""From measured family curves to the options a scheduler chooses from (paper §4.3)."""
+"""From measured family curves to the options a scheduler chooses from (paper §4.3).
 
-from collections.abc import Iterable, Mapping
+Two estimators, in ``ESTIMATORS``:
+
+- ``paper``: Optimus' curve through each family's points, at the crops that γ sees.
+- ``ekya``, the default. On the labels of one window a curve is mostly noise: sixteen validation crops
+  miss by ten points, while the γ of one stream differ by less. What γ do to each other is much the same in
+  every window, though: ``expected_error`` says it in three exponents. So the curves of all families
+  first tell one thing together, the *level*: the error that all labels, ``USUAL_EPOCHS`` and the head
+  alone leave on this scene. Then each family's own curve moves its γ away from what is expected of
+  them, as far as its noise allows:
+
+      accuracy(γ) = (1 − κ) · (1 − level · expected_error(γ)) + κ · curve(γ)
+      κ = FAMILY_SD² / (FAMILY_SD² + variance of the curve)
+
+  Both parts rise with epochs and with data and lie in [0, 1], so their mixture does.
+
+The standard deviation of an estimate adds up what the level, the curve and the shape leave open, and
+``OUTCOME_SD``: the model will be asked about the next window's objects, which are others than were
+labelled. Where past estimates were further off than it says, it grows (``outcome_sd``).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
-from ekya.profiling.curve import DEFAULT_LIMITS, FitLimits, fit_mixture
+from ekya.profiling.curve import (
+    DEFAULT_LIMITS,
+    LEAST_NOISE,
+    FitLimits,
+    LearningCurve,
+    fit_mixture,
+    fit_optimus,
+)
 from ekya.profiling.history import ProfileHistory
 
 EMPTY_HISTORY = ProfileHistory()
@@ -16,6 +44,35 @@ DATA_EXPONENT = 0.35
 """How fast the error falls with the number of labels: error ~ labels^-0.35, as learning curves of deep
 networks do at their steepest. A curve knows how often crops were seen, and not how many different ones
 there were: without this, half of the labels seen twice would be as good as all of them."""
+
+
+EPOCHS_EXPONENT = 0.1
+"""How fast the error falls with epochs between 4 and 16: measured on streets that no figure is made of."""
+
+DEPTH_EXPONENT = 0.15
+"""How fast it falls with 1 + trained blocks, likewise."""
+
+USUAL_EPOCHS = 16
+"""Epochs that the level refers to."""
+
+USUAL_LEVEL, LEVEL_SD = 0.3, 0.12
+"""The level before a curve is looked at, and how much it differs from stream to stream."""
+
+LEFT_PART, MOST_LEFT = 0.8, 0.9
+"""Parts of the error that a retraining begins with: what it usually leaves at most, and what the level is at
+most, whatever a few labels say. Where it would leave more, what served goes on to serve."""
+
+FAMILY_SD = 0.04
+"""By how much a family's γ differ from what is expected of them, beside the level."""
+
+SHAPE_SD = 0.03
+"""By how much a single γ differs from its family."""
+
+OUTCOME_SD = 0.12
+"""By how much a model does better or worse on the next window's objects than on the labels' scene."""
+
+OUTCOME_CHECKS = 5.0
+"""``OUTCOME_SD`` counts as so many checked estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +121,21 @@ def options(
     validation_crops: int | None = None,
     history: ProfileHistory = EMPTY_HISTORY,
     limits: FitLimits = DEFAULT_LIMITS,
+    profiler: Profiler = Profiler.EKYA,
 ) -> tuple[RetrainOption, ...]:
     """What each γ would give on the whole training part; γ whose family was not profiled are left out.
 
-    GPU-seconds are the measured ones for one epoch on the subset, scaled by crops and epochs; the
-    preparation is scaled by crops. The accuracy is the family's curve at the crops that γ sees, with
-    the error that γ's part of the labels leaves (``DATA_EXPONENT``).
+    GPU-seconds are those measured for as many crops as the subset has, scaled by crops and epochs.
 
     Args:
         curves: micro-profiles, at most one a family.
         configs: Γ.
         training_crops: labelled crops that a retraining with all data would use, at least 1.
-        validation_crops: crops behind each measured accuracy; None trusts them.
-        history: of past windows, to correct a lasting bias.
+        validation_crops: crops behind each measured accuracy of a curve that names no number of its own;
+            None trusts them.
+        history: of past windows, to correct a lasting bias and to know how far estimates were off.
         limits: how far the points may be trusted.
+        profiler: what is made of the curves.
 
     Returns:
         Options sorted by γ.
@@ -92,34 +150,159 @@ def options(
         if curve.family in measured:
             raise ValueError(f"two curves of one family: {curve.family}")
         measured[curve.family] = curve
+    known = [config for config in sorted(set(configs)) if family_of(config) in measured]
+    question = Question(measured, tuple(known), training_crops, validation_crops, history, limits)
+    return tuple(
+        RetrainOption(config, answer.accuracy, question.gpu_s(config), accuracy_sd=answer.sd)
+        for config, answer in sorted(ESTIMATORS[profiler](question).items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is known of one stream's window, and which γ are asked about; see ``options``."""
+
+    measured: Mapping[Family, FamilyCurve]
+    configs: tuple[RetrainConfig, ...]
+    training_crops: int
+    validation_crops: int | None
+    history: ProfileHistory
+    limits: FitLimits
+
+    def crops_of(self, curve: FamilyCurve) -> int | None:
+        """Crops behind each accuracy of a curve; None trusts them."""
+        return self.validation_crops if curve.validation_crops is None else curve.validation_crops
+
+    def work(self, config: RetrainConfig) -> int:
+        """Crops that γ sees."""
+        return config.epochs * crops_used(config, self.training_crops)
+
+    def gpu_s(self, config: RetrainConfig) -> float:
+        """GPU-seconds of γ."""
+        curve = self.measured[family_of(config)]
+        scale = crops_used(config, self.training_crops) / curve.subset_crops
+        fixed = curve.fixed_prepare_gpu_s + config.epochs * curve.fixed_epoch_gpu_s
+        return fixed + scale * (curve.prepare_gpu_s + config.epochs * curve.epoch_gpu_s)
+
+    @property
+    def told(self) -> dict[Family, FamilyCurve]:
+        """The curves that show more than a time."""
+        return {family: curve for family, curve in self.measured.items() if curve.accuracies}
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Accuracy in [0, 1] of the retrained model, and its standard deviation; 0.0 where none is given."""
+
+    accuracy: float
+    sd: float = 0.0
+
+
+Estimator = Callable[[Question], Mapping[RetrainConfig, Estimate]]
+"""An estimate for each γ of the question that it can say something of."""
+
+
+def estimate_as_in_the_paper(question: Question) -> dict[RetrainConfig, Estimate]:
+    """Optimus' curve through each family's points, and nothing else."""
+    fitted = {
+        family: fit_optimus(_work_of(curve), curve.accuracies) for family, curve in question.told.items()
+    }
+    return {
+        config: Estimate(fitted[family_of(config)].accuracy_at(question.work(config)))
+        for config in question.configs
+        if family_of(config) in fitted
+    }
+
+
+def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
+    """A level that all families share, what is expected of γ, and each family's own curve; see above."""
     fitted = {
         family: fit_mixture(
-            [epoch * curve.subset_crops for epoch in range(len(curve.accuracies))],
+            _work_of(curve),
             curve.accuracies,
-            validation_crops=validation_crops,
-            limits=limits,
+            validation_crops=question.crops_of(curve),
+            limits=question.limits,
         )
-        for family, curve in measured.items()
+        for family, curve in question.told.items()
     }
-    bias = bias_correction(history)
-    found = []
-    for config in sorted(set(configs)):
-        family = family_of(config)
-        if family not in measured:
-            continue
-        crops = crops_used(config, training_crops)
-        curve = measured[family]
-        error = 1.0 - fitted[family].accuracy_at(config.epochs * crops)
-        accuracy = 1.0 - error * config.data_fraction**-DATA_EXPONENT + bias.of(family)
-        scale = crops / curve.subset_crops
-        found.append(
-            RetrainOption(
-                config=config,
-                accuracy_after=min(1.0, max(0.0, accuracy)),
-                gpu_s=scale * (curve.prepare_gpu_s + config.epochs * curve.epoch_gpu_s),
-            )
-        )
-    return tuple(found)
+    level, level_sd = _level(question, fitted)
+    variances = {family: _variance(family, curve, question) for family, curve in fitted.items()}
+    bias, spread = bias_correction(question.history), outcome_sd(question.history)
+    answers = {}
+    for config in question.configs:
+        family, expected = family_of(config), expected_error(config)
+        accuracy, variance = 1.0 - level * expected, (level_sd * expected) ** 2 + FAMILY_SD**2
+        if family in fitted:
+            own = FAMILY_SD**2 / (FAMILY_SD**2 + variances[family])
+            accuracy += own * (_on_its_labels(config, fitted[family], question) - accuracy)
+            variance = ((1.0 - own) * level_sd * expected) ** 2 + own * variances[family]
+        sd = math.sqrt(variance + SHAPE_SD**2 + spread**2)
+        answers[config] = Estimate(min(1.0, max(0.0, accuracy + bias.of(family))), sd)
+    return answers
+
+
+ESTIMATORS: Mapping[Profiler, Estimator] = {
+    Profiler.EKYA: estimate,
+    Profiler.PAPER: estimate_as_in_the_paper,
+}
+"""How accuracies are estimated."""
+
+
+def expected_error(config: RetrainConfig) -> float:
+    """Error that γ usually leaves, as a part of the level."""
+    data = config.data_fraction**-DATA_EXPONENT
+    epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
+    return float(data * epochs * (1.0 + config.trainable_blocks) ** -DEPTH_EXPONENT)
+
+
+def outcome_sd(history: ProfileHistory) -> float:
+    """How far estimates are off for reasons that no curve shows, from those that could be checked."""
+    misses = [o.gain - o.predicted_gain for o in history.observations if o.predicted_gain is not None]
+    seen = sum(miss**2 for miss in misses)
+    return math.sqrt((OUTCOME_CHECKS * OUTCOME_SD**2 + seen) / (OUTCOME_CHECKS + len(misses)))
+
+
+def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[float, float]:
+    """The level and its standard deviation: what the curves say, each as far as its noise allows."""
+    precision = LEVEL_SD**-2
+    total = min(USUAL_LEVEL, LEFT_PART * _error_before(question)) * precision
+    for family, curve in fitted.items():
+        own = [config for config in question.configs if family_of(config) == family]
+        if own:
+            levels = [
+                (1.0 - _on_its_labels(config, curve, question)) / expected_error(config) for config in own
+            ]
+            sd = fmean(curve.sd_at(question.work(config)) / expected_error(config) for config in own)
+            weight = max(sd, LEAST_NOISE) ** -2
+            precision += weight
+            total += weight * fmean(levels)
+    # An error above 1 is none, whatever the worst γ would make of it.
+    largest = 1.0 / max((expected_error(config) for config in question.configs), default=1.0)
+    level = min(total / precision, MOST_LEFT * _error_before(question), largest)
+    return max(level, 0.0), precision**-0.5
+
+
+def _error_before(question: Question) -> float:
+    """Of the model that serves, on the most labels that any curve measured on; 1.0 where none did."""
+    measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.told.values()]
+    trusted = [(math.inf if crops is None else crops, accuracy) for crops, accuracy in measured]
+    return 1.0 - max(trusted, default=(0, 0.0))[1]
+
+
+def _variance(family: Family, curve: LearningCurve, question: Question) -> float:
+    """Of a family's curve where it is asked furthest out: one for all, so that more never promises less."""
+    own = [question.work(config) for config in question.configs if family_of(config) == family]
+    return max((curve.sd_at(work) for work in own), default=0.0) ** 2
+
+
+def _on_its_labels(config: RetrainConfig, curve: LearningCurve, question: Question) -> float:
+    """A family's curve at the crops that γ sees, with the error that its part of the labels leaves."""
+    error = 1.0 - curve.accuracy_at(question.work(config))
+    return max(0.0, 1.0 - error * float(config.data_fraction**-DATA_EXPONENT))
+
+
+def _work_of(curve: FamilyCurve) -> list[float]:
+    return [float(epoch * curve.subset_crops) for epoch in range(len(curve.accuracies))]
 
 
 def crops_used(config: RetrainConfig, training_crops: int) -> int:

@@ -27,10 +27,11 @@ class InferenceStep:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """Micro-profile a family of γ on a stream's labels."""
+    """Micro-profile a family of γ on a stream's labels; ``first``: nothing was tried on them before."""
 
     stream: StreamId
     family: Family
+    first: bool
 
 
 PreparationStep = LabelStep | InferenceStep | TrialStep
@@ -81,4 +82,4 @@ def _trials(
 ) -> Iterator[TrialStep]:
     for stream in needy:
         if rank < len(families[stream]):
-            yield TrialStep(stream, families[stream][rank])
+            yield TrialStep(stream, families[stream][rank], first=rank == 0)

@@ -13,11 +13,11 @@ import torch
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, PreparationEnded, ProfileReady
-from ekya.core.ids import ModelVersion, StreamId
-from ekya.core.profile import Family
+from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
+from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
@@ -62,6 +62,7 @@ class PreparationActor:
         self._now: _Preparation | None = None
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
         self._known_changed = threading.Condition()
+        self._trained_crops: dict[StreamId, int] = {}
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -106,7 +107,11 @@ class PreparationActor:
             self._known_changed.wait_for(lambda: self._version_of(stream) >= version, _HAND_IN_S)
             serving = self._known[stream][1]
         with preparation.handed_in:
-            preparation.streams[stream] = StreamPreparation(settings, material, serving, self._golden)
+            # The memory is with the trainer, and filled from what was labelled since the first retraining.
+            remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
+            preparation.streams[stream] = StreamPreparation(
+                settings, material, serving, self._golden, remembered if version > BASE_VERSION else 0
+            )
             preparation.handed_in.notify_all()
 
     def _version_of(self, stream: StreamId) -> int:
@@ -149,7 +154,7 @@ class PreparationActor:
                     case InferenceStep():
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
-                        self._micro_profile(preparation, step.stream, step.family)
+                        self._micro_profile(preparation, step)
             except _EndedError:
                 raise
             except Exception:
@@ -170,6 +175,8 @@ class PreparationActor:
             labels = prepared.label()
             accuracy = prepared.serving_accuracy(labels)
         preparation.labels[stream] = labels
+        seen = self._trained_crops.get(stream, 0)
+        self._trained_crops[stream] = seen + len(labels.training.crops)
         preparation.labelled[stream] = Labelled(accuracy, labels.can_train)
         self._mailbox.put(
             LabelsReady(
@@ -203,18 +210,19 @@ class PreparationActor:
             )
         )
 
-    def _micro_profile(self, preparation: _Preparation, stream: StreamId, family: Family) -> None:
-        trial = preparation.streams[stream].trial(
-            family,
-            preparation.labels[stream],
+    def _micro_profile(self, preparation: _Preparation, step: TrialStep) -> None:
+        trial = preparation.streams[step.stream].trial(
+            step.family,
+            preparation.labels[step.stream],
             clock=time.thread_time,
             scope=lambda: self._turn(preparation),
+            first=step.first,
         )
         curve = trial.run()
         self._mailbox.put(
             ProfileReady(
                 self._clock.now_us(),
-                stream,
+                step.stream,
                 preparation.command.window,
                 curve,
                 _used_s(preparation),

@@ -193,6 +193,7 @@ class EmulatedExecutor:
             camera.inference.material(window - 1, self._now_us),
             Classifier(model, camera.settings.classes),
             self._golden,
+            exemplars=camera.memory.size,
         )
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:

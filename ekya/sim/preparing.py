@@ -7,7 +7,6 @@ from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family
 from ekya.labeling.detections import Question
 from ekya.learning.operations import forward_operations
 from ekya.profiling.steps import (
@@ -74,7 +73,7 @@ class EmulatedPreparation:
             case InferenceStep():
                 return self._profile_inference(step.stream, step.configs)
             case TrialStep():
-                return self._micro_profile(step.stream, step.family)
+                return self._micro_profile(step)
 
     def _label(self, stream: StreamId) -> Step:
         prepared = self._streams[stream]
@@ -106,9 +105,10 @@ class EmulatedPreparation:
         window = self._command.window
         return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s))
 
-    def _micro_profile(self, stream: StreamId, family: Family) -> Step:
+    def _micro_profile(self, step: TrialStep) -> Step:
+        stream = step.stream
         prepared = self._streams[stream]
-        trial = prepared.trial(family, self._labels[stream], clock=float)
+        trial = prepared.trial(step.family, self._labels[stream], clock=float, first=step.first)
         curve, gpu_s = counted_curve(trial, self._card)
         window = self._command.window
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))

@@ -316,22 +316,25 @@ class StreamRecorder:
         return told.options, told.gpu_s
 
     def _trials(self, window: int, start: _Candidate, labels: StreamLabels) -> Iterator[Trial]:
-        preparation = self._preparation(window, start.model)
-        for family in self.common.families:
-            curve, gpu_s = counted_curve(preparation.trial(family, labels, clock=float), self.common.card)
-            promised = estimated_options(
-                [curve],
-                self.common.retrain_configs,
-                len(labels.training.crops),
-                validation_crops=len(labels.validation.crops),
+        preparation = replace(self._preparation(window, start.model), exemplars=start.memory.size)
+        tried = []
+        for rank, family in enumerate(self.common.families):
+            trial = preparation.trial(family, labels, clock=float, first=rank == 0)
+            tried.append(counted_curve(trial, self.common.card))
+        promised = estimated_options(
+            [curve for curve, _ in tried],
+            self.common.retrain_configs,
+            len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            profiler=self.settings.profiler,
+        )
+        for curve, gpu_s in tried:
+            said = tuple(
+                Predicted(option.config, option.accuracy_after, option.gpu_s, option.accuracy_sd or None)
+                for option in promised
+                if family_of(option.config) == curve.family
             )
-            yield Trial(
-                family,
-                gpu_s,
-                curve,
-                tuple(Predicted(option.config, option.accuracy_after, option.gpu_s) for option in promised),
-                start.origin,
-            )
+            yield Trial(curve.family, gpu_s, curve, said, start.origin)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
         common, classes = self.common, self.settings.classes

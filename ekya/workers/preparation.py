@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, FamilyCurve
+from ekya.core.profile import Family, FamilyCurve, Profiler
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, class_mix_weights
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile
+from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.workers.collector import CollectedFrame, WindowMaterial
@@ -30,9 +30,6 @@ from ekya.workers.labels import (
     label_window,
     questions,
 )
-
-HEAD_EPOCHS = 8
-"""Epochs of a micro-profile of the head alone: with the features there, one costs next to nothing."""
 
 TYPICAL_OBJECTS = 6.0
 """Objects a frame, until a camera has shown how many it sees."""
@@ -54,6 +51,7 @@ class PreparationSettings:
         labels_per_window: crops that may be labelled.
         seed: of the stream.
         device: torch's name of where models run.
+        profiler: how γ are tried.
     """
 
     classes: tuple[str, ...]
@@ -62,16 +60,22 @@ class PreparationSettings:
     labels_per_window: int
     seed: int
     device: str = "cpu"
+    profiler: Profiler = Profiler.EKYA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamPreparation:
-    """What is prepared from: the window's material, and the model that serves."""
+    """What is prepared from: the window's material, and the model that serves.
+
+    Attributes:
+        exemplars: crops of earlier windows that a retraining would mix in.
+    """
 
     settings: PreparationSettings
     material: WindowMaterial
     serving: Classifier
     golden: Labels
+    exemplars: int = 0
 
     @property
     def model(self) -> EdgeModel:
@@ -160,22 +164,28 @@ class StreamPreparation:
         labels: StreamLabels,
         clock: Callable[[], float],
         scope: Scope = nullcontext,
+        first: bool = True,
     ) -> MicroProfile:
-        """A few epochs of one family on a small subset of the training part, ready to be run (paper §4.3).
+        """One family tried on little, ready to be run (paper §4.3); ``first`` of the stream's window or not.
 
         Without exemplars: they would cost half as much again, and the old scene says little of the new.
         """
+        fleet, background = self.settings.classes, self.golden.background
         classes = self.outputs(labels)
+        known = background is not None and fleet[background] in classes
         return MicroProfile(
             start=self.model,
+            way=way_to_try(
+                self.settings.profiler, family.trainable_blocks, len(labels.validation.crops), first
+            ),
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
-            training=in_classes(labels.training.crops, classes, self.settings.classes),
-            validation=in_classes(labels.validation.crops, classes, self.settings.classes),
-            memory=ExemplarMemory(),
+            training=in_classes(labels.training.crops, classes, fleet),
+            validation=in_classes(labels.validation.crops, classes, fleet),
+            exemplars=self.exemplars,
             classes=classes,
+            background=classes.index(fleet[background]) if background is not None and known else None,
             seed=self.settings.seed,
             clock=clock,
-            epochs=PROFILED_EPOCHS if family.trainable_blocks else HEAD_EPOCHS,
             device=self.settings.device,
             scope=scope,
         )
@@ -242,9 +252,7 @@ def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
 
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
-    """Runs a trial; its curve with the time that it costs by the card, and the GPU-seconds of it all."""
-    cost, curve = trial.cost(), trial.run()
-    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(cost)
-    epochs_run = len(curve.accuracies) - 1
-    counted = replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
-    return counted, prepare_gpu_s + epochs_run * epoch_gpu_s
+    """Runs a trial; its curve with what a retraining costs by the card, and the trial's GPU-seconds."""
+    curve = trial.priced(trial.run(), card.retraining_gpu_s)
+    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
+    return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s

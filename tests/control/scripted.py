@@ -154,7 +154,8 @@ class ScriptedFleet:
         assert job is not None
         assert job.started.job == command.job
         accuracy = max(job.accuracies)
-        assert command.epoch == job.accuracies.index(accuracy) + 1, "not its best epoch"
+        last = max(epoch for epoch, of in enumerate(job.accuracies, start=1) if of == accuracy)
+        assert command.epoch == last, "not its best epoch, of equals the last"
         if camera.job is not None:
             camera.job.work_until(self.now_us)
             camera.job.since_us += self._options.checkpoint_delay_us

@@ -5,58 +5,152 @@ import numpy as np
 import pytest
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Profiler
 from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.microprofile import PROFILED_EPOCHS, MicroProfile, random_subset
-from ekya.learning.operations import forward_operations
+from ekya.learning.microprofile import (
+    FOLDS,
+    HEAD_EPOCHS,
+    SUBSET_EPOCHS,
+    MicroProfile,
+    Trying,
+    folds_of_tracks,
+    random_subset,
+    way_to_try,
+    weights_by_object,
+)
+from ekya.learning.operations import forward_operations, retraining_cost
+from ekya.learning.trainer import Retraining
 
-FAMILY = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
+BLOCKS = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
+HEAD = replace(BLOCKS, trainable_blocks=0)
 
 
-def profile(
-    model: EdgeModel, training: LabelledCrops, validation: LabelledCrops, seed: int = 1
-) -> MicroProfile:
+@pytest.fixture
+def trial(tiny_model: EdgeModel, make_bars):
+    """Of 120 training and 20 validation crops; each look at the clock takes half a second."""
     ticks = itertools.count()
     return MicroProfile(
-        model, FAMILY, training, validation, None, model.classes, seed, clock=lambda: 0.5 * next(ticks)
+        start=tiny_model,
+        family=BLOCKS,
+        way=Trying.ON_A_SUBSET,
+        training=make_bars(120, 1),
+        validation=make_bars(20, 2, first_track=500),
+        exemplars=0,
+        classes=tiny_model.classes,
+        background=None,
+        seed=1,
+        clock=lambda: 0.5 * next(ticks),
     )
 
 
-def test_a_family_is_tried_for_a_few_epochs_on_a_subset(tiny_model: EdgeModel, make_bars) -> None:
+def test_the_head_is_tried_on_every_label_and_blocks_where_it_tells_something() -> None:
+    assert way_to_try(Profiler.EKYA, 0, 5, first=False) is Trying.ON_FOLDS
+    assert way_to_try(Profiler.EKYA, 2, 20, first=True) is Trying.ON_A_SUBSET
+    assert way_to_try(Profiler.EKYA, 2, 20, first=False) is Trying.FOR_ITS_TIME
+    assert way_to_try(Profiler.EKYA, 2, 500, first=False) is Trying.ON_A_SUBSET
+    assert {way_to_try(Profiler.PAPER, blocks, 20, first=False) for blocks in (0, 2)} == {Trying.ON_A_SUBSET}
+
+
+def test_a_family_is_tried_for_a_few_epochs_on_a_subset(trial: MicroProfile) -> None:
     charged: list[int] = []
 
     def charge(epoch: int) -> bool:
         charged.append(epoch)
         return True
 
-    curve = profile(tiny_model, make_bars(90, 1), make_bars(20, 2, first_track=500)).run(charge)
+    curve = trial.run(charge)
     assert (curve.batch_size, curve.head_width, curve.trainable_blocks) == (16, 0, 1)
-    assert curve.subset_crops == 64
-    assert len(curve.accuracies) == PROFILED_EPOCHS + 1
+    assert curve.subset_crops == 16
+    assert len(curve.accuracies) == SUBSET_EPOCHS + 1
+    assert curve.validation_crops is None
+    assert charged == list(range(SUBSET_EPOCHS + 1))
+
+
+def test_the_head_is_measured_on_every_label_and_learns(trial: MicroProfile) -> None:
+    """Two crops show one object each time: they are worth one."""
+    curve = replace(trial, family=HEAD, way=Trying.ON_FOLDS).run()
+    assert len(curve.accuracies) == HEAD_EPOCHS + 1
+    assert 60 <= curve.validation_crops <= 70
+    assert curve.subset_crops == round(140 * (FOLDS - 1) / FOLDS)
     assert curve.accuracies[-1] > curve.accuracies[0]
-    assert (curve.prepare_gpu_s, curve.epoch_gpu_s) == (0.5, 0.5)
-    assert charged == list(range(PROFILED_EPOCHS + 1))
 
 
+def test_background_is_not_measured_on(trial: MicroProfile) -> None:
+    background = int(trial.training.classes[0])
+    everything = np.concatenate([trial.training.classes, trial.validation.classes])
+    curve = replace(trial, family=HEAD, way=Trying.ON_FOLDS, background=background).run()
+    assert 20 < curve.validation_crops < 60
+    assert (everything == background).any()
+
+
+def test_a_trial_for_its_time_shows_no_accuracy(trial: MicroProfile) -> None:
+    curve = replace(trial, way=Trying.FOR_ITS_TIME).run()
+    assert curve.accuracies == ()
+    assert curve.prepare_gpu_s > 0.0
+    assert curve.epoch_gpu_s > 0.0
+
+
+@pytest.mark.parametrize("way", [Trying.ON_A_SUBSET, Trying.ON_FOLDS])
 @pytest.mark.parametrize("stop_at", [0, 1])
-def test_a_deadline_stops_it(tiny_model: EdgeModel, make_bars, stop_at: int) -> None:
-    curve = profile(tiny_model, make_bars(20, 1), make_bars(6, 2)).run(lambda epoch: epoch < stop_at)
+def test_a_deadline_stops_it(trial: MicroProfile, way: Trying, stop_at: int) -> None:
+    family = HEAD if way is Trying.ON_FOLDS else BLOCKS
+    curve = replace(trial, family=family, way=way).run(lambda epoch: epoch < stop_at)
     assert len(curve.accuracies) == stop_at + 1
     assert (curve.epoch_gpu_s > 0) == (stop_at > 0)
 
 
-def test_the_subset_is_a_tenth_but_at_least_64(make_bars) -> None:
+def test_a_subset_is_drawn_by_the_seed(make_bars) -> None:
     many = make_bars(900, 1)
-    assert len(random_subset(many, 1, 1000)) == 100
-    assert len(random_subset(many, 1, 300)) == 64
+    assert len(random_subset(many, 1, 100)) == 100
     assert len(random_subset(make_bars(30, 1), 1, 38)) == 30
-    assert not np.array_equal(random_subset(many, 1, 300).t_us, random_subset(many, 2, 300).t_us)
+    assert not np.array_equal(random_subset(many, 1, 64).t_us, random_subset(many, 2, 64).t_us)
 
 
-def test_the_cost_is_that_of_the_subset_with_its_part_of_the_memory(tiny_model: EdgeModel, make_bars) -> None:
-    memory = ExemplarMemory(60).update(tiny_model, make_bars(200, 3, first_track=900))
-    tried = profile(tiny_model, make_bars(128, 1), make_bars(20, 2, first_track=500))
-    forward = forward_operations(32, architecture="tiny")
-    assert tried.cost().preparation == (64 + 20) * forward
-    assert replace(tried, memory=memory).cost().preparation == (64 + 20 + 30) * forward
+def test_every_crop_is_held_out_once_with_all_of_its_object() -> None:
+    tracks = np.array([5, 5, 7, 7, 7, 9, 11, 13], np.int64)
+    folds = folds_of_tracks(tracks, 3, seed=4)
+    assert np.array_equal(np.sum(folds, axis=0), np.ones(8))
+    for held in folds:
+        assert not set(tracks[held]) & set(tracks[~held])
+    assert len(folds_of_tracks(tracks[:2], 3, seed=4)) == 1
+
+
+def test_classes_count_by_their_crops_and_the_objects_of_a_class_alike() -> None:
+    classes = np.array([0, 0, 0, 0, 1, 1, 2], np.int64)
+    tracks = np.array([5, 5, 5, 6, 7, 8, 9], np.int64)
+    weights = weights_by_object(classes, tracks, background=2)
+    assert weights == pytest.approx(np.array([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 6, 1 / 6, 0.0]))
+    assert weights_by_object(classes, tracks, None).sum() == pytest.approx(1.0)
+    assert not weights_by_object(classes[-1:], tracks[-1:], background=2).any()
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("remembered", [0, 60])
+def test_the_promised_cost_is_that_of_the_retraining(
+    trial: MicroProfile, make_bars, fraction: float, remembered: int
+) -> None:
+    """Counted on the retraining itself, exemplars and validation included."""
+    memory = ExemplarMemory(60)
+    if remembered:
+        memory = memory.update(trial.start, make_bars(200, 3, first_track=900))
+    real = Retraining(
+        trial.start,
+        replace(BLOCKS, epochs=3, data_fraction=fraction),
+        trial.training,
+        trial.validation,
+        memory=memory,
+        classes=trial.classes,
+        seed=1,
+    )
+    counted = replace(trial, exemplars=memory.size)
+    curve = counted.priced(counted.run(), lambda cost: (float(cost.preparation), float(cost.epoch)))
+    scale = real.fresh_crops / curve.subset_crops
+    cost = retraining_cost(real)
+    assert curve.fixed_prepare_gpu_s + scale * curve.prepare_gpu_s == pytest.approx(cost.preparation)
+    assert curve.fixed_epoch_gpu_s + scale * curve.epoch_gpu_s == pytest.approx(cost.epoch, rel=0.02)
+
+
+def test_the_head_costs_one_pass_of_every_label(trial: MicroProfile) -> None:
+    tried = replace(trial, family=HEAD, way=Trying.ON_FOLDS)
+    assert tried.cost().preparation == 140 * forward_operations(32, architecture="tiny")

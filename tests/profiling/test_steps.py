@@ -34,12 +34,12 @@ def test_what_is_worth_most_is_done_for_all_before_the_next_and_the_worst_stream
     assert steps == [
         LabelStep(A),
         LabelStep(B),
-        TrialStep(B, CHEAP),
-        TrialStep(A, CHEAP),
+        TrialStep(B, CHEAP, first=True),
+        TrialStep(A, CHEAP, first=True),
         InferenceStep(A, LAMBDAS),
         InferenceStep(B, LAMBDAS),
-        TrialStep(B, DEEP),
-        TrialStep(A, DEEP),
+        TrialStep(B, DEEP, first=False),
+        TrialStep(A, DEEP, first=False),
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_stream_without_labels_is_left_alone_and_one_that_cannot_train_keeps_i
 def test_a_model_that_is_good_already_is_not_profiled():
     outcomes = {A: Labelled(ENOUGH_ACCURACY, True), B: Labelled(0.5, True)}
     steps = carried_out([asked(A, ()), asked(B, (), (DEEP,))], outcomes)
-    assert steps == [LabelStep(A), LabelStep(B), TrialStep(B, DEEP)]
+    assert steps == [LabelStep(A), LabelStep(B), TrialStep(B, DEEP, first=True)]
 
 
 families = st.lists(st.sampled_from([CHEAP, DEEP, Family(4, 0, 16)]), unique=True).map(tuple)

@@ -13,6 +13,7 @@ from ekya.core.profile import Family, FamilyCurve
 from ekya.errors import UserError
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.operations import RetrainingCost
 from ekya.workers.costs import CostCard, load_card
 from ekya.workers.labels import LabelledPart, StreamLabels
 from ekya.workers.preparation import (
@@ -97,9 +98,15 @@ CARD = CostCard("a device", 1e9, 2e9, 4e9, 1e9, 1e9, 10)
 
 def test_a_trials_time_is_counted_and_not_taken_from_a_clock():
     measured = FamilyCurve(16, 0, 1, 64, (0.4, 0.5, 0.6, 0.6), epoch_gpu_s=99.0, prepare_gpu_s=99.0)
-    trial = SimpleNamespace(cost=lambda: SimpleNamespace(preparation=4e9, epoch=8e9), run=lambda: measured)
+
+    def priced(curve, price):
+        prepare_gpu_s, epoch_gpu_s = price(RetrainingCost(preparation=6 * 10**9, epoch=12 * 10**9))
+        return replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
+
+    cost = RetrainingCost(preparation=4 * 10**9, epoch=8 * 10**9)
+    trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced, epochs=3)
     curve, gpu_s = counted_curve(trial, CARD)
-    assert curve == replace(measured, prepare_gpu_s=2.0, epoch_gpu_s=2.0)
+    assert curve == replace(measured, prepare_gpu_s=3.0, epoch_gpu_s=3.0)
     assert gpu_s == 2.0 + 3 * 2.0
 
 
