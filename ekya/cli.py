@@ -214,6 +214,7 @@ def profile(
     epilog="Examples:\n\n"
     "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4\n\n"
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -\n\n"
+    "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35\n\n"
     "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2\n\n"
     "ekya simulate public-profiles/ --streams cologne,bremen"
 )
