@@ -214,7 +214,7 @@ def _differences(rows: Sequence[Row]) -> dict[str, float]:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Simulated over real, one panel a scheduler."""
     names = list(dict.fromkeys(row.scheduler for row in rows))
-    figure = Figure(figsize=(3.6 * len(names), 3.6))
+    figure = Figure(figsize=(3.6 * len(names), 4.2))
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)
     for panel, name in zip(panels[0], names, strict=True):

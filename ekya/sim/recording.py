@@ -259,7 +259,8 @@ class StreamRecorder:
                     runs.append(self._run(course, start, labels, asked))
                     self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
-                best = max(runs, key=lambda run: run.validation_accuracy)
+                # Validation parts are small and ties frequent; a plan then takes the one with more data.
+                best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
                 if start is self._youngest(family) and best.is_better_than(accuracies[start.origin]):
                     memory = start.memory.update(best.model, labels.training.crops)
                     following.append(_Candidate(Origin(known.window, family), best.model, memory))
