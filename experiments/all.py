@@ -1,8 +1,7 @@
 """Runs the recipes of the paper's figures, one after the other, in quick form unless told otherwise.
 
-make experiments
-python experiments/all.py --list
-python experiments/all.py --only figure6,figure7 --trace city.parquet
+make experiments python experiments/all.py --list python experiments/all.py --only figure6,figure7 --trace
+city.parquet
 """
 
 import os
@@ -22,6 +21,8 @@ from rich.table import Table
 from ekya.errors import UserError
 
 HERE = Path(__file__).resolve().parent
+TRACES = HERE / "traces"
+"""Recorded ones that are shipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,14 @@ def main(
     if show_list:
         console.print(listed())
         return
-    recipes = chosen(only)
+    recipes, traces = chosen(only), trace or sorted(TRACES.glob("*.parquet"))
     # One thread each: results and times must not depend on how many cores there are.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     began = time.monotonic()
     for place, recipe in enumerate(recipes, start=1):
         console.rule(f"{place} of {len(recipes)}: {recipe.shows}", align="left")
         started = time.monotonic()
-        done = subprocess.run(command(recipe, full, trace or (), out), env=environment, check=False)
+        done = subprocess.run(command(recipe, full, traces, out), env=environment, check=False)
         if done.returncode:
             sys.exit(done.returncode)
         console.print(f"{recipe.name}: {time.monotonic() - started:.0f} s", highlight=False)

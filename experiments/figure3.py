@@ -4,8 +4,8 @@
     python experiments/figure3.py --trace city.parquet
 
 Every γ of one stream in one window: GPU-seconds and accuracy after the retraining. The Pareto frontier is
-what no other γ beats in both. Shown is the window of each trace in which retraining brings most, as the
-trace has it.
+what no other γ beats in both. Shown is the window of each trace in which retraining sets most objects
+right, as the trace has it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,25 +44,33 @@ ALIKE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One stream in one window, and what every γ gives there."""
+    """One stream in one window, and what every γ gives there.
+
+    Attributes:
+        objects: that arrive in it.
+    """
 
     data: str
     index: int
     stream: StreamView
+    objects: int
 
     @property
     def gain(self) -> float:
-        """The most that a retraining brings."""
-        return max(one.accuracy_after for one in self.stream.retrain_options) - self.stream.accuracy
+        """Objects that the best retraining sets right."""
+        best = max(one.accuracy_after for one in self.stream.retrain_options)
+        return (best - self.stream.accuracy) * self.objects
 
 
 def windows_of(data: Data) -> Iterator[Window]:
     """All windows in which something was trained."""
     for trace in data.traces:
         for index in range(1, trace.windows):
-            for stream in view_of(trace, index, 1000).streams:
+            streams = view_of(trace, index, 1000).streams
+            for recorded_one, stream in zip(trace.streams, streams, strict=True):
                 if stream.retrain_options:
-                    yield Window(data.name, index, stream)
+                    objects = sum(recorded_one.windows[index].class_histogram)
+                    yield Window(data.name, index, stream, objects)
 
 
 def spread(options: Sequence[RetrainOption]) -> float:

@@ -158,7 +158,7 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
 
 
 def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
-    figure, axes = new_figure(len(GPUS), len(names), 2.9, foot=2.1, sharey=True)
+    figure, axes = new_figure(len(GPUS), len(names), 2.6, foot=2.2, sharey="row")
     for line, data in zip(axes, names, strict=True):
         for panel, gpus in zip(line, GPUS, strict=True):
             own = [row for row in rows if (row["data"], row["gpus"]) == (data, gpus)]

@@ -12,10 +12,10 @@ NAMES = sorted(
 )
 
 
-# Here and not in a test: what the drawing library takes to be imported is no test's own time.
+# Here and not in a test: what torch and the drawing library take to be imported is no test's own time.
 sys.path.insert(0, str(FOLDER))
-importlib.import_module("played")
-importlib.import_module("recipe")
+for name in NAMES:
+    importlib.import_module(name)
 
 
 @pytest.fixture
