@@ -57,6 +57,7 @@ RECIPES = (
     Recipe("figure8", "Figure 8: Ekya with one half taken out", 15),
     Recipe("figure9", "Figure 9: who gets which share", 10),
     Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False),
+    Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300, traces=False),
     Recipe("figure11b", "Figure 11b: estimates that are off", 50),
     Recipe("table4", "Table 4: retraining in the cloud", 10),
     Recipe("reuse", "Serving an old model again (§6.5)", 5),
