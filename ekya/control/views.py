@@ -1,6 +1,7 @@
 """From what the loop knows to what a scheduler is shown."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ekya.control.checkpointing import gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
@@ -10,6 +11,7 @@ from ekya.core.profile import family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.profiling.estimate import options as estimated_options
+from ekya.profiling.estimate import served_after
 from ekya.profiling.history import ProfileHistory
 from ekya.scheduling.protocol import Needs
 
@@ -86,7 +88,10 @@ def _stream_view(
     return StreamView(
         stream=stream.stream,
         accuracy=_on_most_crops(stream, accuracy),
-        retrain_options=_offered(stream, state, accuracy, options, needs, history),
+        retrain_options=tuple(
+            replace(option, accuracy_after=served_after(option, _on_most_crops(stream, accuracy), history))
+            for option in _offered(stream, state, accuracy, options, needs, history)
+        ),
         inference_options=stream.inference_options,
         running=_running(stream),
         weight=terms.weight,

@@ -25,7 +25,8 @@ class RetrainOption:
 
     Attributes:
         config: γ.
-        accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed.
+        accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed; in a window's
+            view, of the one that serves then, which is the old one where the new one is no better.
         gpu_s: GPU-seconds at 100% of one GPU that are still to do.
         accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as sure.
     """

@@ -23,7 +23,7 @@ labelled. Where past estimates were further off than it says, it grows (``outcom
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
@@ -308,3 +308,23 @@ def _work_of(curve: FamilyCurve) -> list[float]:
 def crops_used(config: RetrainConfig, training_crops: int) -> int:
     """Crops in one epoch of γ: its part of the training labels, at least one."""
     return max(1, round(config.data_fraction * training_crops))
+
+
+def served_after(option: RetrainOption, serving: float, history: ProfileHistory) -> float:
+    """Expected accuracy of what serves after a retraining, since weights that turn out worse never do.
+
+    So a γ that is likely to gain nothing, but may gain much, is worth its GPU time. This is the mean of
+    max(serving, X) for a normal X. What only the next window's objects will tell is left out of its
+    standard deviation: no validation sees it.
+
+    Args:
+        option: a γ, as estimated.
+        serving: accuracy of what serves now.
+        history: of past windows.
+    """
+    sd = math.sqrt(max(option.accuracy_sd**2 - outcome_sd(history) ** 2, 0.0))
+    if sd == 0.0:
+        return option.accuracy_after
+    above = NormalDist(serving, sd).cdf(option.accuracy_after)
+    at = sd**2 * NormalDist(serving, sd).pdf(option.accuracy_after)
+    return min(1.0, serving + (option.accuracy_after - serving) * above + at)

@@ -8,7 +8,14 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
 from ekya.profiling.curve import fit_optimus
-from ekya.profiling.estimate import DATA_EXPONENT, EPOCHS_EXPONENT, bias_correction, options
+from ekya.profiling.estimate import (
+    DATA_EXPONENT,
+    EPOCHS_EXPONENT,
+    bias_correction,
+    options,
+    outcome_sd,
+    served_after,
+)
 from ekya.profiling.history import Observation, ProfileHistory
 from ekya.profiling.progress import reestimate
 
@@ -71,6 +78,20 @@ def test_estimates_that_were_further_off_than_they_said_say_so():
     surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
     sds = [options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)]
     assert sds[0] < sds[1]
+
+
+@given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
+def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
+    """What serves afterwards is expected to be neither below what serves now nor below the new weights."""
+    now, none = serving / 20, history()
+    option = RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
+    served = served_after(option, now, none)
+    if option.accuracy_sd <= outcome_sd(none):
+        assert served == option.accuracy_after, "what only the next window will tell is no chance to gain"
+    else:
+        assert max(now, option.accuracy_after) < served + 1e-9
+        surer = replace(option, accuracy_sd=(sd - 1) / 20)
+        assert surer.accuracy_sd <= outcome_sd(none) or served_after(surer, now, none) <= served + 1e-9
 
 
 @given(
