@@ -8,6 +8,7 @@ Labels are the true ones of the synthetic city.
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +75,7 @@ def train(
     epochs: int,
     seed: int,
     architecture: str = DEFAULT_ARCHITECTURE,
+    rate: float = FROM_SCRATCH.learning_rate,
 ) -> EdgeModel:
     """A model from fresh weights."""
     fresh = build_edge_model(fleet.classes, 0, seed, architecture)
@@ -86,7 +88,7 @@ def train(
         classes=fleet.classes,
         seed=seed,
         distillation_weight=0.0,
-        recipe=FROM_SCRATCH,
+        recipe=replace(FROM_SCRATCH, learning_rate=rate, head_learning_rate=rate),
     )
     retraining.prepare()
     while not retraining.done:
@@ -122,6 +124,7 @@ def card(
     days: int,
     every: int,
     epochs: int,
+    rate: float,
     seed: int,
 ) -> str:
     """What one has to know about the weights."""
@@ -136,13 +139,13 @@ Every stream's edge model begins with these weights and is retrained from there.
 
 - Made from fresh weights, on one thread, by
   `python experiments/train_edge_base.py --architecture {model.architecture} --epochs {epochs}
-  --days {days} --every {every} --seed {seed}`.
+  --days {days} --every {every} --rate {rate:g} --seed {seed}`.
 - Data: the two cameras of `datasets/synthetic_city/holdout.yaml`, which no run watches, on {days} days
   (seeds {DAY} apart), with their true labels: {len(training)} crops of
   {len(np.unique(training.tracks))} objects, half of them mirrored, light and colours varied a little.
   It knows ordinary days from the side, some fronts and little else; what drifts away from that is for
   retraining.
-- SGD with momentum, batch 32, {epochs} epochs, learning rate {FROM_SCRATCH.learning_rate} falling as
+- SGD with momentum, batch 32, {epochs} epochs, learning rate {rate:g} falling as
   1 / (1 + epoch / {FROM_SCRATCH.decay_epochs:g}).
 - Stored as safetensors with 16-bit kernels, loaded as 32 bits. The classes stand in the file's metadata:
   {", ".join(fleet.classes)}.
@@ -166,6 +169,9 @@ def main(
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 8,
     days: Annotated[int, typer.Option(help="Other days of the same cameras.")] = 10,
     every: Annotated[int, typer.Option(help="Take every k-th frame.")] = 30,
+    rate: Annotated[
+        float, typer.Option(help="Learning rate of the first epoch.")
+    ] = FROM_SCRATCH.learning_rate,
     seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
 ) -> None:
     """Train the base of the edge models and write it with its card."""
@@ -176,11 +182,11 @@ def main(
     fleet = read_fleet(fleet_file)
     training, validation = split_by_track_and_time(held_out_crops(fleet, days, every), 0.1)
     training = varied(training, seed)
-    model = train(fleet, training, validation, epochs, seed, architecture)
+    model = train(fleet, training, validation, epochs, seed, architecture, rate)
     save_model(model, out, {"recipe": "experiments/train_edge_base.py", "seed": str(seed)}, half=True)
     stored = load_model(out)
     write_text_atomic(
-        out.with_suffix(".md"), card(fleet, stored, training, validation, days, every, epochs, seed)
+        out.with_suffix(".md"), card(fleet, stored, training, validation, days, every, epochs, rate, seed)
     )
     table = Table("class", "crops", "accuracy", title=f"{out.name}, {time.monotonic() - began:.0f} s")
     for name, count, share in accuracy_by_class(stored, fleet.classes, validation):
