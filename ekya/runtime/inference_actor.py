@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
-import torch
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamEnded, StreamLost
@@ -21,6 +20,7 @@ from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import StreamOrders
+from ekya.runtime.standing_back import stand_back
 from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
 from ekya.streams.process import Arrived, Pace, SourceProcess
 from ekya.workers.collector import WindowMaterial
@@ -72,7 +72,7 @@ class InferenceActor:
     """One stream's inference. Methods may be called by several threads; one loop does the work."""
 
     def __init__(self, orders: StreamOrders) -> None:
-        torch.set_num_threads(1)
+        stand_back()
         cv2.setNumThreads(1)
         common = orders.common
         self._orders = orders

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import cv2
-import torch
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
@@ -21,6 +20,7 @@ from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
+from ekya.runtime.standing_back import stand_back
 from ekya.setup import fleet_classes
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier
@@ -52,7 +52,7 @@ class PreparationActor:
     """Everything between the golden model and the plan. Methods may be called by several threads."""
 
     def __init__(self, orders: ActorOrders) -> None:
-        torch.set_num_threads(1)
+        stand_back()
         cv2.setNumThreads(1)
         self._orders = orders
         self._frame_gpu_s: Mapping[StreamId, Mapping[int, float]] = {}

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
 from ekya.core.commands import StartRetraining
 from ekya.core.events import (
     Event,
@@ -25,6 +23,7 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import StreamOrders
+from ekya.runtime.standing_back import stand_back
 from ekya.setup import stream_setup
 from ekya.workers.labels import StreamLabels
 from ekya.workers.retraining import retraining_of
@@ -60,7 +59,7 @@ class RetrainingActor:
     """One stream's retraining. Methods may be called by several threads; each job has its own."""
 
     def __init__(self, orders: StreamOrders) -> None:
-        torch.set_num_threads(1)
+        stand_back()
         self._orders = orders
         fleet = orders.common.fleet
         self._stream = fleet.streams[orders.place]
