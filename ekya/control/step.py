@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ekya.control.checkpointing import worth_serving
+from ekya.control.checkpointing import gpu_s_left, worth_serving
 from ekya.control.diff import diff
 from ekya.control.effects import after_command
 from ekya.control.options import LoopOptions
@@ -15,6 +15,7 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.pack import pack
 from ekya.profiling.history import Observation
@@ -26,6 +27,9 @@ from ekya.scheduling.regrant import regrant
 
 ESTIMATE_CHANGE = 0.02
 """An estimate that moves by less than this is not worth planning again."""
+
+LEFT_PART = 0.02
+"""With less GPU time left than this part of a window a retraining is over before another plan helps it."""
 
 ESTIMATE_EVERY_EPOCHS = 2
 """How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
@@ -72,7 +76,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command))
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
-            state, matters = _estimate_again(state, event)
+            state, matters = _estimate_again(state, event, options.window_us)
         plan_again = plan_again or matters
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
@@ -276,11 +280,13 @@ def _families(state: LoopState, stream: StreamId, options: LoopOptions, needs: N
     return select(options.retrain_configs, history_of(state.histories, stream), state.fleet.window)
 
 
-def _estimate_again(state: LoopState, event: ev.RetrainProgress) -> tuple[LoopState, bool]:
+def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int) -> tuple[LoopState, bool]:
     """Updates what a running retraining is expected to reach; whether that changes the plan (paper §5)."""
     stream = state.fleet.stream(event.stream)
     job = stream.job
     if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
+        return state, False
+    if gpu_s_left(job) < LEFT_PART * us_to_seconds(window_us):
         return state, False
     profiled = RetrainOption(job.config, job.promised_accuracy, job.expected_gpu_s)
     estimate = reestimate(
