@@ -78,6 +78,8 @@ def _score_alike(
             own = summary["streams"][stream]
             own["mean_accuracy"] = _rounded([score.accuracy])
             own["balanced_accuracy"] = _rounded([score.balanced_accuracy])
+            own["counted_objects"] = sum(window.counted for window in score.windows)
+            own["excluded_objects"] = score.excluded_objects
             by_index = {window.index: window for window in score.windows}
             for window in own["windows"]:
                 scored = by_index.get(window["index"])

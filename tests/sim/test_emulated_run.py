@@ -80,6 +80,8 @@ def test_compared_schedulers_are_scored_on_the_same_objects(fleet, tmp_path):
     result = compare(fleet, ("thief", "no-retrain"), (0,), RunOptions(runs=tmp_path))
     assert set(result["mean"]) == {"thief", "no-retrain"}
     assert [run["scheduler"] for run in result["runs"]] == ["thief", "no-retrain"]
+    counted = [[own["counted_objects"] for own in run["streams"].values()] for run in result["runs"]]
+    assert counted[0] == counted[1]
     first = [run["streams"]["cam-1"]["windows"][0]["accuracy"] for run in result["runs"]]
     assert first[0] == pytest.approx(first[1], abs=0.05)
     assert result["runs"][1]["retrainings"]["started"] == 0
