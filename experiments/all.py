@@ -1,7 +1,8 @@
 """Runs the recipes of the paper's figures, one after the other, in quick form unless told otherwise.
 
-make experiments python experiments/all.py --list python experiments/all.py --only figure6,figure7 --trace
-city.parquet
+make experiments
+python experiments/all.py --list
+python experiments/all.py --only figure6,figure7 --trace city.parquet
 """
 
 import os

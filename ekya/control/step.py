@@ -28,7 +28,7 @@ from ekya.scheduling.regrant import regrant
 ESTIMATE_CHANGE = 0.02
 """An estimate that moves by less than this is not worth planning again."""
 
-LEFT_PART = 0.02
+NEARLY_OVER_PART = 0.02
 """With less GPU time left than this part of a window a retraining is over before another plan helps it."""
 
 ESTIMATE_EVERY_EPOCHS = 2
@@ -286,7 +286,7 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
     job = stream.job
     if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
         return state, False
-    if gpu_s_left(job) < LEFT_PART * us_to_seconds(window_us):
+    if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):
         return state, False
     profiled = RetrainOption(job.config, job.promised_accuracy, job.expected_gpu_s)
     estimate = reestimate(

@@ -39,6 +39,7 @@ from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.inference import inference_options
 from ekya.profiling.pruning import ENOUGH_ACCURACY
 from ekya.profiling.steps import InferenceStep, LabelStep
+from ekya.sim.courses import Course, courses_of
 from ekya.sim.examining import Exam, in_fleet, true_options
 from ekya.sim.preparing import EmulatedPreparation
 from ekya.sim.seen import SeenFrames, SeenWindow
@@ -53,35 +54,6 @@ SCORED_PER_S = 4.0
 
 _JUDGES = 2
 """Models that show what λ leaves of their accuracy: the youngest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """One training that serves every γ of a family and part of the data: the longest of them.
-
-    Attributes:
-        config: the longest γ.
-        ends: epochs after which some γ ends.
-    """
-
-    config: RetrainConfig
-    ends: frozenset[int]
-
-    @property
-    def family(self) -> Family:
-        """Of all its γ."""
-        return family_of(self.config)
-
-
-def courses_of(configs: Sequence[RetrainConfig]) -> tuple[Course, ...]:
-    """The trainings that Γ takes, the dearest last."""
-    groups: dict[tuple[Family, float], list[RetrainConfig]] = {}
-    for config in configs:
-        groups.setdefault((family_of(config), config.data_fraction), []).append(config)
-    return tuple(
-        Course(max(group), frozenset(config.epochs for config in group))
-        for _, group in sorted(groups.items())
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,8 @@ from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.edge import EDGE_MODELS, build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import Predictor
-from ekya.sim.recording import SCORED_PER_S, Common, Course, StreamRecorder, courses_of
+from ekya.sim.courses import Course, courses_of
+from ekya.sim.recording import SCORED_PER_S, Common, StreamRecorder
 from ekya.sim.seen import watch
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.collector import WindowCollector
