@@ -149,7 +149,7 @@ def found(rows: list[dict[str, Any]], times: float) -> Finding:
             "up to 22 points",
             {data: f"up to {points(max(most(rows, OTHERS), most(rows, ONCE)))}"},
         ),
-        *(Beside(f"mean accuracy, trained on {name}", "", {data: percent(means[name])}) for name in means),
+        *(Beside(f"mean accuracy: {name}", "", {data: percent(means[name])}) for name in means),
     ]
     large = points(means[LARGE] - means[CONTINUOUS]) if LARGE in means else "not trained"
     beside += [
