@@ -272,6 +272,9 @@ def simulate(
         from ekya.core.units import seconds_to_us
         from ekya.sim.simulate import Conditions
 
+        for option, value in (("--window", window), ("--error", error), ("--relative-error", relative_error)):
+            if value == float("inf"):
+                raise UserError(f"{option} {value}: there is no end to it; give a number")
         simulate_trace(
             TraceArguments(trace, generate, streams, windows, speed, keep),
             tuple(scheduler.split(",")),

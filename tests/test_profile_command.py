@@ -106,6 +106,15 @@ def test_resuming_without_a_file_begins(recorder, tmp_path):
     assert recorder.before is None
 
 
+@pytest.mark.parametrize(
+    ("name", "says"), [("no/where/p.parquet", "there is no folder"), ("", "this is a folder")]
+)
+def test_where_nothing_can_be_written_nothing_is_recorded(recorder, tmp_path, capfd, name, says):
+    assert cli.main(["profile", "--out", str(tmp_path / name), "--resume"]) == cli.USER_ERROR
+    assert says in capfd.readouterr().err
+    assert recorder.asked is None
+
+
 def test_all_streams_end_with_the_shortest():
     trace = with_stream(with_stream(EMPTY, stream_of("b", 4)), stream_of("a", 2))
     assert [stream.stream for stream in trace.streams] == ["a", "b"]

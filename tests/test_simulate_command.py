@@ -131,6 +131,8 @@ def test_a_folder_is_a_runs_or_one_of_public_profiles(capfd, trace, tmp_path):
         (("TRACE", "--streams", "cam-9"), "no 'cam-9'; choose from cam-1, cam-2, cam-3"),
         (("TRACE", "--windows", "9"), "the trace has 3"),
         (("TRACE", "--window", "0"), "--window 0"),
+        (("TRACE", "--window", "inf"), "--window inf"),
+        (("TRACE", "--error", "inf"), "--error inf"),
         (("TRACE", "--speed", "linear"), "leave --speed out"),
         (("--generate", "1", "--speed", "warp"), "choose one of linear, measured"),
         (("--generate", "1", "--streams", "cam-1"), "as a number from 1"),

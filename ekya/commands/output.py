@@ -57,7 +57,7 @@ def output(json_to: str | None) -> Iterator[Output]:
     """
     if json_to != STDOUT:
         if json_to is not None:
-            _require_writable(Path(json_to))
+            require_writable("--json", Path(json_to))
         yield Output(Console(), json_to)
         return
     sys.stdout.flush()
@@ -71,11 +71,20 @@ def output(json_to: str | None) -> Iterator[Output]:
         os.close(real)
 
 
-def _require_writable(path: Path) -> None:
+def require_writable(option: str, path: Path) -> None:
+    """Refuses a file that could not be written when the work is done.
+
+    Args:
+        option: that names it.
+        path: what was named.
+
+    Raises:
+        UserError: it is a folder, or its folder is missing or cannot be written to.
+    """
     if path.is_dir():
-        raise UserError(f"--json {path}: this is a folder; name a file in it")
+        raise UserError(f"{option} {path}: this is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise UserError(f"--json {path}: there is no folder {path.parent}; make it, or name another file")
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
     with user_errors(path):
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(13, "not writable")

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ekya.commands.output import Output
+from ekya.commands.output import Output, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c
 from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
@@ -26,9 +26,11 @@ def record_trace(
     """Records, and writes after each stream.
 
     Raises:
-        UserError: a bad fleet file, a file that is in the way, or one that cannot be gone on with.
+        UserError: a bad fleet file, a file that is in the way, one that cannot be gone on with, or nowhere to
+            write to, which is said before any work is done.
         KeyboardInterrupt: Ctrl-C came; the streams that were finished are in the file.
     """
+    require_writable("--out", to)
     if to.exists() and not resume:
         raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
     before = read_trace(to) if resume and to.exists() else None

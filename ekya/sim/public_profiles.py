@@ -15,6 +15,7 @@ frame needs ``FULL_SHARE_MILLI``.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,6 +55,9 @@ FULL_SHARE_MILLI = 250
 LABELS = 500
 FPS = 30.0
 """Not in the layout: the paper's window, a quarter of a GPU for every frame, labels, frames a second."""
+
+MOST_EPOCHS = 10_000
+"""Each becomes a row of the trace; more is a slip of the pen."""
 
 _RESOLUTION = 224
 _EVERY = (1, 2, 3, 5, 10)
@@ -234,9 +238,9 @@ class _Node:
         return [_Node(self.path, self._name(str(place)), value) for place, value in enumerate(self.value)]
 
     def number(self, most: float | None = None) -> float:
-        """A number from 0 on."""
+        """A finite number from 0 on."""
         usable = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        if not usable or not self.value >= 0 or (most is not None and self.value > most):
+        if not usable or not 0 <= self.value < math.inf or (most is not None and self.value > most):
             raise self.wrong(f"{self.value!r} is not a number from 0{f' to {most:g}' if most else ' on'}")
         return float(self.value)
 
@@ -249,8 +253,10 @@ def _entries(node: _Node) -> list[_Entry]:
     for item in node.items():
         name, _start, end, resource_time, _model = item.items(5)
         number, _, epochs = str(name.value).partition("_")
-        if not (number.isdecimal() and epochs.isdecimal() and int(epochs) > 0):
-            raise name.wrong(f"{name.value!r} is not a number of hyperparameters and epochs, as 3_8")
+        if not (number.isdecimal() and epochs.isdecimal() and 0 < int(epochs) <= MOST_EPOCHS):
+            raise name.wrong(
+                f"{name.value!r} is not a number of hyperparameters and 1 to {MOST_EPOCHS} epochs, as 3_8"
+            )
         config = RetrainConfig(int(epochs), _BATCH, int(number), 0, 1.0)
         if config in entries:
             raise name.wrong(f"{name.value} stands there twice")
