@@ -106,9 +106,15 @@ def build_edge_model(
     return model.eval()
 
 
-def clone(model: EdgeModel) -> EdgeModel:
-    """An independent copy with the same weights on the same device."""
-    return copy.deepcopy(model)
+def clone(model: EdgeModel, shared: Mapping[int, Tensor] | None = None) -> EdgeModel:
+    """A copy with the same weights on the same device.
+
+    Args:
+        model: what to copy.
+        shared: tensors that stand in the copy for some of the model's, by the identity of these; with none
+            the copy is independent.
+    """
+    return copy.deepcopy(model, dict(shared or {}))
 
 
 def adapt(model: EdgeModel, classes: tuple[str, ...], head_width: int, seed: int) -> EdgeModel:

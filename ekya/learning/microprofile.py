@@ -30,7 +30,7 @@ from ekya.learning.operations import (
     preparation_operations,
     retraining_cost,
 )
-from ekya.learning.trainer import KnownFeatures, Retraining, crops_in_epoch, features_of
+from ekya.learning.trainer import KnownFeatures, Retraining, crops_in_epoch, features_of, steps_in_epoch
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
 """GPU-seconds of a retraining's preparation, and of each of its epochs."""
@@ -154,7 +154,7 @@ class MicroProfile:
 
         Args:
             curve: of this trial.
-            price: GPU-seconds of the operations before the first epoch, and of those of one.
+            price: GPU-seconds of what is counted before the first epoch, and of that of one.
         """
         every, fixed = price(self.retraining_cost()), price(self.fixed_cost())
         part = self.subset_crops / len(self.training)
@@ -175,7 +175,7 @@ class MicroProfile:
         return min(len(self.training), wanted)
 
     def cost(self) -> RetrainingCost:
-        """Counted operations of what ``run`` will do, without doing it: once, and in each of ``epochs``."""
+        """What is counted of what ``run`` will do, without doing it: once, and in each of ``epochs``."""
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
         family, side, kind = self.family, self.training.side, self.start.architecture
@@ -183,10 +183,11 @@ class MicroProfile:
         return RetrainingCost(
             preparation=every * forward_operations(side, family.head_width, kind),
             epoch=epoch_operations(family, (FOLDS - 1) * every, every, side, kind),
+            steps=FOLDS * steps_in_epoch(self.subset_crops, family.batch_size),
         )
 
     def retraining_cost(self) -> RetrainingCost:
-        """Counted operations of a real retraining of this family on all labels."""
+        """What is counted of a real retraining of this family on all labels."""
         fresh = len(self.training)
         return self._retraining_of(fresh, crops_in_epoch(fresh, self.exemplars))
 
@@ -200,6 +201,7 @@ class MicroProfile:
         return RetrainingCost(
             preparation_operations(self.family, prepared, side, kind),
             epoch_operations(self.family, epoch_crops, held, side, kind),
+            steps_in_epoch(epoch_crops, self.family.batch_size),
         )
 
     @property

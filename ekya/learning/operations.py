@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import DEFAULT_ARCHITECTURE, build_edge_model
-from ekya.learning.trainer import Retraining, split_at
+from ekya.learning.trainer import Retraining, split_at, steps_in_epoch
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6
@@ -52,15 +52,17 @@ def epoch_operations(
 
 @dataclass(frozen=True, slots=True)
 class RetrainingCost:
-    """Counted operations of one retraining.
+    """What is counted of one retraining.
 
     Attributes:
-        preparation: once, before the first epoch.
-        epoch: each epoch, validation included.
+        preparation: operations once, before the first epoch.
+        epoch: operations of each epoch, validation included.
+        steps: of SGD in each epoch: each costs something beside its operations.
     """
 
     preparation: int
     epoch: int
+    steps: int
 
 
 def retraining_cost(retraining: Retraining) -> RetrainingCost:
@@ -69,6 +71,7 @@ def retraining_cost(retraining: Retraining) -> RetrainingCost:
     return RetrainingCost(
         preparation_operations(config, retraining.prepared_crops, side, kind),
         epoch_operations(config, retraining.epoch_crops, retraining.validation_crops, side, kind),
+        steps_in_epoch(retraining.epoch_crops, config.batch_size),
     )
 
 

@@ -167,6 +167,7 @@ class Retraining:
         self._model = trained
         self._prefix, self._suffix = split_at(trained, self.config.trainable_blocks)
         self._prefix.requires_grad_(False).eval()
+        self._frozen = _on_cpu(self._prefix)
         self._suffix.requires_grad_(True)
         self._optimiser = self._build_optimiser()
         everything = concatenate([self._fresh, self._replay])
@@ -190,8 +191,12 @@ class Retraining:
         return EpochResult(self.epochs_done, self._evaluate(), float(np.mean(losses)))
 
     def model(self) -> EdgeModel:
-        """An independent copy of the model as it is now, on the CPU, ready to predict."""
-        return clone(self._model).requires_grad_(False).to("cpu").eval()
+        """The model as it is now, on the CPU, ready to predict.
+
+        A copy of what is trained; weights that are frozen never change, and all these models share them: to
+        copy them too takes several times as long as an epoch of a head.
+        """
+        return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
 
     def _build_optimiser(self) -> torch.optim.SGD:
         rates = self._recipe
@@ -341,6 +346,14 @@ def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
     return prefix, Suffix(nn.Sequential(*blocks[boundary:]), model.head)
 
 
+def _on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
+    """Its tensors as they are on the CPU, by the identity of each; no copies where they are there already."""
+    weights = {
+        id(weight): nn.Parameter(weight.detach().cpu(), requires_grad=False) for weight in frozen.parameters()
+    }
+    return {**weights, **{id(buffer): buffer.cpu() for buffer in frozen.buffers()}}
+
+
 def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:
     """Crops that one epoch trains on: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
     return fresh_crops + min(exemplars, round(REPLAY_RATIO * fresh_crops))
@@ -354,6 +367,13 @@ def batches_of(order: NDArray[np.int64], batch_size: int) -> list[NDArray[np.int
     if cuts and len(order) - cuts[-1] == 1:
         cuts.pop()
     return list(np.split(order, cuts))
+
+
+def steps_in_epoch(crops: int, batch_size: int) -> int:
+    """How many batches ``batches_of`` makes of so many crops; none of none."""
+    batches = -(-crops // batch_size)
+    left_alone = batches > 1 and crops - (batches - 1) * batch_size == 1
+    return batches - left_alone
 
 
 def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:

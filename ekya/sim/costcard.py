@@ -15,7 +15,7 @@ from ekya.labeling.golden import detector_of, open_golden
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.operations import forward_operations, retraining_cost
+from ekya.learning.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.learning.predictor import FORWARD_BATCH, Predictor
 from ekya.learning.trainer import Retraining
 from ekya.setup import crop_side, fleet_classes
@@ -27,6 +27,7 @@ PLANNING_US = 10_000
 """What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""
 
 _REPEATS = 15
+_HEAD_REPEATS = 60
 _CROPS = 96
 _IMAGE = (240, 320, 3)
 
@@ -43,25 +44,42 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
     operations = forward_operations(side)
     frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))
     batch_s = _seconds(lambda: predictor.predict(crops[:FORWARD_BATCH], side))
+    training_ops_per_s, training_step_s = _training(fleet, crops)
     return CostCard(
         device=f"one core of {platform.machine()}, torch {torch.__version__}",
         inference_ops_per_s=objects * operations / frame_s,
         batch_inference_ops_per_s=FORWARD_BATCH * operations / batch_s,
-        training_ops_per_s=_training_ops_per_s(fleet, crops),
+        training_ops_per_s=training_ops_per_s,
+        training_step_s=training_step_s,
         golden_ops_per_s=_golden_ops_per_s(fleet, rng),
         detector_ops_per_s=_detector_ops_per_s(fleet, rng, FORWARD_BATCH * operations / batch_s),
         planning_us=PLANNING_US,
     )
 
 
-def _training_ops_per_s(fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> float:
+def _training(
+    fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+) -> tuple[float, float]:
+    """Operations a second, and what a step takes beside them: from two kinds of epochs.
+
+    One of a head has hardly an operation, and one of blocks hardly anything else.
+    """
+    blocks = max(1, *fleet.retraining.trainable_blocks)
+    epochs = [_epoch(fleet, crops, trained) for trained in (0, blocks)]
+    counted = [[cost.epoch, cost.steps] for cost, _ in epochs]
+    operation_s, step_s = np.linalg.solve(counted, [seconds for _, seconds in epochs])
+    return float(1.0 / operation_s), float(step_s)
+
+
+def _epoch(
+    fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], blocks: int
+) -> tuple[RetrainingCost, float]:
+    """What is counted of an epoch that trains so many blocks, and how long it takes."""
     classes = fleet_classes(fleet)
     labelled = LabelledCrops(crops, np.arange(_CROPS) % len(classes), np.arange(_CROPS), np.arange(_CROPS))
-    batch = fleet.retraining.batch_sizes[0]
-    blocks = max(fleet.retraining.trainable_blocks)
     retraining = Retraining(
         build_edge_model(classes, 0, 0, fleet.edge.model),
-        RetrainConfig(_REPEATS, batch, 0, blocks, 1.0),
+        RetrainConfig(_REPEATS, fleet.retraining.batch_sizes[0], 0, blocks, 1.0),
         labelled,
         labelled.take(np.arange(0, _CROPS, 5)),
         memory=ExemplarMemory(),
@@ -69,7 +87,7 @@ def _training_ops_per_s(fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], n
         seed=0,
     )
     retraining.prepare()
-    return retraining_cost(retraining).epoch / _seconds(retraining.run_epoch, repeats=4)
+    return retraining_cost(retraining), _seconds(retraining.run_epoch, 4 if blocks else _HEAD_REPEATS)
 
 
 def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:

@@ -1,4 +1,4 @@
-"""GPU-seconds from counted operations: the cost card of a device (DESIGN §4)."""
+"""GPU-seconds from what is counted: the cost card of a device (DESIGN §4)."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from ekya.learning.operations import (
     forward_operations,
     preparation_operations,
 )
-from ekya.learning.trainer import REPLAY_RATIO
+from ekya.learning.trainer import REPLAY_RATIO, steps_in_epoch
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """One core of the machine that the shipped figures were made on, committed so that they can be made again."""
@@ -34,6 +34,8 @@ class CostCard:
         inference_ops_per_s: the edge model on the objects of one frame.
         batch_inference_ops_per_s: the edge model on full batches.
         training_ops_per_s: SGD of the edge model.
+        training_step_s: what a step of SGD takes beside its operations, its part of what each epoch takes
+            beside them included. A head on features that are known already takes little else.
         golden_ops_per_s: a golden model that classifies.
         detector_ops_per_s: a detector, whether it proposes objects or names them.
         planning_us: what one plan costs on virtual time.
@@ -43,6 +45,7 @@ class CostCard:
     inference_ops_per_s: float
     batch_inference_ops_per_s: float
     training_ops_per_s: float
+    training_step_s: float
     golden_ops_per_s: float
     detector_ops_per_s: float
     planning_us: int
@@ -55,13 +58,13 @@ class CostCard:
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
         trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
-        prepare = preparation_operations(config, trained + validation, side)
-        epoch = epoch_operations(config, trained, validation, side)
-        return FamilyCost(
-            family,
-            prepare / self.batch_inference_ops_per_s / _COUNTED_CROPS,
-            epoch / self.training_ops_per_s / _COUNTED_CROPS,
+        counted = RetrainingCost(
+            preparation_operations(config, trained + validation, side),
+            epoch_operations(config, trained, validation, side),
+            steps_in_epoch(trained, config.batch_size),
         )
+        prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
+        return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
         """GPU-seconds to analyse one frame that shows so many objects."""
@@ -74,7 +77,8 @@ class CostCard:
 
     def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
         """GPU-seconds of a training's preparation, and of each of its epochs."""
-        return cost.preparation / self.batch_inference_ops_per_s, cost.epoch / self.training_ops_per_s
+        epoch_s = cost.epoch / self.training_ops_per_s + cost.steps * self.training_step_s
+        return cost.preparation / self.batch_inference_ops_per_s, epoch_s
 
     def labelling_gpu_s(self, operations: int, detector: bool) -> float:
         """GPU-seconds of the golden model, which is a detector or a classifier."""

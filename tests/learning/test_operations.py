@@ -1,3 +1,7 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,7 +16,7 @@ from ekya.learning.operations import (
     retraining_cost,
 )
 from ekya.learning.predictor import Predictor
-from ekya.learning.trainer import Retraining
+from ekya.learning.trainer import Retraining, steps_in_epoch
 
 SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 
@@ -58,6 +62,27 @@ def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_b
     with FlopCounterMode(display=False) as counter:
         predictor.predict(make_bars(5, 1).crops, resolution)
     assert counter.get_total_flops() == 5 * forward_operations(resolution)
+
+
+@pytest.mark.parametrize("crops", [1, 2, 8, 9, 10, 16, 17, 24])
+def test_steps_are_the_batches_of_an_epoch(fresh_model: EdgeModel, make_bars, crops: int) -> None:
+    start = adapt(fresh_model, SIX, 0, seed=0)
+    training = make_bars(crops, 6)
+    config = RetrainConfig(1, 8, 0, 0, 1.0)
+    entered = []
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        entered.append(1)
+        yield
+
+    held = training.take(np.arange(0))
+    retraining = Retraining(start, config, training, held, memory=None, classes=SIX, seed=1, scope=counted)
+    retraining.prepare()
+    entered.clear()
+    retraining.run_epoch()
+    assert retraining_cost(retraining).steps == len(entered)
+    assert steps_in_epoch(0, 8) == 0
 
 
 def test_freezing_saves_operations() -> None:

@@ -204,3 +204,23 @@ def test_the_shipped_architecture_keeps_frozen_statistics(fresh_model: EdgeModel
     before, after = weights(fresh_model), weights(model)
     changed = {".".join(name.split(".")[:2]) for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"blocks.4", "head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("trainable_blocks", [0, 1])
+def test_models_of_a_retraining_share_what_it_froze_and_nothing_else(
+    tiny_model: EdgeModel, make_bars, trainable_blocks: int
+) -> None:
+    retraining = Retraining(
+        tiny_model,
+        replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
+        make_bars(20, 1),
+        make_bars(10, 2, first_track=500),
+        memory=None,
+        classes=tiny_model.classes,
+        seed=1,
+    )
+    retraining.prepare()
+    first, second = retraining.model().state_dict(), retraining.model().state_dict()
+    frozen = tuple(f"blocks.{block}." for block in range(len(tiny_model.blocks) - trainable_blocks))
+    shared = {name for name in first if first[name].data_ptr() == second[name].data_ptr()}
+    assert shared == {name for name in first if name.startswith(frozen)}

@@ -12,7 +12,7 @@ WINDOW_US = 3_000_000
 FRAMES = 30
 NAMES = ("left", "middle", "right")
 SIDE = 16
-CARD = CostCard("a device", 1e9, 2e9, 1e9, 1e9, 1e9, 0)
+CARD = CostCard("a device", 1e9, 2e9, 1e9, 0.0, 1e9, 1e9, 0)
 PARKED = 4
 """Frames for which an object stands before the next one takes its place."""
 

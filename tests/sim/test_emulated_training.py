@@ -19,7 +19,7 @@ CAM, JOB = StreamId("cam"), JobId(3)
 BENT = SpeedCurve(((0, 0.0), (250, 0.5), (1000, 1.0)))
 S = 1_000_000
 PREPARE_GPU_S, EPOCH_GPU_S = 1.5, 2.0
-CARD = CostCard("a device", 1e9, 2e9, 1e9, 1e9, 1e9, 0)
+CARD = CostCard("a device", 1e9, 2e9, 1e9, 0.0, 1e9, 1e9, 0)
 
 
 class Trained:
@@ -51,7 +51,7 @@ class Trained:
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     monkeypatch.setattr(
-        ekya.sim.training, "retraining_cost", lambda _: RetrainingCost(3_000_000_000, 2_000_000_000)
+        ekya.sim.training, "retraining_cost", lambda _: RetrainingCost(3_000_000_000, 2_000_000_000, 5)
     )
 
 

@@ -93,21 +93,21 @@ def test_the_longest_run_has_no_gap_and_is_the_first_of_equals(frames, longest):
     assert [frame.frame for frame in longest_run([collected(index, [1]) for index in frames])] == longest
 
 
-CARD = CostCard("a device", 1e9, 2e9, 4e9, 1e9, 1e9, 10)
+CARD = CostCard("a device", 1e9, 2e9, 4e9, 0.25, 1e9, 1e9, 10)
 
 
 def test_a_trials_time_is_counted_and_not_taken_from_a_clock():
     measured = FamilyCurve(16, 0, 1, 64, (0.4, 0.5, 0.6, 0.6), epoch_gpu_s=99.0, prepare_gpu_s=99.0)
 
     def priced(curve, price):
-        prepare_gpu_s, epoch_gpu_s = price(RetrainingCost(preparation=6 * 10**9, epoch=12 * 10**9))
+        prepare_gpu_s, epoch_gpu_s = price(RetrainingCost(preparation=6 * 10**9, epoch=12 * 10**9, steps=2))
         return replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
 
-    cost = RetrainingCost(preparation=4 * 10**9, epoch=8 * 10**9)
+    cost = RetrainingCost(preparation=4 * 10**9, epoch=8 * 10**9, steps=4)
     trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced, epochs=3)
     curve, gpu_s = counted_curve(trial, CARD)
-    assert curve == replace(measured, prepare_gpu_s=3.0, epoch_gpu_s=3.0)
-    assert gpu_s == 2.0 + 3 * 2.0
+    assert curve == replace(measured, prepare_gpu_s=3.0, epoch_gpu_s=3.5)
+    assert gpu_s == 2.0 + 3 * 3.0
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,8 @@ def test_deeper_families_cost_more_an_epoch_and_wider_heads_no_less(family_costs
 def test_a_faster_device_costs_less(family_costs):
     slow = family_costs[1]
     config = [RetrainConfig(3, 16, 0, 1, 1.0)]
-    (fast,) = replace(CARD, training_ops_per_s=8e9, batch_inference_ops_per_s=4e9).family_costs(config, 16)
+    card = replace(CARD, training_ops_per_s=8e9, training_step_s=0.125, batch_inference_ops_per_s=4e9)
+    (fast,) = card.family_costs(config, 16)
     assert fast.epoch_gpu_s == pytest.approx(slow.epoch_gpu_s / 2)
     assert fast.prepare_gpu_s == pytest.approx(slow.prepare_gpu_s / 2)
 
@@ -172,3 +173,7 @@ def test_a_card_with_a_key_too_many_is_refused(tmp_path):
 def test_the_shipped_card_is_one():
     card = load_card()
     assert min(card.inference_ops_per_s, card.training_ops_per_s, card.golden_ops_per_s) > 1e8
+
+
+def test_a_step_costs_something_beside_its_operations():
+    assert CARD.retraining_gpu_s(RetrainingCost(preparation=0, epoch=0, steps=3)) == (0.0, 0.75)
