@@ -53,7 +53,6 @@ START = {"A": 0.65, "B": 0.50}
 WINDOW_US = 120_000_000
 GPUS_MILLI, QUANTUM_MILLI = 3000, 50
 CFG1, CFG2 = (RetrainConfig(epochs, 16, 0, 1, 1.0) for epochs in (2, 1))
-PAGE = {"facecolor": LIGHT.page, "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
 PAPER = {"uniform": 0.56, "paper's plan": 0.73}
 
 
@@ -287,9 +286,7 @@ def _draw_accuracy(axes: Axes, spans: Sequence[Span], mean: float) -> None:
     axes.axhline(0.4, color=LIGHT.quiet, linewidth=0.9, linestyle=":")
     axes.annotate("a_MIN", (2, 0.405), fontsize=7.5, color=LIGHT.quiet)
     axes.axhline(mean, color=LIGHT.ink, linewidth=1.0, linestyle=(0, (2, 2)))
-    axes.annotate(
-        f"mean {percent(mean)}", (238, mean + 0.01), ha="right", fontsize=8, color=LIGHT.ink, bbox=PAGE
-    )
+    axes.annotate("mean", (2, mean + 0.01), fontsize=8, color=LIGHT.ink)
     axes.axvline(us_to_seconds(WINDOW_US), color=LIGHT.quiet, linewidth=0.8)
     axes.set(ylim=(0.3, 1.0), xlim=(0, 240), xticks=range(0, 241, 60))
 

@@ -171,7 +171,7 @@ def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
             FuncFormatter(lambda value, _, count=streams: f"{value:g} ({value * count:g})")
         )
         panel.set_xlabel("GPUs a stream (in all)", fontsize=9, color=LIGHT.ink)
-    paper_line(axes[0][0], PAPER_ACCURACY, "paper: Ekya on 0.8 a stream, Cityscapes")
+    paper_line(axes[0][0], PAPER_ACCURACY, "paper, at 0.8")
     accuracy_axis(axes[0][0])
     legend(figure, axes[0][0], columns=4)
     return figure

@@ -131,12 +131,14 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.plot([row["gpu_s"] for row in rows], [100 * row["accuracy"] for row in rows], "o", color="0.7")
     frontier = [row for row in rows if row["pareto"]]
     axes.plot([row["gpu_s"] for row in frontier], [100 * row["accuracy"] for row in frontier], "C0o-")
+    dearest_gpu_s = max(row["gpu_s"] for row in rows)
     for row in rows:
         if row["config"]:
             axes.annotate(
                 f"Config {row['config']}",
                 (row["gpu_s"], 100 * row["accuracy"]),
                 (0, -16),
+                ha="right" if row["gpu_s"] == dearest_gpu_s else "left",
                 textcoords="offset points",
             )
     axes.set(title="γ on the held-out streams", xlabel="GPU-seconds", ylabel="accuracy after, %")

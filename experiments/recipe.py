@@ -14,7 +14,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -231,7 +231,8 @@ def quiet(axes: Axes) -> None:
 
 
 def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
-    """Parts of one as percent."""
+    """Parts of one as whole percent."""
+    axes.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if label:
         axes.set_ylabel(label, color=LIGHT.ink, fontsize=9.5)

@@ -88,7 +88,13 @@ def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
             0.7,
             color=[STYLES[row["scheduler"]][0] for row in own],
         )
-        panel.bar_label(drawn, [f"{100 * row['accuracy']:.1f}" for row in own], fontsize=8, padding=1)
+        panel.bar_label(
+            drawn,
+            [f"{100 * row['accuracy']:.1f}" for row in own],
+            label_type="center",
+            fontsize=8,
+            color=LIGHT.page,
+        )
         panel.set_title(data, fontsize=10, loc="left", color=LIGHT.ink)
         panel.grid(axis="x", visible=False)
         for name, accuracy in PAPER.items():

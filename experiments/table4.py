@@ -216,7 +216,8 @@ def _drawn(by_place: Mapping[tuple[str, str], Mapping[str, Any]], names: Sequenc
             row = by_place[data, who]
             color = STYLES[who][0] if who in HERE else LIGHT.streams[3]
             drawn = panel.barh(place, row["accuracy"], 0.7, color=color)
-            panel.bar_label(drawn, [f"{100 * row['accuracy']:.1f}"], fontsize=8, padding=3)
+            number = f"{100 * row['accuracy']:.1f}"
+            panel.bar_label(drawn, [number], label_type="center", fontsize=8, color=LIGHT.page)
             if row["paper_accuracy"] != "":
                 paper_mark(panel, row["paper_accuracy"], place, "|")
         panel.set_yticks(range(len(bars)), [who if who in HERE else f"cloud: {who}" for who in bars])
