@@ -9,13 +9,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
+from ekya.core.profile import FamilyCost
 from ekya.core.speed import SpeedCurve
 from ekya.core.trace import StreamTrace, Trace
 from ekya.errors import UserError
@@ -75,6 +77,7 @@ _LATER = ("fixed_epoch_gpu_s", "fixed_prepare_gpu_s")
 class _Camera:
     stream: StreamId
     fps: float
+    last_part: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class _Head:
     training_speed: SpeedCurve
     inference_speed: SpeedCurve
     streams: tuple[_Camera, ...]
+    family_costs: tuple[FamilyCost, ...] = ()
 
 
 _HEADS = TypeAdapter(_Head)
@@ -110,7 +114,8 @@ def write_trace(path: Path, trace: Trace) -> None:
         inference_configs=trace.inference_configs,
         training_speed=trace.training_speed,
         inference_speed=trace.inference_speed,
-        streams=tuple(_Camera(stream.stream, stream.fps) for stream in trace.streams),
+        streams=tuple(_Camera(stream.stream, stream.fps, stream.last_part) for stream in trace.streams),
+        family_costs=trace.family_costs,
     )
     rows = [
         {"stream": stream.stream, "window": window.window, **values}
@@ -157,6 +162,7 @@ def read_trace(path: Path) -> Trace:
         streams=_streams(path, head, windows),
         training_speed=head.training_speed,
         inference_speed=head.inference_speed,
+        family_costs=head.family_costs,
     )
 
 
@@ -167,18 +173,17 @@ def _streams(
     if strangers:
         row = next(row for rows in windows[strangers[0]].values() for row in rows)
         raise row.wrong("stream", f"{strangers[0]} is not a stream of this trace")
-    counts = {len(windows.get(camera.stream, {})) for camera in head.streams}
     streams = []
     for camera in sorted(head.streams, key=lambda camera: camera.stream):
         own = windows.get(camera.stream, {})
-        if sorted(own) != list(range(max(counts))):
+        last = max(own, default=0)
+        if sorted(own) != list(range(last + 1)):
             raise UserError(
-                f"{path}: stream {camera.stream} does not have every window from 0 to {max(counts) - 1}; "
+                f"{path}: stream {camera.stream} does not have every window from 0 to {last}; "
                 "record the trace again"
             )
-        streams.append(
-            StreamTrace(camera.stream, camera.fps, tuple(window_of(own[index]) for index in sorted(own)))
-        )
+        of_stream = tuple(window_of(own[index]) for index in sorted(own))
+        streams.append(StreamTrace(camera.stream, camera.fps, of_stream, camera.last_part))
     return tuple(streams)
 
 

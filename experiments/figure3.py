@@ -66,10 +66,10 @@ def windows_of(data: Data) -> Iterator[Window]:
     """All windows in which something was trained."""
     for trace in data.traces:
         for index in range(1, trace.windows):
-            streams = view_of(trace, index, 1000).streams
-            for recorded_one, stream in zip(trace.streams, streams, strict=True):
+            windows = {one.stream: one.windows for one in trace.streams}
+            for stream in view_of(trace, index, 1000).streams:
                 if stream.retrain_options:
-                    objects = sum(recorded_one.windows[index].class_histogram)
+                    objects = sum(windows[stream.stream][index].class_histogram)
                     yield Window(data.name, index, stream, objects)
 
 

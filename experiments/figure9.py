@@ -69,10 +69,13 @@ class Shown:
 
 
 def windows_of(data: Data, who: Who, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """What a run's summary says of each stream, window 0 left out."""
+    """What a run's summary says of each stream until it ends, window 0 left out."""
     gpus = round(GPUS_PER_STREAM * data.streams, 2)
     told = summary_of(play(data, who, conditions(gpus, seed)).played[0])["streams"]
-    return {name: stream["windows"][1:] for name, stream in told.items()}
+    return {
+        name: [window for window in stream["windows"][1:] if window["accuracy"] is not None]
+        for name, stream in told.items()
+    }
 
 
 def rows_of(data: Data, seed: int) -> list[Shown]:

@@ -30,7 +30,7 @@ def accuracies_of(trace: Trace, turns: Sequence[TurnRecord]) -> Accuracies:
     found: dict[tuple[StreamId, int], float] = {}
     for stream in trace.streams:
         served = _played(stream, trace, turns)
-        for window in range(trace.windows):
+        for window in range(len(stream.windows)):
             found[stream.stream, window] = served.mean_accuracy(window)
     return found
 
@@ -53,8 +53,8 @@ def durations_of(trace: Trace, turns: Sequence[TurnRecord], checkpoint_delay_us:
                     jobs[event.job] = replace(job, finished=True)
             for command in turn.commands:
                 match command:
-                    case cmd.StartRetraining() if (
-                        command.stream == stream.stream and command.window < trace.windows
+                    case cmd.StartRetraining() if command.stream == stream.stream and command.window < len(
+                        stream.windows
                     ):
                         running = _running(trace, stream, command, origin, turn.now_us)
                         if running is not None:
@@ -99,8 +99,8 @@ def _played(stream: StreamTrace, trace: Trace, turns: Sequence[TurnRecord]) -> T
             match command:
                 case cmd.SetInference() if command.stream == stream.stream:
                     served.configure(command.config, command.share_milli, turn.now_us)
-                case cmd.StartRetraining() if (
-                    command.stream == stream.stream and command.window < trace.windows
+                case cmd.StartRetraining() if command.stream == stream.stream and command.window < len(
+                    stream.windows
                 ):
                     here = stream.windows[command.window]
                     training = training_for(here, command.config, served.origin)

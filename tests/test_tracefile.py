@@ -1,5 +1,6 @@
 """`profiles.parquet`: what is written comes back, and what is damaged is named."""
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family, FamilyCurve
+from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.trace import (
     BASE,
     Epoch,
@@ -97,7 +98,7 @@ def stream_windows(draw, index):
 
 @st.composite
 def traces(draw):
-    windows = draw(st.integers(1, 2))
+    ends = draw(st.lists(st.tuples(st.integers(1, 2), st.sampled_from([0.25, 1.0])), max_size=2))
     return Trace(
         window_us=1_000_000,
         gpu="one core",
@@ -106,11 +107,15 @@ def traces(draw):
         inference_configs=(LAMBDA,),
         streams=tuple(
             StreamTrace(
-                StreamId(f"cam-{place}"), 25.0, tuple(draw(stream_windows(index)) for index in range(windows))
+                StreamId(f"cam-{place}"),
+                25.0,
+                tuple(draw(stream_windows(index)) for index in range(windows)),
+                last_part,
             )
-            for place in range(draw(st.integers(0, 2)))
+            for place, (windows, last_part) in enumerate(ends)
         ),
         training_speed=MEASURED_SPEED,
+        family_costs=draw(st.sampled_from([(), (FamilyCost(FAMILY, 0.5, 0.25),)])),
     )
 
 
@@ -179,7 +184,7 @@ def test_an_impossible_value_is_named_with_its_row_and_column(written, kind, col
 def test_a_missing_window_is_named(written):
     table = pq.read_table(written)
     keep = [
-        not (stream == "cam-2" and window == 1)
+        not (stream == "cam-2" and window == 0)
         for stream, window in zip(
             table.column("stream").to_pylist(), table.column("window").to_pylist(), strict=True
         )
@@ -187,6 +192,25 @@ def test_a_missing_window_is_named(written):
     pq.write_table(table.filter(pa.array(keep)), written)
     with pytest.raises(UserError, match="stream cam-2 does not have every window from 0 to 1"):
         read_trace(written)
+
+
+@pytest.mark.parametrize("part", [0.0, 1.5])
+def test_a_stream_ends_within_its_last_window(tmp_path, part):
+    made = generate_trace(1, 1, 1)
+    path = tmp_path / "profiles.parquet"
+    write_trace(path, replace(made, streams=(replace(made.streams[0], last_part=part),)))
+    with pytest.raises(UserError, match="its metadata is not that of a trace"):
+        read_trace(path)
+
+
+def test_a_trace_that_does_not_say_when_streams_end_is_read(written):
+    table = pq.read_table(written)
+    head = json.loads(table.schema.metadata[b"ekya.trace"])
+    del head["family_costs"]
+    for stream in head["streams"]:
+        del stream["last_part"]
+    pq.write_table(table.replace_schema_metadata({b"ekya.trace": json.dumps(head)}), written)
+    assert read_trace(written) == generate_trace(1, 2, 2)
 
 
 def test_a_trace_from_before_some_costs_were_known_is_read(tmp_path):

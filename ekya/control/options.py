@@ -4,29 +4,10 @@ from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family, Profiler
+from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import Objective
 from ekya.placement.pack import Packing
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyCost:
-    """What training a family costs before anybody has measured it, from the cost card.
-
-    Attributes:
-        prepare_gpu_s: once per crop, for the frozen part of the model.
-        epoch_gpu_s: per crop and epoch.
-    """
-
-    family: Family
-    prepare_gpu_s: float
-    epoch_gpu_s: float
-
-    def gpu_s(self, config: RetrainConfig, training_crops: int) -> float:
-        """GPU-seconds of a whole retraining with a γ of this family."""
-        crops = config.data_fraction * training_crops
-        return crops * (self.prepare_gpu_s + config.epochs * self.epoch_gpu_s)
 
 
 @dataclass(frozen=True, slots=True)

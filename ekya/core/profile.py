@@ -33,6 +33,25 @@ def family_of(config: RetrainConfig) -> Family:
 
 
 @dataclass(frozen=True, slots=True)
+class FamilyCost:
+    """What training a family costs before anybody has measured it, from the cost card.
+
+    Attributes:
+        prepare_gpu_s: once per crop, for the frozen part of the model.
+        epoch_gpu_s: per crop and epoch.
+    """
+
+    family: Family
+    prepare_gpu_s: float
+    epoch_gpu_s: float
+
+    def gpu_s(self, config: RetrainConfig, training_crops: int) -> float:
+        """GPU-seconds of a whole retraining with a γ of this family."""
+        crops = config.data_fraction * training_crops
+        return crops * (self.prepare_gpu_s + config.epochs * self.epoch_gpu_s)
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyCurve:
     """One short training on a part of the window's labels, and what a long one costs.
 

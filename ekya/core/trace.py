@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import InferenceOption
 
@@ -257,12 +257,18 @@ class StreamTrace:
     Attributes:
         stream: whose.
         fps: frames a second of the camera.
-        windows: from 0, without a gap.
+        windows: from 0, without a gap; other streams may have more.
+        last_part: part of its last window after which the camera ends, in (0, 1].
     """
 
     stream: StreamId
     fps: float
     windows: tuple[StreamWindow, ...]
+    last_part: float = 1.0
+
+    def ends_us(self, window_us: int) -> int:
+        """When the camera has given its last frame, where windows are so long."""
+        return round((len(self.windows) - 1 + self.last_part) * window_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +281,8 @@ class Trace:
         classes: the fleet's, as class histograms count them; empty where unknown.
         retrain_configs, inference_configs: Γ without ∅, and Λ; sorted.
         training_speed, inference_speed: speed of a job at a share of the GPU.
-        streams: sorted by id, all with the same number of windows.
+        streams: sorted by id.
+        family_costs: what a run is told of them before anything is measured; empty where unknown.
     """
 
     window_us: int
@@ -286,8 +293,9 @@ class Trace:
     streams: tuple[StreamTrace, ...]
     training_speed: SpeedCurve = LINEAR
     inference_speed: SpeedCurve = LINEAR
+    family_costs: tuple[FamilyCost, ...] = ()
 
     @property
     def windows(self) -> int:
-        """How many windows every stream has; 0 without streams."""
-        return len(self.streams[0].windows) if self.streams else 0
+        """How many windows the longest stream has; 0 without streams."""
+        return max((len(stream.windows) for stream in self.streams), default=0)

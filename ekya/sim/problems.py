@@ -65,7 +65,10 @@ def problem(
 
 
 def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAULT_SHAPE) -> WindowView:
-    """A window of a trace at its opening, when every stream serves the model trained one window before."""
+    """A window of a trace at its opening, when every stream serves the model trained one window before.
+
+    Streams that have ended by then are left out.
+    """
     return WindowView(
         now_us=window * trace.window_us,
         window_end_us=(window + 1) * trace.window_us,
@@ -73,7 +76,9 @@ def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAU
         quantum_milli=shape.quantum_milli,
         steal_milli=shape.steal_milli,
         min_accuracy=shape.min_accuracy,
-        streams=tuple(_stream_view(trace, stream, window) for stream in trace.streams),
+        streams=tuple(
+            _stream_view(trace, stream, window) for stream in trace.streams if window < len(stream.windows)
+        ),
         training_speed=trace.training_speed,
     )
 

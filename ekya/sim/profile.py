@@ -19,7 +19,7 @@ from ekya.labeling.golden import GoldenModel, open_golden
 from ekya.profiling.history import ProfileHistory
 from ekya.profiling.pruning import select
 from ekya.reference import Referee
-from ekya.setup import base_model, fleet_classes, proposer_for, stream_setup, with_classes
+from ekya.setup import base_model, crop_side, fleet_classes, proposer_for, stream_setup, with_classes
 from ekya.sim.recording import Common, StreamRecorder
 from ekya.sim.seen import SeenWindow, watch
 from ekya.streams.process import SourceProcess
@@ -107,10 +107,15 @@ def record_fleet(
 
 
 def with_stream(trace: Trace, stream: StreamTrace) -> Trace:
-    """The trace with one more stream; all streams end with the shortest."""
-    streams = sorted([*trace.streams, stream], key=lambda one: one.stream)
-    windows = min(len(one.windows) for one in streams)
-    return replace(trace, streams=tuple(replace(one, windows=one.windows[:windows]) for one in streams))
+    """The trace with one more stream."""
+    return replace(trace, streams=tuple(sorted([*trace.streams, stream], key=lambda one: one.stream)))
+
+
+def with_objects(windows: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
+    """Without a last one that was cut short before anything was seen in it: no run counts it."""
+    last = windows[-1:]
+    shows_nothing = last and last[0].part < 1.0 and not len(last[0].frames.reference.classes)
+    return windows[:-1] if shows_nothing else windows
 
 
 def _recorder(
@@ -135,10 +140,10 @@ def _recorder(
                 setup.window_us,
                 fleet.windows,
             )
-        windows = tuple(seen)
+        windows = with_objects(tuple(seen))
     if first is None or len(windows) < 2:
         raise UserError(
-            f"stream {stream.id}: it shows {len(windows)} whole windows of {fleet.window_s:g} s, and a trace "
+            f"stream {stream.id}: it shows {len(windows)} windows of {fleet.window_s:g} s, and a trace "
             "needs two; use shorter windows (--window) or leave it out (--streams)."
         )
     operations = proposer.operations(first[0].image.shape)
@@ -158,6 +163,9 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         retrain_configs=tuple(c for c in fleet.retrain_configs() if family_of(c) in families),
         inference_configs=fleet.inference_configs(),
         streams=(),
+        family_costs=card.family_costs(
+            (c for c in fleet.retrain_configs() if family_of(c) in families), crop_side(fleet)
+        ),
     )
 
 

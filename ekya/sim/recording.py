@@ -99,16 +99,22 @@ class Common:
         of_each = len(self.families)
         if self.every_start:
             return len(self.courses) * sum(1 + of_each * (window - 1) for window in range(1, windows))
-        return len(self.courses) * (1 + of_each * (windows - 2))
+        return len(self.courses) * (1 + (of_each + 1) * (windows - 2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A model that may serve, and what its stream would remember then."""
+    """A model that may serve, and what its stream would remember then.
+
+    Attributes:
+        needed: a model was only ever retrained on the way to it where it was not good enough. Baselines
+            retrain good ones too.
+    """
 
     origin: Origin
     model: EdgeModel
     memory: ExemplarMemory
+    needed: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,9 +125,9 @@ class _Run:
     validation_accuracy: float
     model: EdgeModel
 
-    def is_better_than(self, serving: float) -> bool:
-        """Whether it would serve where a model with this validation accuracy was worth retraining at all."""
-        return serving < ENOUGH_ACCURACY and self.validation_accuracy >= max(serving, NOTHING_RIGHT)
+    def would_serve(self, serving: float) -> bool:
+        """Whether it would in place of a model with this validation accuracy."""
+        return self.validation_accuracy >= max(serving, NOTHING_RIGHT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,9 +179,9 @@ class StreamRecorder:
         labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
         excluded = self._excluded(_boxes_of(labelled))
         exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
-        self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory())]
+        self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory(), needed=True)]
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
-        return StreamTrace(self.stream, self.settings.fps, tuple(recorded))
+        return StreamTrace(self.stream, self.settings.fps, tuple(recorded), self.windows[-1].part)
 
     def _window(self, labelled: _Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
         """The window of the first of these exams; the others are later ones."""
@@ -219,12 +225,14 @@ class StreamRecorder:
         accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
         trainings: list[Training] = []
         trials: list[Trial] = []
-        following: list[_Candidate] = []
+        following: dict[Origin, _Candidate] = {}
         for start in self._starts():
-            trials += self._trials(known.window, start, labels)
+            if self.common.every_start or start.needed:
+                trials += self._trials(known.window, start, labels)
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) for exam in exams]
-            for family in self.common.families:
+            serving = accuracies[start.origin]
+            for family in self._families(start):
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
                     asked = of_blocks if course.config.trainable_blocks else of_heads
@@ -233,22 +241,39 @@ class StreamRecorder:
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties frequent; a plan then takes the one with more data.
                 best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
-                if start is self._youngest(family) and best.is_better_than(accuracies[start.origin]):
+                origin, needed = Origin(known.window, family), start.needed and serving < ENOUGH_ACCURACY
+                # Of two with one origin, that which more schedulers would have trained.
+                wanted = start is self._youngest(family, needed) and (needed or origin not in following)
+                if wanted and best.would_serve(serving):
                     memory = start.memory.update(best.model, labels.training.crops)
-                    following.append(_Candidate(Origin(known.window, family), best.model, memory))
-        self._candidates += following
+                    following[origin] = _Candidate(origin, best.model, memory, needed)
+        self._candidates += following.values()
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
 
     def _starts(self) -> list[_Candidate]:
-        """What is trained from: the youngest model of each family, the base model in place of one."""
+        """What is trained from: the youngest models of each family, the base model in place of one."""
         if self.common.every_start:
             return list(self._candidates)
-        youngest = [self._youngest(family) for family in self.common.families]
+        youngest = [
+            self._youngest(family, needed) for family in self.common.families for needed in (True, False)
+        ]
         return [candidate for candidate in self._candidates if candidate in youngest]
 
-    def _youngest(self, family: Family) -> _Candidate:
-        """The model that was trained with this family whenever it was trained; the base model if never."""
-        own = [of for of in self._candidates if of.origin.family == family]
+    def _families(self, start: _Candidate) -> tuple[Family, ...]:
+        """What is trained from it. Only a baseline retrains good models, and that with one family."""
+        own = start.origin.family
+        if self.common.every_start or start.needed or own is None:
+            return self.common.families
+        return (own,)
+
+    def _youngest(self, family: Family, needed: bool) -> _Candidate:
+        """The model that was trained with this family whenever it was trained; the base model if never.
+
+        Args:
+            family: which.
+            needed: trained only where that was needed; otherwise wherever it was possible.
+        """
+        own = [of for of in self._candidates if of.origin.family == family and (of.needed or not needed)]
         return own[-1] if own else self._candidates[0]
 
     def _run(self, course: Course, start: _Candidate, labels: StreamLabels, exams: Sequence[Exam]) -> _Run:

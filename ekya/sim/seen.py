@@ -18,7 +18,7 @@ from ekya.workers.collector import WindowCollector, WindowMaterial
 from ekya.workers.inference import Proposer
 
 WHOLE = 0.9
-"""A stream's last window counts if at least this part of it was seen."""
+"""A stream's last window is whole if at least this part of it was seen."""
 
 NO_CLASS = -1
 """Of a true object that does not count."""
@@ -134,10 +134,15 @@ class SeenFrames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenWindow:
-    """One window of a stream: all its frames, and what was kept of them for the golden model."""
+    """One window of a stream: all its frames, and what was kept of them for the golden model.
+
+    Attributes:
+        part: how much of the window passed before the stream ended, in (0, 1].
+    """
 
     frames: SeenFrames
     material: WindowMaterial
+    part: float = 1.0
 
 
 def watch(
@@ -149,7 +154,7 @@ def watch(
     window_us: int,
     windows: int | None,
 ) -> Iterator[SeenWindow]:
-    """A stream's windows, one by one; one that the stream does not fill is left out.
+    """A stream's windows, one by one; the last may be cut short by its end.
 
     Args:
         frames: the camera, all of it.
@@ -172,8 +177,9 @@ def watch(
         collector.see(frame, proposals)
         crops = crop_objects(frame.image, proposals.boxes, side)
         kept.add(frame, proposals.boxes, crops, _reference_of(frame, truth, referee))
-    if kept.part_of(window_us) >= WHOLE:
-        yield SeenWindow(kept.frames(), collector.close(kept.window))
+    part = kept.part_of(window_us)
+    if part > 0.0:
+        yield SeenWindow(kept.frames(), collector.close(kept.window), 1.0 if part >= WHOLE else part)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,13 +6,13 @@ from statistics import fmean
 from typing import Any
 
 from ekya.control.loop import run_loop
-from ekya.control.options import FamilyCost, LoopOptions
+from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core.commands import Command
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.trace import Trace
 from ekya.core.turns import TurnRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
@@ -86,7 +86,9 @@ class Conditions:
 
 
 def family_costs(trace: Trace) -> tuple[FamilyCost, ...]:
-    """What a family costs per crop, over all that was recorded of it, sorted by family."""
+    """What a family costs per crop, as a run is told or else over all that was recorded; sorted by family."""
+    if trace.family_costs:
+        return trace.family_costs
     seen: dict[Family, list[tuple[float, float]]] = {}
     for stream in trace.streams:
         for window in stream.windows:
@@ -114,7 +116,7 @@ class Simulated:
     Attributes:
         scheduler, conditions, options: how.
         turns: everything that happened, as a journal would hold it.
-        accuracy: of each stream in each window: the mean instantaneous inference accuracy.
+        accuracy: of each stream in each window that it has: the mean instantaneous inference accuracy.
     """
 
     scheduler: str
@@ -149,7 +151,8 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     run_loop(executor, _NoJournal(), planner, scheduler.needs, options, keep)
     accuracy = {
         stream.stream: tuple(
-            executor.mean_accuracy(stream.stream, window) for window in range(options.windows or 0)
+            executor.mean_accuracy(stream.stream, window)
+            for window in range(min(options.windows or 0, len(stream.windows)))
         )
         for stream in trace.streams
     }
@@ -162,7 +165,8 @@ def summary_of(played: Simulated) -> dict[str, Any]:
     conditions = played.conditions
     entries: dict[StreamId, list[dict[str, Any]]] = {stream: [] for stream in played.accuracy}
     for outcome in outcomes(played.turns, told):
-        accuracy = played.accuracy[outcome.stream][outcome.index]
+        of_stream = played.accuracy[outcome.stream]
+        accuracy = of_stream[outcome.index] if outcome.index < len(of_stream) else None
         entries[outcome.stream].append(window_values(outcome, accuracy))
     return {
         "world": "trace",

@@ -38,7 +38,7 @@ class TraceExecutor:
     """The executor of the trace world.
 
     Args:
-        trace: what everything gives. No window beyond its last may open.
+        trace: what everything gives. No window beyond its last may open; a stream that has fewer ends.
         options: the loop's own.
         estimates: what schedulers are let believe.
         keeps_models: one of every window is kept, and told of when the next is prepared.
@@ -66,6 +66,7 @@ class TraceExecutor:
         self._step: PreparationStep | None = None
         self._work = ShareWork(trace.training_speed, 0, 0, 0.0)
         self._training: dict[StreamId, TraceRetraining | TraceArrival] = {}
+        self._ends = _ends(trace, options)
 
     @property
     def now_us(self) -> int:
@@ -78,11 +79,16 @@ class TraceExecutor:
 
     def wait(self, until_us: int) -> Batch:
         """The next events on virtual time."""
+        self._tell_of_ends()
         while not self._outbox:
             at_us, stream = self._next_due()
-            if at_us is None or at_us > until_us:
-                self._now_us = max(until_us, self._now_us)
-                break
+            stop_us = min(until_us, self._ends[0][0]) if self._ends else until_us
+            if at_us is None or at_us > stop_us:
+                self._now_us = max(stop_us, self._now_us)
+                self._tell_of_ends()
+                if stop_us == until_us:
+                    break
+                continue
             self._now_us = max(at_us, self._now_us)
             if stream is None:
                 self._finish_step(at_us)
@@ -132,6 +138,12 @@ class TraceExecutor:
         at_us, _, whose = min(due, key=lambda item: item[:2], default=(None, 0, None))
         return at_us, whose
 
+    def _tell_of_ends(self) -> None:
+        """Cameras that have given their last frame by now, before anything else is told of that time."""
+        while self._ends and self._ends[0][0] <= self._now_us:
+            _, stream = self._ends.pop(0)
+            self._outbox.append(ev.StreamEnded(self._now_us, stream))
+
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         if self._keeps_models:
             self._outbox.extend(self._newly_kept(command.window))
@@ -142,7 +154,7 @@ class TraceExecutor:
     def _newly_kept(self, window: int) -> Iterator[ev.ModelCached]:
         """Models of the windows since the last preparation: none can serve in the window it is of."""
         for stream, of in self._streams.items():
-            for trained_in in range(self._preparing.window, window):
+            for trained_in in range(self._preparing.window, min(window, len(of.trace.windows))):
                 model = cached_model(of.trace, trained_in)
                 if model is not None:
                     yield ev.ModelCached(self._now_us, stream, model)
@@ -263,6 +275,13 @@ class TraceExecutor:
                 stall_us=0,
             )
         )
+
+
+def _ends(trace: Trace, options: LoopOptions) -> list[tuple[int, StreamId]]:
+    """When cameras give their last frame, of those that do before the run is over; in order."""
+    over_us = (options.windows or trace.windows) * options.window_us
+    ends = [(stream.ends_us(options.window_us), stream.stream) for stream in trace.streams]
+    return sorted(end for end in ends if end[0] < over_us)
 
 
 def _priors(window: StreamWindow) -> tuple[InferenceOption, ...]:

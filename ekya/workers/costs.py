@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from ekya.control.options import FamilyCost
 from ekya.core.configs import RetrainConfig
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
 from ekya.learning.labelled import VALIDATION_FRACTION

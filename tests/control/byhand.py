@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field, replace
 
 from ekya.control.loop import first_state
-from ekya.control.options import FamilyCost, LoopOptions
+from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState, Turn, take_turn
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.profile import Family
+from ekya.core.profile import Family, FamilyCost
 from ekya.core.state import Status
 from ekya.core.view import InferenceOption, WindowView
 from ekya.scheduling.protocol import Needs

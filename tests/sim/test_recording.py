@@ -5,6 +5,7 @@ import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
+import ekya.sim.recording
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family, family_of
@@ -132,6 +133,24 @@ def test_without_every_start_the_youngest_of_each_family_is_enough(of_the_younge
     youngest = {start.origin for start in window.starts if start.origin.family}
     missing = {BASE} if len(youngest) < len(FAMILIES) else set()
     assert {training.started_from for training in window.trainings} == youngest | missing
+
+
+def test_where_models_are_good_the_one_of_who_retrains_all_the_same_is_followed_too(tiny, monkeypatch):
+    monkeypatch.setattr(ekya.sim.recording, "ENOUGH_ACCURACY", 0.0)
+    before, window = Recorded(every_start=False, gammas=GAMMAS[1:4:2]).trace.windows[1:]
+    serving = before.start_of(BASE).validation_accuracy
+    better = [
+        training.family
+        for training in before.trainings
+        if training.epochs[0].standings[0].validation_accuracy >= serving
+    ]
+    assert better
+    assert [start.origin for start in window.starts] == [BASE, *(Origin(1, family) for family in better)]
+    started = {(training.started_from, training.family) for training in window.trainings}
+    assert started == {
+        *((BASE, family) for family in FAMILIES),
+        *((Origin(1, family), family) for family in better),
+    }
 
 
 def test_a_training_is_the_one_that_a_run_would_have_made(recorded):

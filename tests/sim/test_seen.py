@@ -20,13 +20,22 @@ def window():
 
 
 def test_windows_are_whole_and_in_order():
-    seen = watched(2 * FRAMES + 5)
+    seen = watched(2 * FRAMES)
     assert [of.frames.window for of in seen] == [0, 1]
     assert [of.material.window for of in seen] == [0, 1]
     assert seen[1].frames.frame.tolist() == list(range(FRAMES, 2 * FRAMES))
     assert len(seen[1].material.sample) > 20
     assert len(watched(3 * FRAMES, windows=2)) == 2
-    assert len(watched(2 * FRAMES)) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "part"), [(5, 4 / FRAMES), (FRAMES // 2, 0.5 - 1 / FRAMES), (FRAMES - 1, 1.0)]
+)
+def test_the_last_window_is_cut_short_where_the_stream_ends(more, part):
+    *whole, last = watched(2 * FRAMES + more)
+    assert [of.part for of in whole] == [1.0, 1.0]
+    assert last.part == pytest.approx(part)
+    assert last.frames.frame.tolist() == list(range(2 * FRAMES, 2 * FRAMES + more))
 
 
 def test_right_answers_are_worth_everything_and_wrong_ones_nothing(window):
