@@ -216,6 +216,7 @@ def profile(
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -\n\n"
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35\n\n"
     "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2\n\n"
+    "ekya simulate --generate 7 --gpus 2,4 --placement quantised\n\n"
     "ekya simulate public-profiles/ --streams cologne,bremen"
 )
 def simulate(
@@ -246,6 +247,14 @@ def simulate(
             help="With --generate: speed at a share, in proportion or as on a V100.",
         ),
     ] = None,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="pool|quantised|best-fit",
+            help="How shares stand on GPUs: as one pool, as inverse powers of two, or as they are; but in "
+            "the pool, no job stands on two.",
+        ),
+    ] = "pool",
     error: Annotated[
         float | None,
         typer.Option(
@@ -268,7 +277,7 @@ def simulate(
     from ekya.commands.output import output
 
     with output(json_to) as out:
-        from ekya.commands.simulate import TraceArguments, simulate_trace
+        from ekya.commands.simulate import TraceArguments, packing_named, simulate_trace
         from ekya.core.units import seconds_to_us
         from ekya.sim.simulate import Conditions
 
@@ -284,6 +293,7 @@ def simulate(
                 gpus=0.0,
                 window_us=None if window is None else seconds_to_us(window),
                 windows=windows,
+                placement=packing_named(placement),
                 error_sd=error,
                 relative_error=relative_error,
             ),

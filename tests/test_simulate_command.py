@@ -132,6 +132,7 @@ def test_a_folder_is_a_runs_or_one_of_public_profiles(capfd, trace, tmp_path):
         (("TRACE", "--windows", "9"), "the trace has 3"),
         (("TRACE", "--window", "0"), "--window 0"),
         (("TRACE", "--window", "inf"), "--window inf"),
+        (("TRACE", "--placement", "spread"), "choose one of pool, quantised, best-fit"),
         (("TRACE", "--error", "inf"), "--error inf"),
         (("TRACE", "--speed", "linear"), "leave --speed out"),
         (("--generate", "1", "--speed", "warp"), "choose one of linear, measured"),

@@ -19,6 +19,7 @@ from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import WindowView
 from ekya.measuring.summary import window_values
 from ekya.measuring.turns import outcomes, tell
+from ekya.placement.pack import Packing
 from ekya.scheduling.protocol import Scheduler
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_executor import TraceExecutor
@@ -39,6 +40,7 @@ class Conditions:
         preparation_fraction: the longest that labelling and profiling may take, as a part of the window.
         preparation_share_milli: what they hold meanwhile; at most six tenths of the GPUs.
         checkpoint_delay_us, planning_us: what a checkpoint and a plan are charged.
+        placement: how shares come to stand on GPUs.
         error_sd, relative_error: of estimates; see ``Estimates``.
         seed: of all errors, and of schedulers that draw.
     """
@@ -53,6 +55,7 @@ class Conditions:
     preparation_share_milli: int = 500
     checkpoint_delay_us: int = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
+    placement: Packing = Packing.POOL
     error_sd: float | None = None
     relative_error: float = 0.0
     seed: int = 0
@@ -80,6 +83,7 @@ class Conditions:
             inference_configs=trace.inference_configs,
             family_costs=costs,
             share_step_milli=quantum,
+            packing=self.placement,
             training_speed=trace.training_speed,
             seed=self.seed,
         )
@@ -174,6 +178,8 @@ def summary_of(played: Simulated) -> dict[str, Any]:
         "seed": conditions.seed,
         "gpus": conditions.gpus,
         "window_s": us_to_seconds(played.options.window_us),
+        "placement": conditions.placement.value,
+        "rounding_cost": round(_rounding_cost(played.turns), 6),
         "error_sd": conditions.error_sd,
         "relative_error": conditions.relative_error,
         "mean_accuracy": round(played.mean_accuracy, 6),
@@ -189,6 +195,12 @@ def summary_of(played: Simulated) -> dict[str, Any]:
         "profiling_gpu_s": round(float(told.profiling_gpu_s), 6),
         "labelling_gpu_s": round(float(told.labelling_gpu_s), 6),
     }
+
+
+def _rounding_cost(turns: Sequence[TurnRecord]) -> float:
+    """What a plan lost of the objective when its shares were granted, in the mean; 0 without plans."""
+    lost = [turn.plan.rounding_cost for turn in turns if turn.plan is not None]
+    return fmean(lost) if lost else 0.0
 
 
 class _NoJournal:

@@ -1,8 +1,10 @@
 """A trace played under a scheduler, through the loop of every world."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -13,6 +15,7 @@ from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.measuring.turns import tell
+from ekya.placement.pack import Packing
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.registry import make_scheduler
@@ -185,6 +188,24 @@ def test_another_window_length_and_number_are_played():
     assert short.turns[-1].now_us >= 60_000_000
     assert [event.index for event in events_of(short, ev.WindowOpened)] == [0, 1]
     assert [event.t_us for event in events_of(short, ev.WindowClosed)] == [30_000_000, 60_000_000]
+
+
+@pytest.mark.parametrize("placement", [Packing.QUANTISED, Packing.BEST_FIT])
+def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement):
+    played = simulate(TRACE, make_scheduler("exact"), Conditions(gpus=1.5, placement=placement))
+    plans = [turn.plan for turn in played.turns if turn.plan is not None]
+    for plan in plans:
+        held = Counter[int | None]()
+        for one in plan.phases[0].assignments:
+            held.update({one.retrain_gpu: one.retrain_share_milli})
+            held.update({one.inference_gpu: one.inference_share_milli})
+        assert held.pop(None, 0) == 0
+        assert all(held[gpu] <= room for gpu, room in {0: 1000, 1: 500}.items())
+        assert set(held) <= {0, 1}
+    told = summary_of(played)
+    assert told["placement"] == placement
+    assert told["rounding_cost"] == pytest.approx(fmean(plan.rounding_cost for plan in plans), abs=1e-6)
+    assert any(plan.rounding_cost != 0.0 for plan in plans)
 
 
 def test_costs_of_families_are_those_of_their_gammas():
