@@ -160,6 +160,24 @@ def _sharper(draw, option):
     return replace(option, relative_accuracy=relative + (1.0 - relative) * draw(st.floats(0.0, 1.0)))
 
 
+@settings(max_examples=30)
+@given(window_views(), st.data())
+def test_cheaper_inference_never_hurts(view, data):
+    """Without latency limits, as above."""
+    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
+    cheaper = tuple(
+        replace(stream, inference_options=tuple(_cheaper(data.draw, o) for o in stream.inference_options))
+        for stream in ageless
+    )
+    if view.objective is Objective.MAX_MIN:
+        assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    never_less(rank(replace(view, streams=cheaper)), rank(replace(view, streams=ageless)))
+
+
+def _cheaper(draw, option):
+    return replace(option, share_needed_milli=int(option.share_needed_milli * draw(st.floats(0.0, 1.0))))
+
+
 def test_it_sees_past_a_share_that_gains_nothing_yet():
     """A retraining needs 0.7 GPU to finish at all: no single step towards it gains, so the thief stays."""
     stream = StreamView(
