@@ -11,7 +11,9 @@ import typer
 from typer.exceptions import TyperException
 
 from ekya import __version__
+from ekya.core.view import Objective
 from ekya.errors import UserError
+from ekya.placement.pack import Packing
 
 USER_ERROR = 2
 """Exit code for what the user can put right; the command line's own errors have it too."""
@@ -216,7 +218,7 @@ def profile(
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -\n\n"
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35\n\n"
     "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2\n\n"
-    "ekya simulate --generate 7 --gpus 2,4 --placement quantised\n\n"
+    "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min\n\n"
     "ekya simulate public-profiles/ --streams cologne,bremen"
 )
 def simulate(
@@ -248,13 +250,12 @@ def simulate(
         ),
     ] = None,
     placement: Annotated[
-        str,
-        typer.Option(
-            metavar="pool|quantised|best-fit",
-            help="How shares stand on GPUs: as one pool, as inverse powers of two, or as they are; but in "
-            "the pool, no job stands on two.",
-        ),
-    ] = "pool",
+        Packing,
+        typer.Option(help="How shares stand on GPUs; but in a pool, no job stands on two."),
+    ] = Packing.POOL,
+    objective: Annotated[
+        Objective, typer.Option(help="What is maximised: the mean over streams, or the worst of them.")
+    ] = Objective.MEAN,
     error: Annotated[
         float | None,
         typer.Option(
@@ -277,7 +278,7 @@ def simulate(
     from ekya.commands.output import output
 
     with output(json_to) as out:
-        from ekya.commands.simulate import TraceArguments, packing_named, simulate_trace
+        from ekya.commands.simulate import TraceArguments, simulate_trace
         from ekya.core.units import seconds_to_us
         from ekya.sim.simulate import Conditions
 
@@ -293,7 +294,8 @@ def simulate(
                 gpus=0.0,
                 window_us=None if window is None else seconds_to_us(window),
                 windows=windows,
-                placement=packing_named(placement),
+                placement=placement,
+                objective=objective,
                 error_sd=error,
                 relative_error=relative_error,
             ),

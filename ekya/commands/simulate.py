@@ -15,7 +15,6 @@ from ekya.commands.output import Output
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.errors import UserError
-from ekya.placement.pack import Packing
 from ekya.report.words import percent
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import generate_trace
@@ -114,18 +113,6 @@ def open_trace(path: Path) -> Trace:
     if not cities:
         raise UserError(f"{path}: holds no {TRACE_FILE} and no JSON profiles; name a trace")
     return read_public_profiles(cities)
-
-
-def packing_named(name: str) -> Packing:
-    """How shares come to stand on GPUs.
-
-    Raises:
-        UserError: there is no such way.
-    """
-    try:
-        return Packing(name)
-    except ValueError:
-        raise UserError(f"--placement {name}: choose one of {', '.join(Packing)}") from None
 
 
 def simulate_trace(

@@ -1,4 +1,4 @@
-"""`ekya simulate`: schedulers over a trace, thousands of windows in seconds."""
+"""`ekya simulate`: schedulers over a trace, through the loop of every world and with nothing trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.trace import Trace
 from ekya.core.turns import TurnRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
-from ekya.core.view import WindowView
+from ekya.core.view import Objective, WindowView
 from ekya.measuring.summary import window_values
 from ekya.measuring.turns import outcomes, tell
 from ekya.placement.pack import Packing
@@ -41,6 +41,7 @@ class Conditions:
         preparation_share_milli: what they hold meanwhile; at most six tenths of the GPUs.
         checkpoint_delay_us, planning_us: what a checkpoint and a plan are charged.
         placement: how shares come to stand on GPUs.
+        objective: what is maximised.
         error_sd, relative_error: of estimates; see ``Estimates``.
         seed: of all errors, and of schedulers that draw.
     """
@@ -56,6 +57,7 @@ class Conditions:
     checkpoint_delay_us: int = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
     placement: Packing = Packing.POOL
+    objective: Objective = Objective.MEAN
     error_sd: float | None = None
     relative_error: float = 0.0
     seed: int = 0
@@ -84,6 +86,7 @@ class Conditions:
             family_costs=costs,
             share_step_milli=quantum,
             packing=self.placement,
+            objective=self.objective,
             training_speed=trace.training_speed,
             seed=self.seed,
         )
@@ -178,6 +181,7 @@ def summary_of(played: Simulated) -> dict[str, Any]:
         "seed": conditions.seed,
         "gpus": conditions.gpus,
         "window_s": us_to_seconds(played.options.window_us),
+        "objective": conditions.objective.value,
         "placement": conditions.placement.value,
         "rounding_cost": round(_rounding_cost(played.turns), 6),
         "error_sd": conditions.error_sd,

@@ -13,7 +13,7 @@ from ekya.core import events as ev
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.core.view import WindowView
+from ekya.core.view import Objective, WindowView
 from ekya.measuring.turns import tell
 from ekya.placement.pack import Packing
 from ekya.scheduling.objective import evaluate
@@ -206,6 +206,21 @@ def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement)
     assert told["placement"] == placement
     assert told["rounding_cost"] == pytest.approx(fmean(plan.rounding_cost for plan in plans), abs=1e-6)
     assert any(plan.rounding_cost != 0.0 for plan in plans)
+
+
+def test_max_min_lifts_the_worst_stream_of_a_trace():
+    mean, worst = (
+        simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective))
+        for objective in Objective
+    )
+    assert summary_of(worst)["objective"] == "max-min"
+    assert mean.mean_accuracy > worst.mean_accuracy
+    assert _worst(worst) > _worst(mean)
+
+
+def _worst(played):
+    """Mean over the windows after the first of the stream that does worst."""
+    return fmean(min(windows) for windows in list(zip(*played.accuracy.values(), strict=True))[1:])
 
 
 def test_costs_of_families_are_those_of_their_gammas():
