@@ -42,3 +42,11 @@ def test_gpus_are_added_until_the_score_is_reached():
     reached = bench.times_more(view, 4.0, lambda more: more.capacity_milli / 1000)
     assert reached == pytest.approx(2.0)
     assert bench.times_more(view, 100.0, lambda more: 0.0) is None
+
+
+def test_a_quick_look_is_at_windows_that_were_written_down_and_at_every_combination():
+    every, few = list(problems.problems()), bench.a_few(problems)
+    assert set(few) < set(every)
+    combined = {(one.speed, one.gpus) for one in every}
+    assert len(few) == bench.QUICK_EACH * len(combined)
+    assert {(one.speed, one.gpus) for one in few} == combined
