@@ -16,6 +16,7 @@ _REMEDIES = {
     errno.EPERM: "no permission; change the folder's permissions or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.ENOENT: "the folder does not exist; create it or choose another",
+    errno.EEXIST: "there is a file of this name; choose another folder",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
     errno.EISDIR: "this is a folder, not a file; choose another name",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",

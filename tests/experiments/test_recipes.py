@@ -6,6 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ekya.errors import UserError
+
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(
     path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(("figure", "table", "reuse"))
@@ -62,6 +64,12 @@ def test_a_recipe_leaves_its_rows_the_papers_numbers_and_a_picture(recipe, tmp_p
     assert (tmp_path / "figure4.csv").read_text().startswith("plan,video,start_s")
     assert "uniform" in (tmp_path / "figure4_paper.csv").read_text()
     assert '"recipe": "figure4"' in (tmp_path / "figure4.json").read_text()
+
+
+def test_a_file_where_the_folder_was_to_be_is_the_users_to_put_right(recipe, tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match="there is a file of this name"):
+        recipe("figure4").main(out=tmp_path / "taken")
 
 
 def test_capacity_ends_where_the_target_is_first_missed(recipe):
