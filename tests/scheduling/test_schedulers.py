@@ -116,8 +116,10 @@ def test_what_is_begun_is_done_before_the_window_ends(name, view):
     done = dict(evaluate(view, plan.phases).completions_us)
     assert all(view.now_us <= t_us <= view.window_end_us for t_us in done.values())
     for place, stream in enumerate(view.streams):
-        gammas = {phase.assignments[place].retrain for phase in plan.phases} - {None}
+        named = {phase.assignments[place].retrain for phase in plan.phases}
+        gammas = named - {None}
         assert len(gammas) <= 1
+        assert not stream.running or None not in named or stream.stream in done
         sent = plan.phases[0].assignments[place].elsewhere
         assert stream.running or sent or not gammas or stream.stream in done
 
