@@ -117,13 +117,19 @@ def clone(model: EdgeModel, shared: Mapping[int, Tensor] | None = None) -> EdgeM
     return copy.deepcopy(model, dict(shared or {}))
 
 
-def adapt(model: EdgeModel, classes: tuple[str, ...], head_width: int, seed: int) -> EdgeModel:
+def adapt(
+    model: EdgeModel,
+    classes: tuple[str, ...],
+    head_width: int,
+    seed: int,
+    shared: Mapping[int, Tensor] | None = None,
+) -> EdgeModel:
     """A copy of the model with this head; the trunk's weights stay as they are (DESIGN §4).
 
     A changed head width re-initialises the head. With the width unchanged, the outputs of classes
-    that the model knows are kept, by name, and only new classes start fresh.
+    that the model knows are kept, by name, and only new classes start fresh. ``shared`` is as of ``clone``.
     """
-    adapted = clone(model)
+    adapted = clone(model, shared)
     if classes == model.classes and head_width == model.head_width:
         return adapted
     device = next(model.parameters()).device

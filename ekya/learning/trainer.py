@@ -1,5 +1,6 @@
 """One retraining as a sequence of epochs (paper §2.2, §3.1; after iCaRL, [82])."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -163,7 +164,9 @@ class Retraining:
         Returns:
             Validation accuracy before the first epoch; 0.0 without validation crops.
         """
-        trained = adapt(self._start, self._classes, self.config.head_width, self._seed).to(self._device)
+        frozen, _ = split_at(self._start, self.config.trainable_blocks)
+        trained = adapt(self._start, self._classes, self.config.head_width, self._seed, _on_cpu(frozen))
+        trained = trained.to(self._device)
         self._model = trained
         self._prefix, self._suffix = split_at(trained, self.config.trainable_blocks)
         self._prefix.requires_grad_(False).eval()
@@ -251,9 +254,9 @@ class Retraining:
         and it answers otherwise, only the label counts.
         """
         old, self._known = known_outputs(self._start.classes, self._classes)
-        teacher = clone(self._start).to(self._device).eval()
-        _, suffix = split_at(teacher, self.config.trainable_blocks)
-        logits = self._in_batches(suffix, self._inputs)[:, old]
+        _, suffix = split_at(self._start, self.config.trainable_blocks)
+        teacher = copy.deepcopy(suffix).to(self._device).eval()
+        logits = self._in_batches(teacher, self._inputs)[:, old]
         self._teaching = (logits / DISTILLATION_TEMPERATURE).softmax(dim=1)
         known = torch.tensor(self._known, device=self._device)
         right = known[logits.argmax(dim=1)] == self._labels
