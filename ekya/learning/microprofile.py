@@ -3,8 +3,8 @@
 Fitting the curve and extrapolating it is done in ``ekya.profiling``. Three ways to try:
 
 - *On folds*: the head alone needs the features of each crop once, and an epoch on features costs next to
-  nothing. So every label is tried on and measured on: trained in ``FOLDS`` parts, each time on the others,
-  with no object on both sides. Four fifths of a window's labels train, so this measures on five
+  nothing. So every object is tried on and measured on: trained in ``FOLDS`` parts, each time on the
+  others, with no object on both sides. Four fifths of a window's labels train, so this measures on five
   times as many crops as the validation part has: what is left of its noise is less than half.
 - *On a subset*, as in the paper: a few epochs on a tenth of the labels, measured on the validation part.
 - *For its time*: one batch. The other γ of the stream have shown its level by then, and what a short
@@ -17,12 +17,15 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler
-from ekya.learning.edge import EdgeModel
+from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.labelled import LabelledCrops, concatenate
+from ekya.learning.measured import few_of_each, folds_of_tracks, independent_crops, weights_now
 from ekya.learning.operations import (
     RetrainingCost,
     epoch_operations,
@@ -47,11 +50,15 @@ SUBSET_EPOCHS = 5
 TELLING_CROPS = 100
 """A validation part of so many crops shows what a short trial of blocks gave."""
 
-HEAD_EPOCHS = 8
+HEAD_EPOCHS = 6
 """Epochs of a micro-profile of the head alone."""
 
 FOLDS = 3
 """Parts into which the labels are cut to measure the head on all of them."""
+
+CROPS_OF_ONE = 3
+"""So many crops of one object are tried at most: a fourth tells next to nothing that three did not, and
+passing crops through the frozen blocks is nearly all that this trial costs."""
 
 
 class Trying(Enum):
@@ -79,6 +86,14 @@ def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int,
     if not trainable_blocks:
         return Trying.ON_FOLDS
     return Trying.ON_A_SUBSET if first or validation_crops >= TELLING_CROPS else Trying.FOR_ITS_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """An accuracy, and the independent crops behind it; None for the validation part."""
+
+    accuracy: float
+    crops: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,9 +142,9 @@ class MicroProfile:
                 caller can charge for it; False stops here.
         """
         began = self.clock()
-        accuracies, seconds = [], []
-        for done, accuracy in enumerate(self._steps()):
-            accuracies.append(accuracy)
+        points, seconds = [], []
+        for done, point in enumerate(self._steps()):
+            points.append(point)
             seconds.append(self.clock() - began)
             if not progress(done):
                 break
@@ -141,10 +156,10 @@ class MicroProfile:
             head_width=self.family.head_width,
             trainable_blocks=self.family.trainable_blocks,
             subset_crops=self.subset_crops,
-            accuracies=() if self.way is Trying.FOR_ITS_TIME else tuple(accuracies),
+            accuracies=tuple(p.accuracy for p in points) if self.way is not Trying.FOR_ITS_TIME else (),
             epoch_gpu_s=epoch_s,
             prepare_gpu_s=seconds[0],
-            validation_crops=self._independent_crops() if self.way is Trying.ON_FOLDS else None,
+            validation_crops=points[-1].crops,
         )
         rates = seconds[0] / tried.preparation, epoch_s / tried.epoch
         return self.priced(curve, lambda cost: (rates[0] * cost.preparation, rates[1] * cost.epoch))
@@ -170,7 +185,7 @@ class MicroProfile:
     def subset_crops(self) -> int:
         """Crops that one epoch of the trial sees: the unit of work of its curve."""
         if self.way is Trying.ON_FOLDS:
-            return max(1, round(self._labelled_crops * (FOLDS - 1) / FOLDS))
+            return max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
         wanted = SUBSET_MIN_CROPS if self.way is Trying.FOR_ITS_TIME else subset_size(self._labelled_crops)
         return min(len(self.training), wanted)
 
@@ -179,7 +194,7 @@ class MicroProfile:
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
         family, side, kind = self.family, self.training.side, self.start.architecture
-        every = self._labelled_crops
+        every = len(self._tried_in_folds())
         return RetrainingCost(
             preparation=every * forward_operations(side, family.head_width, kind),
             epoch=epoch_operations(family, (FOLDS - 1) * every, every, side, kind),
@@ -208,26 +223,23 @@ class MicroProfile:
     def _labelled_crops(self) -> int:
         return len(self.training) + len(self.validation)
 
-    def _crop_weights(self) -> NDArray[np.float64]:
-        """How much each crop counts in a measurement on all of them; they sum to 1."""
-        everything = concatenate([self.training, self.validation])
-        return weights_by_object(everything.classes, everything.tracks, self.background)
+    def _everything(self) -> LabelledCrops:
+        return concatenate([self.training, self.validation])
 
-    def _independent_crops(self) -> int:
-        """Crops that are measured on, as far as each tells something of its own: 1 / Σ (object's weight)²."""
-        everything = concatenate([self.training, self.validation])
-        _, of = np.unique(everything.tracks, return_inverse=True)
-        return round(1.0 / float((np.bincount(of, weights=self._crop_weights()) ** 2).sum()))
+    def _tried_in_folds(self) -> NDArray[np.int64]:
+        """Positions of the crops that are tried on and measured on."""
+        everything = self._everything()
+        return few_of_each(everything.classes, everything.tracks, CROPS_OF_ONE)
 
-    def _steps(self) -> Iterator[float]:
-        """Accuracy before training, then one an epoch."""
+    def _steps(self) -> Iterator[_Point]:
+        """Before training, then one an epoch."""
         if self.way is Trying.ON_FOLDS:
             yield from self._on_folds()
             return
         retraining = self._on_subset()
-        yield retraining.prepare()
+        yield _Point(retraining.prepare())
         while not retraining.done:
-            yield retraining.run_epoch().validation_accuracy
+            yield _Point(retraining.run_epoch().validation_accuracy)
 
     def _on_subset(self) -> Retraining:
         measured = self.validation.take(np.arange(0)) if self.way is Trying.FOR_ITS_TIME else self.validation
@@ -243,10 +255,12 @@ class MicroProfile:
             scope=self.scope,
         )
 
-    def _on_folds(self) -> Iterator[float]:
-        everything = concatenate([self.training, self.validation])
+    def _on_folds(self) -> Iterator[_Point]:
+        labelled, tried = self._everything(), self._tried_in_folds()
+        everything = labelled.take(tried)
         features = features_of(self.start, everything, self.device, self.scope)
-        counts = self._crop_weights()
+        counts = weights_now(labelled, tried, self._right_now(features, everything), self.background)
+        independent = independent_crops(counts, everything.tracks)
         folds = []
         for held in folds_of_tracks(everything.tracks, FOLDS, self.seed):
             trains = np.flatnonzero(~held)
@@ -267,11 +281,17 @@ class MicroProfile:
                 )
                 folds.append((float(counts[measures].sum()), fold))
         weights = [weight for weight, _ in folds]
-        yield float(np.average([fold.prepare() for _, fold in folds], weights=weights))
+        yield _Point(float(np.average([fold.prepare() for _, fold in folds], weights=weights)), independent)
         for _ in range(self.epochs):
-            yield float(
-                np.average([fold.run_epoch().validation_accuracy for _, fold in folds], weights=weights)
-            )
+            accuracies = [fold.run_epoch().validation_accuracy for _, fold in folds]
+            yield _Point(float(np.average(accuracies, weights=weights)), independent)
+
+    @torch.no_grad()
+    def _right_now(self, features: Tensor, labelled: LabelledCrops) -> NDArray[np.bool_]:
+        """Which crops the model that serves gets right; its classes come first among the outputs."""
+        head = clone(self.start).to(self.device).eval().head
+        right: NDArray[np.bool_] = head(features).argmax(dim=1).cpu().numpy() == labelled.classes
+        return right
 
 
 def subset_size(labelled_crops: int) -> int:
@@ -291,43 +311,3 @@ def random_subset(training: LabelledCrops, seed: int, crops: int) -> LabelledCro
         return training
     chosen = np.random.default_rng((seed, crops)).choice(len(training), crops, replace=False)
     return training.take(np.sort(chosen))
-
-
-def weights_by_object(
-    classes: NDArray[np.int64], tracks: NDArray[np.int64], background: int | None
-) -> NDArray[np.float64]:
-    """How much each crop counts, where those of one object are right or wrong together.
-
-    A class counts by its crops, as it does in a window; within a class each object counts alike, since the
-    one that stayed longest is not there in the next window.
-
-    Args:
-        classes: (N,) of each crop.
-        tracks: (N,) object of each crop.
-        background: a class that does not count; None where there is none.
-
-    Returns:
-        (N,) that sum to 1, or zeros where nothing counts.
-    """
-    weights = np.zeros(len(classes))
-    counts = classes != background
-    for index in np.unique(classes[counts]):
-        members = np.flatnonzero(classes == index)
-        _, of, crops = np.unique(tracks[members], return_inverse=True, return_counts=True)
-        weights[members] = len(members) / counts.sum() / len(crops) / crops[of]
-    return weights
-
-
-def folds_of_tracks(tracks: NDArray[np.int64], folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Each crop is held out in one fold, with all crops of its object.
-
-    Args:
-        tracks: (N,) object of each crop.
-        folds: how many; fewer where there are fewer objects.
-        seed: of which objects go together.
-
-    Returns:
-        (N,) of each fold, whether a crop is held out.
-    """
-    drawn = np.random.default_rng((seed, folds)).permutation(np.unique(tracks))
-    return [np.isin(tracks, drawn[first::folds]) for first in range(min(folds, len(drawn)))]

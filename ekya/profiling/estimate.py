@@ -5,10 +5,11 @@ Two estimators, in ``ESTIMATORS``:
 - ``paper``: Optimus' curve through each family's points, at the crops that γ sees.
 - ``ekya``, the default. On the labels of one window a curve is mostly noise: sixteen validation crops
   miss by ten points, while the γ of one stream differ by less. What γ do to each other is much the same in
-  every window, though: ``expected_error`` says it in three exponents. So the curves of all families
-  first tell one thing together, the *level*: the error that all labels, ``USUAL_EPOCHS`` and the head
-  alone leave on this scene. Then each family's own curve moves its γ away from what is expected of
-  them, as far as its noise allows:
+  every window, though: ``expected_error`` says it in three exponents, of which that of the blocks grows
+  with the objects there are to learn from. So the curves of all families first tell one thing together,
+  the *level*: the error that all labels, ``USUAL_EPOCHS`` and the head alone leave on this
+  scene. Then each family's own curve moves its γ away from what is expected of them, as far as its noise
+  allows:
 
       accuracy(γ) = (1 − κ) · (1 − level · expected_error(γ)) + κ · curve(γ)
       κ = FAMILY_SD² / (FAMILY_SD² + variance of the curve)
@@ -49,14 +50,16 @@ there were: without this, half of the labels seen twice would be as good as all 
 EPOCHS_EXPONENT = 0.1
 """How fast the error falls with epochs between 4 and 16: measured on streets that no figure is made of."""
 
-DEPTH_EXPONENT = 0.15
-"""How fast it falls with 1 + trained blocks, likewise."""
+DEPTH_EXPONENT, DEPTH_GROWTH, DEPTH_OBJECTS = 0.15, 0.3, 15
+"""How fast it falls with 1 + trained blocks where labels show ``DEPTH_OBJECTS`` independent objects, and
+how much faster with each e-fold of them: blocks learn from many what a head cannot."""
 
 USUAL_EPOCHS = 16
 """Epochs that the level refers to."""
 
-USUAL_LEVEL, LEVEL_SD = 0.3, 0.12
-"""The level before a curve is looked at, and how much it differs from stream to stream."""
+USUAL_LEVEL, LEVEL_SD = 0.3, 0.06
+"""The level before a curve is looked at, and how much it differs from stream to stream: about as much as
+the noise of an accuracy on fifty independent objects."""
 
 LEFT_PART, MOST_LEFT = 0.8, 0.9
 """Parts of the error that a retraining begins with: what it usually leaves at most, and what the level is at
@@ -185,6 +188,16 @@ class Question:
         return fixed + scale * (curve.prepare_gpu_s + config.epochs * curve.epoch_gpu_s)
 
     @property
+    def objects(self) -> int:
+        """Independent objects that the labels show, as far as a curve tells."""
+        known = [curve.validation_crops for curve in self.told.values()]
+        return max((crops for crops in known if crops is not None), default=DEPTH_OBJECTS)
+
+    def expected_error(self, config: RetrainConfig) -> float:
+        """Error that γ usually leaves on these labels, as a part of the level."""
+        return expected_error(config, self.objects)
+
+    @property
     def told(self) -> dict[Family, FamilyCurve]:
         """The curves that show more than a time."""
         return {family: curve for family, curve in self.measured.items() if curve.accuracies}
@@ -230,7 +243,7 @@ def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
     bias, spread = bias_correction(question.history), outcome_sd(question.history)
     answers = {}
     for config in question.configs:
-        family, expected = family_of(config), expected_error(config)
+        family, expected = family_of(config), question.expected_error(config)
         accuracy, variance = 1.0 - level * expected, (level_sd * expected) ** 2 + FAMILY_SD**2
         if family in fitted:
             own = FAMILY_SD**2 / (FAMILY_SD**2 + variances[family])
@@ -248,11 +261,12 @@ ESTIMATORS: Mapping[Profiler, Estimator] = {
 """How accuracies are estimated."""
 
 
-def expected_error(config: RetrainConfig) -> float:
-    """Error that γ usually leaves, as a part of the level."""
+def expected_error(config: RetrainConfig, objects: int = DEPTH_OBJECTS) -> float:
+    """Error that γ usually leaves, as a part of the level, where labels show so many independent objects."""
     data = config.data_fraction**-DATA_EXPONENT
     epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
-    return float(data * epochs * (1.0 + config.trainable_blocks) ** -DEPTH_EXPONENT)
+    depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, DEPTH_OBJECTS) / DEPTH_OBJECTS)
+    return float(data * epochs * (1.0 + config.trainable_blocks) ** -depth)
 
 
 def outcome_sd(history: ProfileHistory) -> float:
@@ -270,14 +284,15 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
         own = [config for config in question.configs if family_of(config) == family]
         if own:
             levels = [
-                (1.0 - _on_its_labels(config, curve, question)) / expected_error(config) for config in own
+                (1.0 - _on_its_labels(config, curve, question)) / question.expected_error(config)
+                for config in own
             ]
-            sd = fmean(curve.sd_at(question.work(config)) / expected_error(config) for config in own)
+            sd = fmean(curve.sd_at(question.work(config)) / question.expected_error(config) for config in own)
             weight = max(sd, LEAST_NOISE) ** -2
             precision += weight
             total += weight * fmean(levels)
     # An error above 1 is none, whatever the worst γ would make of it.
-    largest = 1.0 / max((expected_error(config) for config in question.configs), default=1.0)
+    largest = 1.0 / max((question.expected_error(config) for config in question.configs), default=1.0)
     level = min(total / precision, MOST_LEFT * _error_before(question), largest)
     return max(level, 0.0), precision**-0.5
 

@@ -14,10 +14,8 @@ from ekya.learning.microprofile import (
     SUBSET_EPOCHS,
     MicroProfile,
     Trying,
-    folds_of_tracks,
     random_subset,
     way_to_try,
-    weights_by_object,
 )
 from ekya.learning.operations import forward_operations, retraining_cost
 from ekya.learning.trainer import Retraining
@@ -71,7 +69,7 @@ def test_the_head_is_measured_on_every_label_and_learns(trial: MicroProfile) -> 
     """Two crops show one object each time: they are worth one."""
     curve = replace(trial, family=HEAD, way=Trying.ON_FOLDS).run()
     assert len(curve.accuracies) == HEAD_EPOCHS + 1
-    assert 60 <= curve.validation_crops <= 70
+    assert 35 <= curve.validation_crops <= 70
     assert curve.subset_crops == round(140 * (FOLDS - 1) / FOLDS)
     assert curve.accuracies[-1] > curve.accuracies[0]
 
@@ -105,24 +103,6 @@ def test_a_subset_is_drawn_by_the_seed(make_bars) -> None:
     assert len(random_subset(many, 1, 100)) == 100
     assert len(random_subset(make_bars(30, 1), 1, 38)) == 30
     assert not np.array_equal(random_subset(many, 1, 64).t_us, random_subset(many, 2, 64).t_us)
-
-
-def test_every_crop_is_held_out_once_with_all_of_its_object() -> None:
-    tracks = np.array([5, 5, 7, 7, 7, 9, 11, 13], np.int64)
-    folds = folds_of_tracks(tracks, 3, seed=4)
-    assert np.array_equal(np.sum(folds, axis=0), np.ones(8))
-    for held in folds:
-        assert not set(tracks[held]) & set(tracks[~held])
-    assert len(folds_of_tracks(tracks[:2], 3, seed=4)) == 1
-
-
-def test_classes_count_by_their_crops_and_the_objects_of_a_class_alike() -> None:
-    classes = np.array([0, 0, 0, 0, 1, 1, 2], np.int64)
-    tracks = np.array([5, 5, 5, 6, 7, 8, 9], np.int64)
-    weights = weights_by_object(classes, tracks, background=2)
-    assert weights == pytest.approx(np.array([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 6, 1 / 6, 0.0]))
-    assert weights_by_object(classes, tracks, None).sum() == pytest.approx(1.0)
-    assert not weights_by_object(classes[-1:], tracks[-1:], background=2).any()
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])

@@ -74,6 +74,17 @@ def test_more_crops_behind_a_curve_leave_less_open():
     assert many.accuracy_sd < few.accuracy_sd
 
 
+def test_blocks_gain_more_on_the_head_where_there_are_more_objects_to_learn_from():
+    head = replace(SHORT, trainable_blocks=0)
+    ratios = []
+    for crops in (15, 30, 120):
+        promised = options([replace(ALL_LABELS, validation_crops=crops), TIMED], [head, SHORT], 64)
+        by_config = {o.config: 1.0 - o.accuracy_after for o in promised}
+        ratios.append(by_config[SHORT] / by_config[head])
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[-1] < 0.8 * ratios[0]
+
+
 def test_estimates_that_were_further_off_than_they_said_say_so():
     surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
     sds = [options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)]
