@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ekya.config import FleetConfig, StreamConfig
 from ekya.core.configs import RetrainConfig
@@ -15,11 +17,12 @@ from ekya.core.profile import family_of
 from ekya.core.units import seconds_to_us
 from ekya.labeling.detections import Proposals
 from ekya.labeling.golden import GoldenModel, open_golden
-from ekya.learning.edge import EdgeModel
+from ekya.learning.edge import EdgeModel, clone, to_input
 from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
-from ekya.learning.predictor import accuracy
+from ekya.learning.predictor import FORWARD_BATCH
+from ekya.learning.trainer import Retraining, split_at
 from ekya.setup import StreamSetup, base_model, fleet_classes, stream_setup
 from ekya.streams.city import CitySpec
 from ekya.streams.crops import crop_objects
@@ -37,6 +40,16 @@ OTHER_STREETS = 1000
 ASKED_EVERY = 3
 """Objects of every third frame are asked about: in between, nobody has moved far."""
 
+ASKED_FRAMES = 70
+"""About so many frames of a long window are asked about: they show nearly every object of it."""
+
+LONG_FPS = 5.0
+"""Frames a second of a stretched fleet: as many as it takes to follow an object from one to the next."""
+
+LONG_LABELS = 160
+"""Labels a window of a stretched fleet: of the 110 objects that may be labelled there, the frames that are
+kept show about a hundred, and few of them more than twice."""
+
 REST_PART = 0.25
 """How often a stream is not retrained before its next window, as when others had more to gain."""
 
@@ -49,13 +62,15 @@ class Given:
         config: γ.
         validation: accuracy on the validation part before training and after each epoch.
         served: accuracy in the next window of the epoch that would serve.
-        last: accuracy there of the last epoch.
+        here: its accuracy on the other objects of the window that was labelled.
+        last: accuracy in the next window of the last epoch.
         gpu_s: counted operations over the rates of the cost card.
     """
 
     config: RetrainConfig
     validation: tuple[float, ...]
     served: float
+    here: float
     last: float
     gpu_s: float
 
@@ -65,20 +80,26 @@ class Case:
     """One stream at the start of one window, and what every γ then gave.
 
     Attributes:
-        seed, stream, window: which.
-        prepared: what the micro-profiler may see, with the labels of the window before.
-        labels: those.
+        seed, place, stream, window: which; ``place`` is the stream's among the fleet's.
+        model: what is retrained.
+        labels: of the window before.
+        exemplars: how many a retraining mixes in.
         before: accuracy in this window of the model that is retrained.
+        here: its accuracy on the objects of the window before that no label was taken from.
+        asked_objects: how many objects of this window the truths are measured on.
         given: of each γ.
     """
 
     seed: int
+    place: int
     stream: str
     window: int
-    prepared: StreamPreparation
+    model: EdgeModel
     labels: StreamLabels
-    memory: ExemplarMemory
+    exemplars: int
     before: float
+    here: float
+    asked_objects: int
     given: tuple[Given, ...]
 
 
@@ -91,23 +112,69 @@ class SeenWindow:
     asked: LabelledCrops
 
 
-def cases(fleet: FleetConfig, card: CostCard, seed: int) -> Iterator[Case]:
-    """Every stream and window of a fleet of synthetic cameras.
+def stretched(fleet: FleetConfig, window_s: float) -> FleetConfig:
+    """The same cameras and changes, with everything but the traffic slower: windows last ``window_s``."""
+    slower = window_s / fleet.window_s
+    return fleet.model_copy(
+        update={
+            "name": f"{fleet.name}-{window_s:g}s",
+            "window_s": window_s,
+            "golden": fleet.golden.model_copy(update={"labels_per_window": LONG_LABELS}),
+            "streams": tuple(
+                stream.model_copy(update={"source": _slower(city_of(stream), slower)})
+                for stream in fleet.streams
+            ),
+        }
+    )
+
+
+def _slower(spec: CitySpec, slower: float) -> CitySpec:
+    scenes = tuple(
+        scene.model_copy(update={"at_s": slower * scene.at_s, "ramp_s": slower * scene.ramp_s})
+        for scene in spec.scenes
+    )
+    return spec.model_copy(update={"fps": LONG_FPS, "scenes": scenes})
+
+
+def is_steady(fleet: FleetConfig, place: int, window: int) -> bool:
+    """Whether the stream's script changes nothing in a window."""
+    begins, ends = window * fleet.window_s, (window + 1) * fleet.window_s
+    scenes = city_of(fleet.streams[place]).scenes[1:]
+    return not any(scene.at_s < ends and scene.at_s + scene.ramp_s > begins for scene in scenes)
+
+
+def city_of(stream: StreamConfig) -> CitySpec:
+    """The camera, which must be one of the synthetic city."""
+    if not isinstance(stream.source, CitySpec):
+        raise ValueError(f"{stream.id} is no camera of the synthetic city, and only there truth is known")
+    return stream.source
+
+
+def cases(fleet: FleetConfig, card: CostCard, seed: int, in_turn: int = 1) -> Iterator[Case]:
+    """Every stream of a fleet of synthetic cameras, and every ``in_turn``-th window: with each seed others.
 
     From a window to the next a stream goes on with what a γ gave that is drawn anew each time, or is left
     as it was: so models are met that are fresh, stale, well and badly trained.
     """
     golden = open_golden(fleet.golden, fleet_classes(fleet))
     for place, stream in enumerate(fleet.streams):
-        yield from _cases_of(fleet, place, stream, golden, card, seed)
+        windows = range(1, (fleet.windows or 1))
+        asked_in = frozenset(window for window in windows if (window + place + seed) % in_turn == 0)
+        if asked_in:
+            yield from _cases_of(fleet, place, stream, golden, card, seed, asked_in)
 
 
 def _cases_of(
-    fleet: FleetConfig, place: int, stream: StreamConfig, golden: GoldenModel, card: CostCard, seed: int
+    fleet: FleetConfig,
+    place: int,
+    stream: StreamConfig,
+    golden: GoldenModel,
+    card: CostCard,
+    seed: int,
+    asked_in: frozenset[int],
 ) -> Iterator[Case]:
-    if not isinstance(stream.source, CitySpec):
-        raise ValueError(f"{stream.id} is no camera of the synthetic city, and only there truth is known")
-    spec = stream.source.model_copy(update={"seed": stream.source.seed + OTHER_STREETS * seed})
+    city = city_of(stream)
+    spec = city.model_copy(update={"seed": city.seed + OTHER_STREETS * seed})
     setup = stream_setup(fleet, place, spec.fps, seed)
     model, memory = base_model(fleet, seed), ExemplarMemory()
     rng = np.random.default_rng((seed, place))
@@ -122,19 +189,45 @@ def _cases_of(
                 exemplars=memory.size,
             )
             labels = prepared.label()
-            asked = _unlabelled(seen.asked, labels, earlier.truths)
-            given, models = _train_all(fleet.retrain_configs(), prepared, labels, memory, asked, card, window)
-            before = accuracy(prepared.serving, asked)
-            yield Case(seed, stream.id, window, prepared, labels, memory, before, given)
-            if rng.random() >= REST_PART:
-                model = models[int(rng.integers(len(models)))]
+            retrain = Retrain(prepared, labels, memory, card, window)
+            configs = fleet.retrain_configs()
+            drawn = int(rng.integers(len(configs))) if rng.random() >= REST_PART else None
+            models = {}
+            if window in asked_in:
+                asked = Asked(
+                    _unlabelled(seen.asked, labels, earlier.truths),
+                    _unlabelled(earlier.asked, labels, earlier.truths),
+                    model,
+                    setup.settings.classes,
+                )
+                given, models = _train_all(configs, retrain, asked)
+                yield Case(
+                    seed,
+                    place,
+                    stream.id,
+                    window,
+                    model,
+                    labels,
+                    memory.size,
+                    *asked.accuracies(model),
+                    asked.objects,
+                    given,
+                )
+            elif drawn is not None:
+                models = _train([configs[drawn]], retrain, None)[1]
+            if drawn is not None:
+                model = models[configs[drawn]]
                 memory = memory.update(model, labels.training.crops)
+        if window == max(asked_in):
+            return
         earlier = seen
 
 
 def _windows(spec: CitySpec, fleet: FleetConfig, setup: StreamSetup) -> Iterator[SeenWindow]:
     """The windows of a camera, one after the other."""
-    window_us, collector = seconds_to_us(fleet.window_s), setup.collector()
+    window_us, frames = seconds_to_us(fleet.window_s), spec.fps * fleet.window_s
+    collector = setup.collector()
+    every = max(ASKED_EVERY, int(frames / ASKED_FRAMES))
     truths: dict[int, Truth] = {}
     parts: list[LabelledCrops] = []
     side, at = setup.settings.side, 0
@@ -145,11 +238,9 @@ def _windows(spec: CitySpec, fleet: FleetConfig, setup: StreamSetup) -> Iterator
         if window > at:
             yield SeenWindow(collector.close(at), truths, concatenate(parts) if parts else no_crops(side))
             truths, parts, at = {}, [], window
-        if fleet.windows is not None and window >= fleet.windows:
-            return
         collector.see(frame, Proposals(frame.boxes))
         truths[frame.index] = truth
-        if frame.index % ASKED_EVERY == 0 and len(truth.boxes):
+        if frame.index % every == 0 and len(truth.boxes):
             times = np.full(len(truth.boxes), frame.t_us, np.int64)
             crops = crop_objects(frame.image, truth.boxes, side)
             parts.append(LabelledCrops(crops, truth.classes, truth.tracks, times))
@@ -165,57 +256,106 @@ def _unlabelled(asked: LabelledCrops, labels: StreamLabels, truths: dict[int, Tr
     return asked.take(np.flatnonzero(~np.isin(asked.tracks, np.concatenate(used))))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrain:
+    """What every γ of a stream's window is trained with."""
+
+    prepared: StreamPreparation
+    labels: StreamLabels
+    memory: ExemplarMemory
+    card: CostCard
+    window: int
+
+    def start(self, config: RetrainConfig) -> Retraining:
+        """A retraining that has not begun."""
+        prepared = self.prepared
+        return retraining_of(prepared.model, config, self.labels, self.memory, prepared.settings, self.window)
+
+
+class Asked:
+    """The objects that truths are measured on, after the blocks that no γ of a family changes.
+
+    Args:
+        then: of the window that follows the labels.
+        here: of the window that was labelled; none of both was labelled.
+        start: the model that is retrained.
+        fleet: classes that the objects' classes index.
+    """
+
+    def __init__(
+        self, then: LabelledCrops, here: LabelledCrops, start: EdgeModel, fleet: tuple[str, ...]
+    ) -> None:
+        self._then = len(then)
+        self._all = concatenate([then, here])
+        self._start, self._fleet = start, fleet
+        self._activations: dict[int, Tensor] = {}
+        self.objects = len(np.unique(then.tracks))
+
+    @torch.inference_mode()
+    def accuracies(self, model: EdgeModel, trained_blocks: int = 0) -> tuple[float, float]:
+        """Of the start model with its last blocks replaced: in the next window, and in the labelled one."""
+        if trained_blocks not in self._activations:
+            prefix, _ = split_at(clone(self._start), trained_blocks)
+            parts = torch.split(to_input(self._all.crops, "cpu"), FORWARD_BATCH)
+            self._activations[trained_blocks] = torch.cat([prefix.eval()(part) for part in parts])
+        _, suffix = split_at(clone(model), trained_blocks)
+        parts = torch.split(self._activations[trained_blocks], FORWARD_BATCH)
+        answers = torch.cat([suffix.eval()(part).argmax(dim=1) for part in parts]).numpy()
+        of_fleet = np.array([self._fleet.index(name) for name in model.classes], np.int64)
+        right = of_fleet[answers] == self._all.classes
+        return _mean(right[: self._then]), _mean(right[self._then :])
+
+
+def _mean(right: NDArray[np.bool_]) -> float:
+    return float(right.mean()) if len(right) else 0.0
+
+
+Models = dict[RetrainConfig, EdgeModel]
+
+
 def _train_all(
-    configs: tuple[RetrainConfig, ...],
-    prepared: StreamPreparation,
-    labels: StreamLabels,
-    memory: ExemplarMemory,
-    asked: LabelledCrops,
-    card: CostCard,
-    window: int,
-) -> tuple[tuple[Given, ...], list[EdgeModel]]:
+    configs: tuple[RetrainConfig, ...], retrain: Retrain, asked: Asked
+) -> tuple[tuple[Given, ...], Models]:
     """What each γ gives, and its model.
 
     γ that differ in nothing but epochs are one training: its first epochs do not know how many follow.
     """
-    given: dict[RetrainConfig, tuple[Given, EdgeModel]] = {}
+    given: dict[RetrainConfig, Given] = {}
+    models: Models = {}
     for group in sorted({(family_of(config), config.data_fraction) for config in configs}):
         alike = sorted(config for config in configs if (family_of(config), config.data_fraction) == group)
-        given |= _train(alike, prepared, labels, memory, asked, card, window)
-    return tuple(given[config][0] for config in configs), [given[config][1] for config in configs]
+        found, trained = _train(alike, retrain, asked)
+        given |= found
+        models |= trained
+    return tuple(given[config] for config in configs), models
 
 
 def _train(
-    alike: list[RetrainConfig],
-    prepared: StreamPreparation,
-    labels: StreamLabels,
-    memory: ExemplarMemory,
-    asked: LabelledCrops,
-    card: CostCard,
-    window: int,
-) -> dict[RetrainConfig, tuple[Given, EdgeModel]]:
-    settings = prepared.settings
-    retraining = retraining_of(prepared.model, alike[-1], labels, memory, settings, window)
-    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
+    alike: list[RetrainConfig], retrain: Retrain, asked: Asked | None
+) -> tuple[dict[RetrainConfig, Given], Models]:
+    """γ that differ in nothing but epochs; without ``asked`` only the models are made."""
+    retraining = retrain.start(alike[-1])
+    prepare_gpu_s, epoch_gpu_s = retrain.card.retraining_gpu_s(retraining_cost(retraining))
     validation = [retraining.prepare()]
-    best, serves = -1.0, retraining.model()
+    best, serves, served = -1.0, retraining.model(), (0.0, 0.0)
+    fresh = True
     by_epochs = {config.epochs: config for config in alike}
-    found: dict[RetrainConfig, tuple[Given, EdgeModel]] = {}
+    given: dict[RetrainConfig, Given] = {}
+    models: Models = {}
     while not retraining.done:
         result = retraining.run_epoch()
         validation.append(result.validation_accuracy)
         if result.validation_accuracy >= best:
-            best, serves = result.validation_accuracy, retraining.model()
+            best, serves, fresh = result.validation_accuracy, retraining.model(), True
         if result.epoch in by_epochs:
             config = by_epochs[result.epoch]
-            served = _accuracy(serves, settings.classes, asked)
-            last = served
-            if result.validation_accuracy < best:
-                last = _accuracy(retraining.model(), settings.classes, asked)
-            gpu_s = prepare_gpu_s + config.epochs * epoch_gpu_s
-            found[config] = Given(config, tuple(validation), served, last, gpu_s), serves
-    return found
-
-
-def _accuracy(model: EdgeModel, fleet: tuple[str, ...], asked: LabelledCrops) -> float:
-    return accuracy(Classifier(model, fleet), asked)
+            models[config] = serves
+            if asked is not None:
+                if fresh:
+                    served, fresh = asked.accuracies(serves, config.trainable_blocks), False
+                last = served
+                if result.validation_accuracy < best:
+                    last = asked.accuracies(retraining.model(), config.trainable_blocks)
+                gpu_s = prepare_gpu_s + config.epochs * epoch_gpu_s
+                given[config] = Given(config, tuple(validation), *served, last[0], gpu_s)
+    return given, models

@@ -1,13 +1,18 @@
 """What the micro-profiler's estimates are worth: against what every γ really gave (paper §6.4, Figure 11a).
 
-    python experiments/profiler_worth.py              (one seed)
-    python experiments/profiler_worth.py --full       (three seeds)
+    python experiments/profiler_worth.py                 (windows of 21 s, one seed)
+    python experiments/profiler_worth.py --window 200    (the paper's windows, one seed)
+    python experiments/profiler_worth.py --full          (both, three seeds)
 
 Recording goes through the default fleet's streets (others for each seed) window by window: a sample is
-labelled, micro-profiled in both ways, and then every γ is trained to its end and asked about every third
-frame's objects of the next window that no label was taken from. The truth is the accuracy of the epoch that
-would serve. What was recorded lies in ``runs/profiler_worth`` and is read again, so that an estimator can
-be worked on without training.
+labelled, and in every second window of a stream (every fourth of the long ones), in others with each seed,
+every γ is trained to its end and asked about the objects of the next window that no label was taken from.
+The truth is the accuracy of the epoch that would serve. What was recorded lies in ``runs/profiler_worth``
+(0.4 GB a seed, nearly all of it models) and is read again, so that a trial and an estimator can be worked
+on without training. Then each case is micro-profiled.
+
+``--window 200`` stretches the fleet's script to the paper's windows: the same cameras and changes, later
+and slower by as much, while the traffic is as it was. So a window shows ten times as many objects.
 
 Three ways to estimate are compared. ``ekya`` is the default. ``paper`` is the plain version (`profiler:
 paper` in the fleet file): five epochs on a tenth of the labels for every family, and Optimus' curve through
@@ -15,8 +20,10 @@ them. ``constant`` always says the median of all truths, which nobody knows befo
 estimates are counted, and apart from them those of the models that a run would micro-profile
 (``profiling.pruning.in_need``): "in need".
 
-``label_error`` is what no profiler can be without: how far the accuracy of the model that *already serves*,
-measured on all labels, is from its accuracy in the window that follows. Nothing is predicted there.
+Two figures say what no profiler can be without. ``label_error`` is how far the accuracy of the model that
+*already serves*, measured on all labels, is from its accuracy in the window that follows. Nothing is
+predicted there. ``change`` is how far what γ give in the window that follows is from what they
+give on the unlabelled objects of the window that was labelled: what changes in between, and who comes by.
 """
 
 import csv
@@ -24,40 +31,44 @@ import io
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from city_windows import one_thread
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from profiler_truths import Case, cases
-from pydantic import TypeAdapter
+from profiler_cases import is_whole, load_cases, save_cases
+from profiler_trials import Recorded, recorded
+from profiler_truths import cases, stretched
 from recipe import RESULTS, Full, Json, Out, run
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from ekya.config import load_fleet
-from ekya.core.configs import RetrainConfig
-from ekya.core.profile import FamilyCurve, Profiler, family_of
+from ekya.config import FleetConfig, load_fleet
+from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.view import RetrainOption
 from ekya.files import atomic_path, write_text_atomic
+from ekya.labeling.golden import open_golden
 from ekya.profiling.estimate import options
-from ekya.profiling.pruning import ENOUGH_ACCURACY
-from ekya.workers.costs import CostCard, load_card
-from ekya.workers.preparation import counted_curve
+from ekya.setup import fleet_classes
+from ekya.workers.costs import load_card
 
 ROOT = Path(__file__).resolve().parents[1]
 
 SEEDS = 3
 """Of the full recipe."""
+
+LONG_S = 200.0
+"""Length of the paper's windows."""
+
+IN_TURN, LONG_IN_TURN = 2, 4
+"""Every γ is trained in every second window of a stream, and in every fourth of the paper's length."""
 
 SPREAD = 0.05
 """γ are ranked where the truths of a window are further apart than this."""
@@ -79,93 +90,6 @@ ELSEWHERE = {"paper's own figure": 0.058, "public implementation's log": 0.059}
 """Median absolute errors: paper §6.4, and the 936 predictions of the public implementation's own log."""
 
 log = logging.getLogger("profiler_worth")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one γ gave: accuracy of the epoch that would serve and of the last one, and its GPU-seconds."""
-
-    config: RetrainConfig
-    served: float
-    last: float
-    gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One stream and window: what was measured beforehand, and what every γ then gave.
-
-    Attributes:
-        serving_accuracy: of the model that is retrained, on the validation part.
-        before: of the same model, in the window that follows.
-        curves, trial_gpu_s: of the micro-profiler, and what they cost.
-        plain_curves, plain_gpu_s: likewise of the paper's plain version.
-    """
-
-    seed: int
-    stream: str
-    window: int
-    training_crops: int
-    validation_crops: int
-    serving_accuracy: float
-    before: float
-    curves: tuple[FamilyCurve, ...]
-    trial_gpu_s: float
-    plain_curves: tuple[FamilyCurve, ...]
-    plain_gpu_s: float
-    given: tuple[Outcome, ...]
-
-    @property
-    def in_need(self) -> bool:
-        """Whether a run would micro-profile it."""
-        return self.serving_accuracy < ENOUGH_ACCURACY
-
-
-def recorded(case: Case, card: CostCard) -> Recorded:
-    """Micro-profiles a case in both ways."""
-    ours, trial_gpu_s = tried(case, Profiler.EKYA, card)
-    plain, plain_gpu_s = tried(case, Profiler.PAPER, card)
-    return Recorded(
-        case.seed,
-        case.stream,
-        case.window,
-        len(case.labels.training.crops),
-        len(case.labels.validation.crops),
-        case.prepared.serving_accuracy(case.labels),
-        case.before,
-        ours,
-        trial_gpu_s,
-        plain,
-        plain_gpu_s,
-        tuple(Outcome(g.config, g.served, g.last, g.gpu_s) for g in case.given),
-    )
-
-
-def tried(case: Case, profiler: Profiler, card: CostCard) -> tuple[tuple[FamilyCurve, ...], float]:
-    """Every family's curve, and the GPU-seconds of it all."""
-    prepared = replace(case.prepared, settings=replace(case.prepared.settings, profiler=profiler))
-    curves, spent = [], 0.0
-    for rank, family in enumerate(sorted({family_of(given.config) for given in case.given})):
-        trial = prepared.trial(family, case.labels, clock=float, first=rank == 0)
-        curve, gpu_s = counted_curve(trial, card)
-        curves.append(curve)
-        spent += gpu_s
-    return tuple(curves), spent
-
-
-_RECORDED: TypeAdapter[list[Recorded]] = TypeAdapter(list[Recorded])
-
-
-def save(path: Path, rows: Sequence[Recorded]) -> None:
-    """Writes what was recorded as Parquet, a row a stream and window."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as beside:
-        pq.write_table(pa.Table.from_pylist(_RECORDED.dump_python(list(rows), mode="json")), beside)
-
-
-def load(path: Path) -> list[Recorded]:
-    """Reads what ``save`` wrote."""
-    return _RECORDED.validate_python(pq.read_table(path).to_pylist())
 
 
 Estimates = Callable[[Recorded], tuple[RetrainOption, ...]]
@@ -203,11 +127,14 @@ class Worth:
     """How good estimates were.
 
     Attributes:
+        fleet: whose streams.
         way: who estimated.
-        counted: "all" streams and windows, or those "in need".
+        counted: "all" streams and windows, those "in need", or those where nothing changes in the
+            window that follows: "steady".
         estimates: how many.
         median_error, mean_bias: of accuracy; absolute, and promised less true.
         label_error: median miss of the serving model's own accuracy, as the most labels measured it.
+        change: median difference of what γ give in the next window and on unlabelled objects of this one.
         spearman, ranked: mean rank correlation within stream and window, over those that are spread.
         regret: mean true loss of taking the γ that was promised most; the cheapest of equals.
         largest: the highest promise.
@@ -216,12 +143,14 @@ class Worth:
         within_80: part of the truths in the 80% intervals; None where none are given.
     """
 
+    fleet: str
     way: str
     counted: str
     estimates: int
     median_error: float
     mean_bias: float
     label_error: float
+    change: float
     spearman: float
     ranked: int
     regret: float
@@ -235,7 +164,7 @@ def worth(
     way: str, counted: str, rows: Sequence[Recorded], promised: Estimates, spent: Sequence[float]
 ) -> tuple[Worth, NDArray[np.float64]]:
     """Compares promises with truths; and the errors of accuracy one by one."""
-    misses, labels, ranks, regrets, durations, held, largest = [], [], [], [], [], [], 0.0
+    misses, labels, changes, ranks, regrets, durations, held, largest = [], [], [], [], [], [], [], 0.0
     for row in rows:
         asked = promised(row)
         given = {outcome.config: outcome for outcome in row.given}
@@ -246,6 +175,7 @@ def worth(
         misses += list(told - truth)
         durations += list(np.abs(np.array([option.gpu_s for option in asked]) / took - 1.0))
         labels.append(abs(_on_most_labels(row) - row.before))
+        changes += [abs(outcome.served - outcome.here) for outcome in row.given]
         best = max(asked, key=lambda option: (round(option.accuracy_after, 9), -option.gpu_s))
         regrets.append(float(truth.max() - given[best.config].served))
         largest = max(largest, float(told.max()))
@@ -256,12 +186,14 @@ def worth(
     exhaustive = sum(outcome.gpu_s for row in rows for outcome in row.given)
     errors = np.array(misses)
     figures = Worth(
+        fleet=rows[0].fleet,
         way=way,
         counted=counted,
         estimates=len(misses),
         median_error=float(np.median(np.abs(errors))),
         mean_bias=float(np.mean(errors)),
         label_error=float(np.median(labels)),
+        change=float(np.median(changes)),
         spearman=float(np.mean(ranks)) if ranks else 0.0,
         ranked=len(ranks),
         regret=float(np.mean(regrets)),
@@ -280,15 +212,20 @@ def _on_most_labels(row: Recorded) -> float:
 
 
 def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np.float64]]]:
-    """All ways on everything that was recorded, and on what is in need; and the errors of each way on all."""
+    """All ways on everything that was recorded of a fleet, and on parts; and each way's errors on all."""
     ways: dict[str, tuple[Estimates, Callable[[Recorded], float] | None]] = {
         "ekya": (by_ekya, lambda row: row.trial_gpu_s),
         "paper": (by_the_paper, lambda row: row.plain_gpu_s),
         "constant": (by_a_constant(rows), None),
     }
+    parts = {
+        "all": rows,
+        "in need": [row for row in rows if row.in_need],
+        "steady": [row for row in rows if row.steady],
+    }
     found, errors = [], {}
     for way, (promised, price) in ways.items():
-        for counted, of in (("all", rows), ("in need", [row for row in rows if row.in_need])):
+        for counted, of in parts.items():
             if of:
                 spent = [price(row) for row in of] if price else []
                 figures, misses = worth(way, counted, of, promised, spent)
@@ -301,8 +238,8 @@ def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np
 def show(console: Console, found: Sequence[Worth]) -> None:
     """The table that is printed: a column a way."""
     heads = [f"{of.way}\n{of.counted}" for of in found]
-    table = Table("", "wanted", *heads, title="What estimates are worth")
-    for key in list(asdict(found[0]))[2:]:
+    table = Table("", "wanted", *heads, title=f"What estimates are worth: {found[0].fleet}")
+    for key in list(asdict(found[0]))[3:]:
         values = [getattr(of, key) for of in found]
         table.add_row(key, WANTED.get(key, ""), *(_shown(key, value) for value in values))
     console.print(table)
@@ -327,27 +264,48 @@ def as_csv(found: Sequence[Worth]) -> str:
     return text.getvalue()
 
 
-def draw(path: Path, errors: dict[str, NDArray[np.float64]]) -> None:
-    """How errors are distributed (Figure 11a): the part of the estimates that miss by no more."""
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+def draw(path: Path, errors: dict[str, dict[str, NDArray[np.float64]]]) -> None:
+    """How errors are distributed (Figure 11a), a fleet beside the other: the part that misses by no more."""
+    figure = Figure(figsize=(6.4 * len(errors), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for way, of in errors.items():
-        size = np.sort(np.abs(of))
-        axes.step(size, np.arange(1, len(size) + 1) / len(size), where="post", label=way)
-    for (name, median), marker in zip(ELSEWHERE.items(), "ox", strict=True):
-        axes.plot(median, 0.5, marker, color="black", label=f"{name} (median)")
-    axes.set(xlabel="absolute error of the estimated accuracy", ylabel="part of the estimates", xlim=(0, 0.6))
-    axes.legend(loc="lower right")
-    axes.grid(alpha=0.3)
+    row = figure.subplots(1, len(errors), squeeze=False, sharey=True)[0]
+    for axes, (fleet, ways) in zip(row, errors.items(), strict=True):
+        for way, of in ways.items():
+            size = np.sort(np.abs(of))
+            axes.step(size, np.arange(1, len(size) + 1) / len(size), where="post", label=way)
+        for (name, median), marker in zip(ELSEWHERE.items(), "ox", strict=True):
+            axes.plot(median, 0.5, marker, color="black", label=f"{name} (median)")
+        axes.set(xlabel="absolute error of the estimated accuracy", title=fleet, xlim=(0, 0.6))
+        axes.grid(alpha=0.3)
+    row[0].set(ylabel="part of the estimates")
+    row[-1].legend(loc="lower right")
     with atomic_path(path) as beside:
         figure.savefig(beside, format="png", dpi=110)
+
+
+def compared(
+    fleet: FleetConfig, seeds: int, in_turn: int, records: Path
+) -> tuple[list[Worth], dict[str, NDArray[np.float64]]]:
+    """Records what is not recorded yet of a fleet, micro-profiles it all, and compares."""
+    card, golden = load_card(), open_golden(fleet.golden, fleet_classes(fleet))
+    rows = []
+    for seed in range(seeds):
+        folder = records / f"{fleet.name}-{seed}"
+        if not is_whole(folder):
+            for case in save_cases(folder, cases(fleet, card, seed, in_turn)):
+                log.info("%s, seed %d, %s, window %d is recorded", fleet.name, seed, case.stream, case.window)
+        rows += [recorded(fleet, case, golden, card) for case in load_cases(folder)]
+        log.info("%s, seed %d is micro-profiled", fleet.name, seed)
+    return compare(rows)
 
 
 def main(
     full: Full = False,
     fleet_file: Annotated[Path, typer.Option("--fleet", help="Whose streams.")] = ROOT
     / "datasets/synthetic_city/fleet.yaml",
+    window_s: Annotated[
+        float | None, typer.Option("--window", min=1, help="Stretch windows and changes to so many seconds.")
+    ] = None,
     records: Annotated[Path, typer.Option(help="Folder of what was recorded.")] = ROOT
     / "runs/profiler_worth",
     out: Out = RESULTS,
@@ -357,28 +315,25 @@ def main(
     shown = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[shown])
     one_thread()
-    fleet, card = load_fleet(fleet_file), load_card()
-    rows: list[Recorded] = []
-    for seed in range(SEEDS if full else 1):
-        file = records / f"{fleet.name}-{seed}.parquet"
-        if not file.is_file():
-            of_seed = []
-            for case in cases(fleet, card, seed):
-                of_seed.append(recorded(case, card))
-                log.info("seed %d, %s, window %d is recorded", seed, case.stream, case.window)
-            save(file, of_seed)
-        rows += load(file)
-    found, errors = compare(rows)
+    fleet = load_fleet(fleet_file)
+    found: list[Worth] = []
+    errors = {}
+    for length in (None, LONG_S) if full and window_s is None else (window_s,):
+        of = fleet if length is None else stretched(fleet, length)
+        of_fleet, errors[of.name] = compared(
+            of, SEEDS if full else 1, IN_TURN if length is None else LONG_IN_TURN, records
+        )
+        found += of_fleet
+        if json_file != "-":
+            show(Console(), of_fleet)
     if json_file:
         text = json.dumps([asdict(of) for of in found], indent=2) + "\n"
         if json_file == "-":
             typer.echo(text, nl=False)
         else:
             write_text_atomic(Path(json_file), text)
-    if json_file != "-":
-        show(Console(), found)
     out.mkdir(parents=True, exist_ok=True)
-    name = "profiler_worth" if full else "profiler_worth_quick"
+    name = "profiler_worth" if full and window_s is None else "profiler_worth_quick"
     write_text_atomic(out / f"{name}.csv", as_csv(found))
     draw(out / f"{name}.png", errors)
 
