@@ -2,6 +2,7 @@
 
     python experiments/bench_scheduler.py
     python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -
+    python experiments/bench_scheduler.py --size 10x8 --early-part 0.7
 
 Windows of 200 s with 18 γ and 8 λ a stream, drawn as those of ``problems.yaml``: 10 streams on 8 GPUs, 100 on
 32 and 1000 on 128, with shares and steals of a tenth of a GPU. Planned is a window's opening, when all is
@@ -167,6 +168,12 @@ def main(
     speed: Annotated[
         str, typer.Option(help=f"Speed curve of retrainings: {' or '.join(SPEEDS)}.")
     ] = "linear",
+    early_part: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=0.99, help="Part of its gain that each γ serves while it trains, by its checkpoints."
+        ),
+    ] = 0.0,
     windows: Annotated[int, typer.Option(min=1, help="Windows of each size.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Times that each is planned, at least.")] = 3,
     json_to: Annotated[
@@ -194,7 +201,8 @@ def main(
                 views = []
                 for seed in range(FIRST_SEED, FIRST_SEED + windows):
                     progress.update(task, description=f"{one.streams} streams: drawing", advance=1)
-                    views.append(problem(seed, one.streams, one.gpus, curve, shape_of(delta_milli)))
+                    view = problem(seed, one.streams, one.gpus, curve, shape_of(delta_milli))
+                    views.append(rising(view, early_part))
                 progress.update(task, description=f"{one.streams} streams: planning")
                 for row in measured(names, one, views, repeats):
                     rows.append(row)
@@ -217,12 +225,25 @@ def shape_of(delta_milli: int) -> Shape:
     return Shape(quantum_milli=delta_milli, steal_milli=delta_milli)
 
 
+def rising(view: WindowView, early_part: float) -> WindowView:
+    """The view where checkpoints bring every γ this part of its gain on the way."""
+    streams = tuple(
+        replace(
+            stream,
+            retrain_options=tuple(replace(one, early_part=early_part) for one in stream.retrain_options),
+        )
+        for stream in view.streams
+    )
+    return replace(view, streams=streams)
+
+
 def run() -> None:
     """The benchmark as a command; ends with 2 where the user can put something right."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     examples = (
         "python experiments/bench_scheduler.py",
         "python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -",
+        "python experiments/bench_scheduler.py --size 10x8 --early-part 0.7",
     )
     app.command(epilog="\n\n".join(("Examples:", *examples)))(main)
     try:

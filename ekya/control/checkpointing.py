@@ -3,6 +3,8 @@
 from ekya.control.options import LoopOptions
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.units import US_PER_S
+from ekya.core.view import RetrainOption
+from ekya.scheduling.rising import LEAST_EARLY, MOST_EARLY, bend_of, part_in_steps
 
 
 def worth_serving(
@@ -23,6 +25,29 @@ def worth_serving(
     until_us = min(end_us, _expected_end_us(job, now_us, end_us, options))
     cost = options.checkpoint_delay_us * job.outlook
     return gain > 0 and gain * (until_us - now_us) > cost
+
+
+def early_part(option: RetrainOption, accuracy: float, options: LoopOptions) -> float:
+    """What is left of ``option.early_part`` where a checkpoint comes after each epoch, at its cost.
+
+    While an epoch runs, what the one before it has brought serves. Costs are counted as ``worth_serving``
+    does, with the retraining on a whole GPU, where they weigh most; where checkpoints are dear there are
+    fewer of them, and perhaps none.
+
+    Args:
+        option: γ with the mean part of its gain that the model in training has.
+        accuracy: of what serves now.
+        options: say what a checkpoint costs.
+    """
+    gain_s = (option.accuracy_after - accuracy) * option.gpu_s
+    most = option.config.epochs - 1
+    if option.early_part < LEAST_EARLY or gain_s <= 0.0 or most == 0:
+        return 0.0
+    cost = options.checkpoint_delay_us / US_PER_S * option.accuracy_after / gain_s
+    bend = bend_of(option.early_part)
+    counts = {min(2**power, most) for power in range(most.bit_length() + 1)}
+    best = max(part_in_steps(bend, count + 1) - count * cost for count in counts)
+    return min(best, MOST_EARLY) if best >= LEAST_EARLY else 0.0
 
 
 def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOptions) -> int:

@@ -89,4 +89,5 @@ def _start(assignment: Assignment, option: RetrainOption, job: JobId, window: in
         expected_accuracy=option.accuracy_after,
         expected_gpu_s=option.gpu_s,
         elsewhere=assignment.elsewhere,
+        early_part=option.early_part,
     )

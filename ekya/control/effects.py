@@ -29,6 +29,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
                 expected_accuracy=command.expected_accuracy,
                 expected_gpu_s=command.expected_gpu_s,
                 elsewhere=command.elsewhere,
+                early_part=command.early_part,
             )
             return replace(
                 state.with_stream(replace(stream, job=job)),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ekya.control.checkpointing import gpu_s_left
+from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
@@ -14,6 +14,7 @@ from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.estimate import served_after
 from ekya.profiling.history import ProfileHistory
 from ekya.scheduling.protocol import Needs
+from ekya.scheduling.rising import early_part_left
 
 Histories = Mapping[StreamId, ProfileHistory]
 """What γ gave each stream in past windows."""
@@ -85,12 +86,17 @@ def _stream_view(
     terms: StreamTerms,
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
+    serving = _on_most_crops(stream, accuracy, needs)
+    promised = [
+        replace(option, accuracy_after=served_after(option, serving, history))
+        for option in _offered(stream, state, accuracy, options, needs, history)
+    ]
     return StreamView(
         stream=stream.stream,
-        accuracy=_on_most_crops(stream, accuracy),
+        accuracy=serving,
         retrain_options=tuple(
-            replace(option, accuracy_after=served_after(option, _on_most_crops(stream, accuracy), history))
-            for option in _offered(stream, state, accuracy, options, needs, history)
+            replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
+            for option in promised
         ),
         inference_options=stream.inference_options,
         running=_running(stream),
@@ -121,11 +127,15 @@ def _idle(stream: StreamState) -> bool:
     return stream.job is None and stream.finished is None
 
 
-def _on_most_crops(stream: StreamState, accuracy: float) -> float:
+def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
     """Accuracy of the serving model as a micro-profile measured it, where one measured on all labels.
 
-    What it promises of γ begins there, so a gain is no luck of the few labels that validate.
+    What it promises of γ begins there, so a gain is no luck of the few labels that validate. Who counts on
+    checkpoints is told what has come of them instead, once they serve.
     """
+    served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
+    if needs.early_parts and served:
+        return accuracy
     starts = [
         (curve.validation_crops, curve.accuracies[0])
         for curve in stream.curves
@@ -139,7 +149,10 @@ def _running(stream: StreamState) -> RunningRetraining | None:
     job = stream.job
     if job is None:
         return None
-    left = RetrainOption(job.config, job.outlook, gpu_s_left(job))
+    left_gpu_s = gpu_s_left(job)
+    work_gpu_s = left_gpu_s + job.gpu_s
+    early = early_part_left(job.early_part, left_gpu_s / work_gpu_s if work_gpu_s > 0.0 else 0.0)
+    left = RetrainOption(job.config, job.outlook, left_gpu_s, early_part=early)
     return RunningRetraining(job.job, left, job.share_milli, job.elsewhere)
 
 

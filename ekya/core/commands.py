@@ -52,7 +52,7 @@ class SetInference:
 class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
-    ``expected_accuracy`` and ``expected_gpu_s`` are what the plan counts on, for the record. With
+    ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are what the plan counts on. With
     ``elsewhere`` nothing is trained here: the weights arrive when that says, and how good they are and the
     end of the retraining are told then. Only a trace can do that.
     """
@@ -65,6 +65,7 @@ class StartRetraining:
     expected_accuracy: float
     expected_gpu_s: float
     elsewhere: Elsewhere | None = None
+    early_part: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

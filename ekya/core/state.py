@@ -41,6 +41,7 @@ class RetrainJob:
         first_epoch_gpu_s: GPU-seconds used by the end of the first epoch; what prepares it is in there.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
         elsewhere: how its weights come, where they are not trained here.
+        early_part: what was expected to serve before its end; see ``RetrainOption``.
     """
 
     job: JobId
@@ -55,6 +56,7 @@ class RetrainJob:
     first_epoch_gpu_s: float = 0.0
     served_epoch: int = 0
     elsewhere: Elsewhere | None = None
+    early_part: float = 0.0
 
     @property
     def best_epoch(self) -> int:

@@ -29,12 +29,16 @@ class RetrainOption:
             view, of the one that serves then, which is the old one where the new one is no better.
         gpu_s: GPU-seconds at 100% of one GPU that are still to do.
         accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as sure.
+        early_part: mean part of the gain, in [0, 1), that serves while it retrains because its checkpoints
+            do (paper §5), if its share stays; 0 where nothing serves before the end. Of an estimate that no
+            view has shown yet, what the model in training has gained.
     """
 
     config: RetrainConfig
     accuracy_after: float
     gpu_s: float
     accuracy_sd: float = 0.0
+    early_part: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

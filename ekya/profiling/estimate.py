@@ -77,6 +77,9 @@ OUTCOME_SD = 0.12
 OUTCOME_CHECKS = 5.0
 """``OUTCOME_SD`` counts as so many checked estimates."""
 
+ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
+"""Parts of a γ's epochs at which it is asked what it has gained by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class BiasCorrection:
@@ -156,7 +159,13 @@ def options(
     known = [config for config in sorted(set(configs)) if family_of(config) in measured]
     question = Question(measured, tuple(known), training_crops, validation_crops, history, limits)
     return tuple(
-        RetrainOption(config, answer.accuracy, question.gpu_s(config), accuracy_sd=answer.sd)
+        RetrainOption(
+            config,
+            answer.accuracy,
+            question.gpu_s(config),
+            accuracy_sd=answer.sd,
+            early_part=answer.early_part,
+        )
         for config, answer in sorted(ESTIMATORS[profiler](question).items())
     )
 
@@ -187,6 +196,13 @@ class Question:
         fixed = curve.fixed_prepare_gpu_s + config.epochs * curve.fixed_epoch_gpu_s
         return fixed + scale * (curve.prepare_gpu_s + config.epochs * curve.epoch_gpu_s)
 
+    def training_part(self, config: RetrainConfig) -> float:
+        """Part of γ's GPU-seconds that its epochs take; the rest goes into what is prepared before."""
+        curve, gpu_s = self.measured[family_of(config)], self.gpu_s(config)
+        scale = crops_used(config, self.training_crops) / curve.subset_crops
+        prepared = curve.fixed_prepare_gpu_s + scale * curve.prepare_gpu_s
+        return 1.0 - prepared / gpu_s if gpu_s > 0.0 else 0.0
+
     @property
     def objects(self) -> int:
         """Independent objects that the labels show, as far as a curve tells."""
@@ -205,10 +221,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Accuracy in [0, 1] of the retrained model, and its standard deviation; 0.0 where none is given."""
+    """Accuracy in [0, 1] of the retrained model, its standard deviation, and ``RetrainOption.early_part``.
+
+    The latter two are 0.0 where none is given.
+    """
 
     accuracy: float
     sd: float = 0.0
+    early_part: float = 0.0
 
 
 Estimator = Callable[[Question], Mapping[RetrainConfig, Estimate]]
@@ -241,17 +261,50 @@ def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
     level, level_sd = _level(question, fitted)
     variances = {family: _variance(family, curve, question) for family, curve in fitted.items()}
     bias, spread = bias_correction(question.history), outcome_sd(question.history)
+    before = 1.0 - _error_before(question)
     answers = {}
     for config in question.configs:
         family, expected = family_of(config), question.expected_error(config)
-        accuracy, variance = 1.0 - level * expected, (level_sd * expected) ** 2 + FAMILY_SD**2
+        own, variance = 0.0, (level_sd * expected) ** 2 + FAMILY_SD**2
         if family in fitted:
             own = FAMILY_SD**2 / (FAMILY_SD**2 + variances[family])
-            accuracy += own * (_on_its_labels(config, fitted[family], question) - accuracy)
             variance = ((1.0 - own) * level_sd * expected) ** 2 + own * variances[family]
+        course = _Course(question, config, level * expected, own, fitted.get(family))
+        accuracy = course.accuracy_after(1.0)
         sd = math.sqrt(variance + SHAPE_SD**2 + spread**2)
-        answers[config] = Estimate(min(1.0, max(0.0, accuracy + bias.of(family))), sd)
+        answers[config] = Estimate(
+            min(1.0, max(0.0, accuracy + bias.of(family))), sd, course.early_part(before)
+        )
     return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """One γ while it trains: what error is expected of it, and its family's curve as far as ``own`` goes."""
+
+    question: Question
+    config: RetrainConfig
+    error: float
+    own: float
+    curve: LearningCurve | None
+
+    def accuracy_after(self, part: float) -> float:
+        """Accuracy after a part of its epochs."""
+        accuracy = 1.0 - self.error * float(part**-EPOCHS_EXPONENT)
+        if self.curve is not None:
+            accuracy += self.own * (_on_its_labels(self.config, self.curve, self.question, part) - accuracy)
+        return accuracy
+
+    def early_part(self, before: float) -> float:
+        """Mean part of its gain over ``before`` that it has on the way; 0.0 where it gains nothing.
+
+        It has nothing while its features are prepared.
+        """
+        gain = self.accuracy_after(1.0) - before
+        if gain <= 0.0:
+            return 0.0
+        parts = ((self.accuracy_after(part) - before) / gain for part in ON_THE_WAY)
+        return fmean(min(max(part, 0.0), 1.0) for part in parts) * self.question.training_part(self.config)
 
 
 ESTIMATORS: Mapping[Profiler, Estimator] = {
@@ -310,9 +363,14 @@ def _variance(family: Family, curve: LearningCurve, question: Question) -> float
     return max((curve.sd_at(work) for work in own), default=0.0) ** 2
 
 
-def _on_its_labels(config: RetrainConfig, curve: LearningCurve, question: Question) -> float:
-    """A family's curve at the crops that γ sees, with the error that its part of the labels leaves."""
-    error = 1.0 - curve.accuracy_at(question.work(config))
+def _on_its_labels(
+    config: RetrainConfig, curve: LearningCurve, question: Question, part: float = 1.0
+) -> float:
+    """A family's curve at the crops that γ sees, or has seen after a part of its epochs.
+
+    With the error that its part of the labels leaves.
+    """
+    error = 1.0 - curve.accuracy_at(part * question.work(config))
     return max(0.0, 1.0 - error * float(config.data_fraction**-DATA_EXPONENT))
 
 

@@ -15,6 +15,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.scheduling.hull import Hulls, hulls
 from ekya.scheduling.pick import SAME, is_young
+from ekya.scheduling.rising import bends_of
 from ekya.scheduling.tables import analysed_parts
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ class Board:
         weight: (V,) what a stream counts; they add up to 1.
         accuracy: (V, states) of the serving model, every frame analysed.
         work_gpu_s: (V, states) to get there from now; infinite for states that a stream does not have.
+        early_part, bend: (V, states) of what checkpoints bring meanwhile (``rising``); 0 for nothing.
         value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or
             the speed of a retraining.
         enough: (2·V, shares) the smallest share with that value.
@@ -53,6 +55,8 @@ class Board:
     weight: Floats
     accuracy: Floats
     work_gpu_s: Floats
+    early_part: Floats
+    bend: Floats
     value: Floats
     enough: Ints
     hulls: Hulls
@@ -69,6 +73,7 @@ def board_of(view: WindowView) -> Board:
     states = max(len(known) for known in options)
     accuracy = np.zeros((len(streams), states))
     work_gpu_s = np.full((len(streams), states), np.inf)
+    early_part = np.zeros((len(streams), states))
     accuracy[:] = [[stream.accuracy] for stream in streams]
     work_gpu_s[:, 0] = 0.0
     for v, known in enumerate(options):
@@ -76,6 +81,7 @@ def board_of(view: WindowView) -> Board:
             if option is not None:
                 accuracy[v, state] = max(option.accuracy_after, streams[v].accuracy)
                 work_gpu_s[v, state] = option.gpu_s
+                early_part[v, state] = option.early_part
     value = _values(view, streams)
     weight = np.array([stream.weight for stream in streams])
     rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
@@ -90,6 +96,8 @@ def board_of(view: WindowView) -> Board:
         weight=weight / weight.sum(),
         accuracy=accuracy,
         work_gpu_s=work_gpu_s,
+        early_part=early_part,
+        bend=bends_of(early_part),
         value=value,
         enough=_enough(value),
         hulls=known_hulls,
@@ -101,19 +109,32 @@ def board_of(view: WindowView) -> Board:
 
 
 def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
-    """The γ that no other beats in both accuracy and GPU-seconds, cheapest first.
+    """The γ that no other beats in accuracy and GPU-seconds, cheapest first.
 
-    A retraining in progress is the only one, whatever it is worth.
+    With checkpoints that serve, no other may also bring as much sooner. A retraining in progress is the only
+    one, whatever it is worth.
     """
     if stream.running is not None:
         return (stream.running.option,)
     best = stream.accuracy + SAME
-    kept = []
+    kept: list[RetrainOption] = []
     for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, -o.accuracy_after, o.config)):
         if option.accuracy_after > best:
             kept.append(option)
             best = option.accuracy_after + SAME
+        elif _rises(stream, option) and not any(_sooner(other, option) for other in kept):
+            kept.append(option)
     return kept
+
+
+def _rises(stream: StreamView, option: RetrainOption) -> bool:
+    return option.early_part > 0.0 and option.accuracy_after > stream.accuracy + SAME
+
+
+def _sooner(first: RetrainOption, second: RetrainOption) -> bool:
+    """Whether the first brings as much as the second, and no later on average."""
+    late = [(1.0 - option.early_part) * option.gpu_s for option in (first, second)]
+    return first.accuracy_after >= second.accuracy_after - SAME and late[0] <= late[1]
 
 
 def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:

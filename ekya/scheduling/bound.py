@@ -12,6 +12,11 @@ best is what ``relaxed.py`` bounds, and every step there only adds to it:
 - γ is any of those offered, once a window; a running one is locked. A retraining that completes at τ is done
   by any shares R(t) ≤ 1 before τ with ∫ speed(R) ≥ work, and the concave envelope of the speeds at multiples
   of δ is at least the speed. Rounding completions up to a microsecond only delays them.
+- A γ whose checkpoints serve gains in steps that are never below what these bring. The parts of the gain are
+  taken to come each when it pays, as if there were as many streams with their parts of the accuracy: since
+  the best inference is worth a convex function of the accuracy, that is no less. Each part pays for the work
+  that lies between the part before it and itself, and comes no earlier than a whole GPU could do all the work
+  before it; so all the work is paid for once, but for that behind the last step.
 - λ and I(t) ≤ 1 may change at any instant, without a_MIN and without a limit of age. At a price the best
   multiple of δ is a corner of the envelope of the curves ρ · min(1, I / n).
 - Prices are constant within each of K intervals. There the worth of completing at τ is concave in τ, so that
@@ -35,12 +40,14 @@ from scipy.optimize import linprog
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective, WindowView
 from ekya.scheduling.allocation import kept_floors
-from ekya.scheduling.relaxed import Alone, Prices, alone, respond
+from ekya.scheduling.alone import Alone, alone
+from ekya.scheduling.relaxed import Prices, respond
 from ekya.scheduling.tables import Floats
 
 INTERVALS = 16
 ROUNDS = 80
-"""With these it takes some 0.1 s for ten streams; half as many intervals cost about 0.001 of tightness."""
+"""With these it takes some 0.1 s for ten streams, and up to ten times as long where checkpoints serve; half
+as many intervals cost about 0.001 of tightness."""
 
 _EARLY = 1.5
 """Intervals are shorter early in the window, where retrainings compete: edges are at this power."""

@@ -99,7 +99,13 @@ def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Fl
     served_s = np.where(completes, board.left_us - courses.done_us, 0.0) / US_PER_S
     work = np.minimum(board.work_gpu_s, NEVER)
     extra = np.where(completes[:, :, None], work - work[stream, courses.states][:, :, None], 0.0)
-    return more * served_s[:, :, None] - worths[:, :, None] * extra
+    gains: Floats = more * served_s[:, :, None] - worths[:, :, None] * extra
+    if board.bend.any():
+        # What checkpoints bring while it trains, on a whole GPU.
+        early_s = (board.accuracy - board.accuracy[:, :1]) * board.early_part * work
+        early_s = early_s - early_s[stream, courses.states][:, :, None]
+        gains += np.where(completes[:, :, None], early_s, 0.0) * (weight * courses.parts)[:, :, None]
+    return gains
 
 
 def chosen_again(board: Board, courses: Courses, worths: Floats, weight: Floats) -> Ints:
@@ -158,7 +164,8 @@ def _joining(
         worth = np.maximum(gain / np.maximum(work_s, 1e-9), 0.0)
         return gain * board.left_us / US_PER_S, worth * 2.0
     after_s = course.done_us[0][places] / US_PER_S
-    served_s = np.maximum(board.left_us / US_PER_S - after_s - work_s[:, :, None], 0.0)
+    waits_s = work_s * (1.0 - board.early_part[out])
+    served_s = np.maximum(board.left_us / US_PER_S - after_s - waits_s[:, :, None], 0.0)
     promise = gain[:, :, None] * served_s - settled[places] * work_s[:, :, None]
     best = promise.argmax(axis=2)
     return np.take_along_axis(promise, best[:, :, None], axis=2)[:, :, 0], settled[places][best]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ekya.core.units import US_PER_S
 from ekya.scheduling.board import Board
 from ekya.scheduling.objective import DONE_GPU_S
+from ekya.scheduling.rising import mean_parts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -76,6 +77,7 @@ class Courses:
         worths: (C, V) of a GPU-second.
         values: (C, V) each stream's mean inference accuracy until the window's end.
         done_us: (C, V) when retrainings complete, from now; infinite if not in this window.
+        unfinished: (C, V) those that bring something by their checkpoints, and do not complete.
         parts: (C, V) what inference leaves of the accuracy at the end.
         stretches: in order of time.
     """
@@ -84,6 +86,7 @@ class Courses:
     worths: Floats
     values: Floats
     done_us: Floats
+    unfinished: Flags
     parts: Floats
     stretches: tuple[Stretch, ...]
 
@@ -94,6 +97,7 @@ class Courses:
             self.worths[index],
             self.values[index],
             self.done_us[index],
+            self.unfinished[index],
             self.parts[index],
             tuple(stretch.only(index) for stretch in self.stretches),
         )
@@ -118,7 +122,7 @@ def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: in
         stretches.append(played.advance(shares, at_once))
         going_on = bool(stretches[-1].ends.any())
     values = played.area / board.left_us
-    return Courses(states, worths, values, played.done_us, played.part, tuple(stretches))
+    return Courses(states, worths, values, played.done_us, played.unfinished(), played.part, tuple(stretches))
 
 
 class _Played:
@@ -138,6 +142,7 @@ class _Played:
         self._job = np.arange(2 * streams) * board.value.shape[1]
         self._shares = np.full((count, 2 * streams), -1)
         self._left_gpu_s = np.where(runs, board.work_gpu_s[stream, states], np.inf)
+        self._early = _Early(board, states, runs) if board.bend.any() else None
         self._speed = np.zeros((count, streams))
         self._ends_us = np.full((count, streams), np.inf)
         self._since_us = np.zeros((count, streams))
@@ -157,12 +162,29 @@ class _Played:
         ends = self._ends_us <= next_us
         serving = np.einsum("cv,cv->c", self.pull[:, : ends.shape[1]], self.part)
         self.area += self._accuracy * self.part * lasts_us
+        early_us = np.zeros(1)
         if at_once > 1:
             early_us = np.where(ends, next_us - np.where(ends, self._ends_us, 0.0), 0.0)
             self.area += (self._after - self._accuracy) * self.part * early_us
+        if self._early is not None:
+            runs_us = lasts_us - early_us
+            left_gpu_s = self._left(self._now_us), self._left(self._now_us + runs_us)
+            self.area += self._early.gains(*left_gpu_s) * self.part * runs_us
+            self._early.finish(ends)
         self._now_us = next_us
         self._finish(ends)
         return Stretch(shares, self._speed, serving, lasts_us[:, 0], ends)
+
+    def unfinished(self) -> Flags:
+        """As ``Courses`` has it."""
+        if self._early is None:
+            return np.zeros(self.area.shape, np.bool_)
+        return self._early.begun(self._left(self._now_us))
+
+    def _left(self, at_us: Floats) -> Floats:
+        """(C, V) GPU-seconds to do, at moments of the stretch in progress."""
+        left: Floats = self._left_gpu_s - self._speed * (at_us - self._since_us) / US_PER_S
+        return left
 
     def _give(self, shares: Ints) -> None:
         """What is left is counted anew only for a stream that gets something else than before.
@@ -172,7 +194,7 @@ class _Played:
         streams = self.area.shape[1]
         changed = shares != self._shares
         changed = changed[:, :streams] | changed[:, streams:]
-        left_gpu_s = self._left_gpu_s - self._speed * (self._now_us - self._since_us) / US_PER_S
+        left_gpu_s = self._left(self._now_us)
         left_gpu_s *= left_gpu_s >= DONE_GPU_S
         np.copyto(self._left_gpu_s, left_gpu_s, where=changed)
         np.copyto(self._since_us, self._now_us, where=changed)
@@ -194,6 +216,35 @@ class _Played:
         self.pull[course, v] = after * self._weight[v]
         self.pull[course, ends.shape[1] + v] = 0.0
         self.hull[course, v] = self._board.hull[v, self._states[course, v]]
+
+
+class _Early:
+    """What checkpoints bring before their retrainings end (``rising``), of C courses."""
+
+    def __init__(self, board: Board, states: Ints, runs: Flags) -> None:
+        stream = np.arange(states.shape[1])
+        bend, work_gpu_s = board.bend[stream, states], board.work_gpu_s[stream, states]
+        gain = board.accuracy[stream, states] - board.accuracy[:, 0]
+        rises = runs & (bend != 0.0) & (work_gpu_s > 0.0)
+        self._gain = np.where(rises, gain, 0.0)
+        self._bend = np.where(rises, bend, 1.0)
+        self._work_gpu_s = np.where(rises, work_gpu_s, 1.0)
+
+    def gains(self, left_from_gpu_s: Floats, left_to_gpu_s: Floats) -> Floats:
+        """(C, V) accuracy on average while what is left of the work came down from here to there."""
+        start = np.maximum(1.0 - left_from_gpu_s / self._work_gpu_s, 0.0)
+        end = np.maximum(1.0 - left_to_gpu_s / self._work_gpu_s, start)
+        found: Floats = self._gain * mean_parts(self._bend, start, end)
+        return found
+
+    def begun(self, left_gpu_s: Floats) -> Flags:
+        """(C, V) whether it has gained anything, where so much is left."""
+        found: Flags = (self._gain > 0.0) & (left_gpu_s < self._work_gpu_s)
+        return found
+
+    def finish(self, ends: Flags) -> None:
+        """These are done; what they bring counts in full from now on."""
+        self._gain = np.where(ends, 0.0, self._gain)
 
 
 def _next_ends(ends_us: Floats, at_once: int) -> Floats:
@@ -267,9 +318,10 @@ def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
 def settled_worths(courses: Courses) -> Floats:
     """(C, V) worths at which every completion of these courses is worth its time.
 
-    A retraining that did not complete is worth nothing.
+    A retraining that did not complete is worth nothing, unless its checkpoints bring something: then it is
+    worth what it was.
     """
-    worth = np.where(np.isfinite(courses.done_us), courses.worths, 0.0)
+    worth = np.where(np.isfinite(courses.done_us) | courses.unfinished, courses.worths, 0.0)
     end = courses.stretches[0].serving
     for stretch in courses.stretches:
         end = np.where(stretch.lasts_us > 0.0, stretch.serving, end)

@@ -30,7 +30,7 @@ class Ekya:
     @property
     def needs(self) -> Needs:
         """The preparation it wants."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True)
+        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """The plan with the highest objective; of equals the one that is being carried out."""

@@ -40,7 +40,7 @@ class Exact:
     @property
     def needs(self) -> Needs:
         """The preparation it wants."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True)
+        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """One phase, held until the window's end or the next planning."""

@@ -13,6 +13,7 @@ from ekya.core.units import US_PER_S
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.scheduling.objective import evaluate, score
 from ekya.scheduling.protocol import Scheduler
+from ekya.scheduling.rising import going_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,10 @@ def _after(
         return replace(stream, accuracy=reached, retrain_options=(), running=None)
     share_milli = given.retrain_share_milli
     done_gpu_s = view.training_speed.speed(share_milli) * lasts_us / US_PER_S
-    left = replace(option, gpu_s=max(option.gpu_s - done_gpu_s, 0.0))
+    left, accuracy = going_on(option, stream.accuracy, done_gpu_s)
     job = running.job if running else JobId(index + 1)
-    return replace(stream, retrain_options=(), running=RunningRetraining(job, left, share_milli))
+    running = RunningRetraining(job, left, share_milli)
+    return replace(stream, accuracy=accuracy, retrain_options=(), running=running)
 
 
 def _offered(stream: StreamView, config: RetrainConfig | None) -> RetrainOption | None:

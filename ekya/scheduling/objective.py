@@ -10,8 +10,10 @@ the GPU that inference needs takes 65% down to 49%). A retraining with g GPU-sec
 advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds while R stays; it keeps its
 progress when R changes. On completion a_v becomes the larger of a_v and the option's
 ``accuracy_after``, because weights that are worse than what serves never serve; what does not complete
-by the window's end E changes nothing. Weights that are trained elsewhere need no share: their retraining
-completes when they arrive. From now until E a stream's value is
+by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0, paper §5), a_v
+has grown by a part of the gain that the work done says, and what does not complete keeps what it reached;
+the curve and its integral are those of ``rising.py``. Weights that are trained elsewhere need no share:
+their retraining completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt
 
@@ -35,6 +37,7 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.scheduling.rising import bend_of, mean_part
 
 DONE_GPU_S = 1e-9
 """Less work than this is rounding, not work."""
@@ -75,8 +78,8 @@ def serving_accuracy(
 ) -> float:
     """Mean over the rest of the window of the serving model's accuracy, every frame analysed.
 
-    ``accuracy`` serves until the retraining completes, and from then on ``option.accuracy_after`` if
-    that is more.
+    ``accuracy`` serves until the retraining completes, or what its checkpoints make of it, and from then on
+    ``option.accuracy_after`` if that is more.
     """
     if option is None:
         return accuracy
@@ -87,10 +90,23 @@ def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOpti
     """``serving_accuracy`` for a speed that is already known."""
     left_us = view.window_end_us - view.now_us
     end_us = completion_us(view.now_us, option.gpu_s, speed)
-    if end_us is None or left_us <= 0 or end_us >= view.window_end_us:
+    if end_us is None or left_us <= 0:
         return accuracy
+    gain = max(option.accuracy_after - accuracy, 0.0)
+    if end_us >= view.window_end_us:
+        return accuracy + gain * _part_by_the_end(option, speed, left_us)
     served_us = view.window_end_us - end_us
-    return accuracy + max(option.accuracy_after - accuracy, 0.0) * (served_us / left_us)
+    if option.early_part > 0.0:
+        return accuracy + gain * ((served_us + option.early_part * (end_us - view.now_us)) / left_us)
+    return accuracy + gain * (served_us / left_us)
+
+
+def _part_by_the_end(option: RetrainOption, speed: float, left_us: int) -> float:
+    """Mean part of the gain that checkpoints bring until the window ends, which is before the γ does."""
+    if option.early_part <= 0.0:
+        return 0.0
+    done = min(speed * left_us / US_PER_S / option.gpu_s, 1.0)
+    return mean_part(bend_of(option.early_part), 0.0, done)
 
 
 def stream_value(
@@ -209,6 +225,7 @@ class _StreamRun:
         self._accuracy = view.accuracy
         self._retrain = view.running.option if view.running else None
         self._left_gpu_s = self._retrain.gpu_s if self._retrain else 0.0
+        self._bend = bend_of(self._retrain.early_part) if self._retrain else 0.0
         self._since_us = now_us
         self._gets: tuple[object, ...] = ()
         self._speed = 0.0
@@ -262,6 +279,7 @@ class _StreamRun:
             if self._retrain is None:
                 raise ValueError(f"stream {self._view.stream} was not offered γ {config}")
             self._left_gpu_s = self._retrain.gpu_s
+            self._bend = bend_of(self._retrain.early_part)
         elif self._retrain.config != config:
             raise ValueError(f"stream {self._view.stream} already has γ {self._retrain.config}")
 
@@ -275,6 +293,17 @@ class _StreamRun:
         """Adds up what has happened since the last change."""
         duration_us = now_us - self._since_us
         self._since_us = now_us
-        self._area += self._accuracy * self._part * duration_us
-        left_gpu_s = self._left_gpu_s - self._speed * duration_us / US_PER_S
+        before_gpu_s = self._left_gpu_s
+        left_gpu_s = before_gpu_s - self._speed * duration_us / US_PER_S
         self._left_gpu_s = left_gpu_s if left_gpu_s >= DONE_GPU_S else 0.0
+        serving = self._accuracy
+        if self._bend and self._retrain is not None and not self._done:
+            serving += self._early(self._retrain, before_gpu_s)
+        self._area += serving * self._part * duration_us
+
+    def _early(self, option: RetrainOption, before_gpu_s: float) -> float:
+        """Accuracy that checkpoints have added on average while this much work came down to what is left."""
+        if option.gpu_s <= 0.0:
+            return 0.0
+        start, end = 1.0 - before_gpu_s / option.gpu_s, 1.0 - self._left_gpu_s / option.gpu_s
+        return max(option.accuracy_after - self._accuracy, 0.0) * mean_part(self._bend, start, end)

@@ -25,7 +25,9 @@ class Oracle:
     @property
     def needs(self) -> Needs:
         """All there is to know."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, true_profile=True)
+        return Needs(
+            labels=True, inference_profile=True, micro_profile=True, true_profile=True, early_parts=True
+        )
 
     def plan(self, view: WindowView) -> Plan:
         """As ``ekya``."""

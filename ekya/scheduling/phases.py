@@ -49,9 +49,10 @@ class StreamDraft:
 def plan_of_course(view: WindowView, board: Board, course: Courses) -> Plan:
     """The plan that takes a course (the only one in ``course``): one phase a completion.
 
-    What would not be done before the window ends is not begun; what runs already goes on.
+    What would not be done before the window ends, and brings nothing before, is not begun; what runs already
+    goes on.
     """
-    begun = np.isfinite(course.done_us[0]) | board.locked
+    begun = np.isfinite(course.done_us[0]) | course.unfinished[0] | board.locked
     streams = [
         StreamDraft(stream, known[state] if begins else None, int(done_us) if np.isfinite(done_us) else None)
         for stream, known, state, begins, done_us in zip(

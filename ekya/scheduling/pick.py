@@ -95,14 +95,15 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
 def retraining_order(stream: StreamView) -> list[RetrainOption]:
     """γ in the order in which they are looked at: of equal gains the first is taken.
 
-    Left out are those that are never taken, as one before them reaches as much, or the serving model does.
+    Left out are those that are never taken, as one before them reaches as much, or the serving model does;
+    but one whose checkpoints serve may be worth more than one that is done sooner.
     """
     kept: list[RetrainOption] = []
     reached = stream.accuracy
     for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, o.config)):
-        if option.accuracy_after > reached:
+        if option.accuracy_after > (stream.accuracy if option.early_part > 0.0 else reached):
             kept.append(option)
-            reached = option.accuracy_after
+            reached = max(reached, option.accuracy_after)
     return kept
 
 

@@ -24,6 +24,8 @@ class Needs:
         elsewhere: γ are trained off the GPUs here. A live run cannot do that.
         kept_models: of every earlier window a model that can serve again, trained off the GPUs here. A live
             run has none.
+        early_parts: what of a retraining serves before its end, thanks to its checkpoints (paper §5). The
+            paper's own planners are not told.
     """
 
     labels: bool
@@ -34,6 +36,7 @@ class Needs:
     true_profile: bool = False
     elsewhere: bool = False
     kept_models: bool = False
+    early_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

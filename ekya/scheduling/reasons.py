@@ -103,7 +103,8 @@ def _retraining_words(
     verb = "keeps retraining" if stream.stream.running else "retrains"
     what = f"{verb} {option.config.name} at {_percent(share_milli)} of a GPU"
     if retrain.completes_us is None:
-        return f"{what}, which is not done before the window ends"
+        meanwhile = "; its checkpoints serve" if forecast and option.early_part > 0.0 else ""
+        return f"{what}, which is not done before the window ends{meanwhile}"
     after_s = us_to_seconds(retrain.completes_us - stream.view.now_us)
     if not forecast:
         return f"{what}, done after {after_s:.0f} s"

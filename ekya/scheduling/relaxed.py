@@ -4,75 +4,18 @@ Time runs from 0 (now) to 1 (the window's end) in K intervals, each with a price
 stream may retrain and analyse with any share of up to one GPU each, changed at any instant, and keeps what
 its accuracy is worth less what its shares cost. That the streams share the GPUs is not asked here.
 
-Units: prices and worths are accuracy times weight; work is GPU-seconds over the rest of the window, so that
-work w takes the time w at a whole GPU.
+Units: prices and worths are accuracy times weight; work is as in ``alone.py``.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
-from ekya.core.view import StreamView, WindowView
-from ekya.scheduling.allocation import largest_share_milli
-from ekya.scheduling.objective import DONE_GPU_S, analysed_part
-from ekya.scheduling.pick import inference_floor_milli
+from ekya.scheduling.alone import Alone, Corners, Segments
 from ekya.scheduling.tables import Floats, Ints
 
 _SUBDIVISION = 2
 """Completion times looked at in each interval of one price; between them a tangent bounds what is missed."""
-
-Line = list[tuple[float, float]]
-"""Points of a curve over shares in GPUs."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segments:
-    """The concave envelope of the speeds at multiples of δ: its straight parts, the steepest first.
-
-    Attributes:
-        widths: share in GPUs of each part.
-        slopes: speed per share, falling.
-    """
-
-    widths: Floats
-    slopes: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Corners:
-    """The shares in GPUs, and what the best λ leaves there, at the corners of the concave envelope.
-
-    At a price no other share is ever best. Rows that have fewer repeat their last one.
-    """
-
-    share: Floats
-    part: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Alone:
-    """The streams and what they could do, as arrays.
-
-    Attributes:
-        accuracy: (S,) of the serving models.
-        before: shares that inference can have while the model serves, (S, P).
-        owner: (O,) the stream of each γ that could finish and would gain; dominated ones are left out.
-        after: (O,) accuracy that the γ leads to.
-        work: (O,) what it has to do.
-        behind: shares that inference can have once the γ is done, (O, P).
-        speed: see there.
-    """
-
-    accuracy: Floats
-    before: Corners
-    owner: Ints
-    after: Floats
-    work: Floats
-    behind: Corners
-    speed: Segments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,98 +55,6 @@ class Responses:
     used: Floats
 
 
-def alone(view: WindowView, *, keep_minimum: bool) -> Alone:
-    """The arrays of a view, streams by id; ``keep_minimum`` as in ``upper_bound``."""
-    streams = sorted(view.streams, key=lambda stream: stream.stream)
-    left_s = us_to_seconds(view.window_end_us - view.now_us)
-    least = [_least_milli(view, stream, keep_minimum) for stream in streams]
-    corners = [_corners(view, stream, at) for stream, at in zip(streams, least, strict=True)]
-    offers = [
-        (row, after, work)
-        for row, stream in enumerate(streams)
-        for after, work in (_worthwhile(stream, left_s) if left_s > 0 else [])
-    ]
-    behind = []
-    for row, after, _ in offers:
-        later = _least_milli(view, replace(streams[row], accuracy=after), keep_minimum)
-        behind.append(corners[row] if later >= least[row] else _corners(view, streams[row], later))
-    return Alone(
-        accuracy=np.array([stream.accuracy for stream in streams], np.float64),
-        before=_padded(corners),
-        owner=np.array([row for row, _, _ in offers], np.intp),
-        after=np.array([after for _, after, _ in offers], np.float64),
-        work=np.array([work for _, _, work in offers], np.float64),
-        behind=_padded(behind),
-        speed=_segments(view),
-    )
-
-
-def _least_milli(view: WindowView, stream: StreamView, keep_minimum: bool) -> int:
-    return (inference_floor_milli(view, stream) or 0) if keep_minimum else 0
-
-
-def _corners(view: WindowView, stream: StreamView, least_milli: int) -> Line:
-    """A λ's accuracy is straight up to the share that it needs, and then flat."""
-    shares = _around((o.share_needed_milli for o in stream.inference_options), view.quantum_milli)
-    line = [
-        (share / FULL_GPU_MILLI, max(analysed_part(option, share) for option in stream.inference_options))
-        for share in sorted({least_milli, *(share for share in shares if share > least_milli)})
-    ]
-    return [line[0], *(end for start, end in pairwise(_envelope(line)) if end[1] > start[1])]
-
-
-def _around(shares_milli: Iterable[int], quantum_milli: int) -> set[int]:
-    """Multiples of δ, of one GPU at most, on both sides of each share; with the least and the largest."""
-    largest = largest_share_milli(quantum_milli)
-    below = {min(share // quantum_milli * quantum_milli, largest) for share in shares_milli}
-    return {0, largest} | below | {min(share + quantum_milli, largest) for share in below}
-
-
-def _padded(rows: list[Line]) -> Corners:
-    most = max((len(points) for points in rows), default=1)
-    filled = [points + points[-1:] * (most - len(points)) for points in rows]
-    corners = np.array(filled, np.float64).reshape(len(rows), most, 2)
-    return Corners(corners[:, :, 0], corners[:, :, 1])
-
-
-def _worthwhile(stream: StreamView, left_s: float) -> list[tuple[float, float]]:
-    """(accuracy after, work) of the γ that gain and fit into the window, each better than any cheaper one."""
-    options = (stream.running.option,) if stream.running else stream.retrain_options
-    found: list[tuple[float, float]] = []
-    reached = stream.accuracy
-    for option in sorted(options, key=lambda o: (o.gpu_s, -o.accuracy_after)):
-        # The objective takes less work than this for rounding.
-        work = max(option.gpu_s - DONE_GPU_S, 0.0) / left_s
-        if option.accuracy_after > reached and work < 1.0:
-            found.append((option.accuracy_after, work))
-            reached = option.accuracy_after
-    return found
-
-
-def _segments(view: WindowView) -> Segments:
-    """The speed curve is straight between its points."""
-    shares = sorted(_around((share for share, _ in view.training_speed.points), view.quantum_milli))
-    line = [(share / FULL_GPU_MILLI, view.training_speed.speed(share)) for share in shares]
-    corners = np.array(_envelope(line))
-    widths = np.diff(corners[:, 0])
-    slopes = np.diff(corners[:, 1]) / widths
-    return Segments(widths[slopes > 0.0], slopes[slopes > 0.0])
-
-
-def _envelope(line: Line) -> Line:
-    """The corners of the least concave line above these points, whose first values rise."""
-    hull: Line = []
-    for point in line:
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    return hull
-
-
-def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
-    return (end[1] - start[1]) / (end[0] - start[0])
-
-
 def respond(streams: Alone, weights: Floats, prices: Prices) -> Responses:
     """What every stream does at these prices.
 
@@ -217,12 +68,21 @@ def respond(streams: Alone, weights: Floats, prices: Prices) -> Responses:
     after = _analysing(streams.behind, weights[streams.owner] * streams.after, prices.levels)
     worth = before.worth @ prices.lengths
     market = _Market(streams.speed, prices)
-    best, ends = _completing(streams, before, after, market)
-    worth_best, option_of = worth.copy(), np.full(count, -1, np.intp)
-    np.maximum.at(worth_best, streams.owner, best)
-    retrains = np.flatnonzero(best >= worth_best[streams.owner])
-    option_of[streams.owner[retrains]] = retrains
-    return _tallied(streams, worth_best, option_of, ends, before, after, market)
+    steps, ends = _completing(streams, before, after, market)
+    # A step that is not worth its work is left out, and what served before goes on to serve.
+    without = streams.mass * worth[streams.owner]
+    reached = steps >= without
+    gammas = int(streams.gamma[-1]) + 1 if len(streams.gamma) else 0
+    best, owner = np.full(gammas, -np.inf), np.zeros(gammas, np.intp)
+    best[streams.gamma[reached]] = 0.0
+    np.add.at(best, streams.gamma, np.where(reached, steps, without))
+    owner[streams.gamma] = streams.owner
+    worth_best, gamma_of = worth.copy(), np.full(count, -1, np.intp)
+    np.maximum.at(worth_best, owner, best)
+    retrains = np.flatnonzero(best >= worth_best[owner])
+    gamma_of[owner[retrains]] = retrains
+    taken = np.flatnonzero(gamma_of[streams.owner] == streams.gamma)
+    return _tallied(streams, worth_best, taken, np.where(reached, ends, -1), before, after, market)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,13 +173,18 @@ def _completing(
     worth = np.zeros((len(streams.work), len(market.moments)))
     worth[:, 1:] += np.cumsum(until * width, axis=1)
     worth[:, :-1] += np.cumsum((since * width)[:, ::-1], axis=1)[:, ::-1]
+    worth *= streams.mass[:, None]
     cost, unit = market.costs(streams.work)
     worth -= cost
-    later_is_less = since - until
+    possible_from = streams.before_it[:, None] / max(market.top_speed, 1e-9)
+    rising = (streams.mass < 1.0)[:, None]
+    worth[rising & (market.moments < possible_from)] = -np.inf
+    unit = np.where(rising & (streams.work == 0.0)[:, None], 0.0, unit)
+    later_is_less = streams.mass[:, None] * (since - until)
     left, rise = worth[:, :-1], market.spare(unit[:, :-1]) - later_is_less
     right, fall = worth[:, 1:], market.spare(unit[:, 1:]) - later_is_less
     # Where there is time for the work only from somewhere between two moments on.
-    earliest = np.maximum(market.moments[:-1], streams.work[:, None] / max(market.top_speed, 1e-9))
+    earliest = np.maximum(market.moments[:-1], possible_from)
     first = right + np.maximum(-fall, 0.0) * np.maximum(market.moments[1:] - earliest, 0.0)
     top = np.where(np.isneginf(left), first, _under_tangents(left, rise, right, fall, width))
     best = top.argmax(axis=1)
@@ -340,23 +205,29 @@ def _under_tangents(left: Floats, rise: Floats, right: Floats, fall: Floats, wid
 def _tallied(
     streams: Alone,
     worth: Floats,
-    option_of: Ints,
+    taken: Ints,
     ends: Ints,
     before: _Analysing,
     after: _Analysing,
     market: _Market,
 ) -> Responses:
-    """What responses come to; ``option_of`` (S,) is the γ of each stream, or −1."""
-    option = np.maximum(option_of, 0)
-    retrains = option_of >= 0
-    end = np.where(retrains, market.moments[ends[option]] if len(ends) else 1.0, 1.0)
-    early = market.prices.before(end)
+    """What responses come to.
+
+    ``taken`` are the steps of the γ that were chosen; ``ends`` (O,) are the moments at which steps are
+    reached, −1 for never.
+    """
+    retrains = np.zeros(len(worth), np.bool_)
+    retrains[streams.owner[taken]] = True
+    value = streams.accuracy * (before.part * market.prices.lengths).sum(axis=1)
+    used = before.share * market.prices.lengths
+    value[retrains], used[retrains] = 0.0, 0.0
+    row, mass = streams.owner[taken], streams.mass[taken]
+    early = market.prices.before(np.where(ends[taken] >= 0, market.moments[ends[taken]], 1.0))
     late = market.prices.lengths - early
-    value = streams.accuracy * (before.part * early).sum(axis=1)
-    used = before.share * early
-    if len(ends):
-        value = value + streams.after[option] * (after.part[option] * late).sum(axis=1)
-        used = used + after.share[option] * late
-        rows = np.flatnonzero(retrains)
-        used[rows] += market.used(ends[option[rows]], streams.work[option[rows]])
+    gained = streams.accuracy[row] * (before.part[row] * early).sum(axis=1)
+    gained = gained + streams.after[taken] * (after.part[taken] * late).sum(axis=1)
+    np.add.at(value, row, mass * gained)
+    np.add.at(used, row, mass[:, None] * (before.share[row] * early + after.share[taken] * late))
+    working = taken[ends[taken] >= 0]
+    np.add.at(used, streams.owner[working], market.used(ends[working], streams.work[working]))
     return Responses(worth, value, used.sum(axis=0))

@@ -31,7 +31,7 @@ class Serial:
     @property
     def needs(self) -> Needs:
         """The preparation it wants."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True)
+        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """A phase for each completion until the window's end."""

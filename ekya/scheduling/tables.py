@@ -21,6 +21,7 @@ from ekya.scheduling.pick import (
     is_young,
     retraining_order,
 )
+from ekya.scheduling.rising import bends_of, mean_parts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -89,13 +90,36 @@ def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> F
     # The γ of a running retraining is locked, whatever it gains.
     least_gain = np.array([-1.0 if stream.running else SAME for stream in streams])[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        for gpu_s, reached in zip(work.T, after.T, strict=True):
-            took_us = np.ceil(gpu_s[:, None] / speeds * US_PER_S)
-            gain = np.maximum(reached[:, None] - accuracy, 0.0)
-            value = accuracy + gain * ((left_us - took_us) / left_us)
-            better = (speeds > 0.0) & (took_us < left_us) & (value > best + least_gain)
-            np.copyto(best, value, where=better)
+        took_us = np.ceil(work.T[:, :, None] / speeds * US_PER_S)
+        gains = np.maximum(after.T[:, :, None] - accuracy, 0.0)
+        values = accuracy + gains * ((left_us - took_us) / left_us)
+    counts = (speeds > 0.0) & (took_us < left_us)
+    early = _columns([[o.early_part for o in options] for options in offered], 0.0)
+    place = np.nonzero(early.T)
+    if len(place[0]):
+        parts = _parts_served(early.T[place], work.T[place], took_us[place], speeds, left_us)
+        values[place] = accuracy[place[1]] + gains[place] * parts
+        counts[place] = speeds > 0.0
+    for value, counted in zip(values, counts, strict=True):
+        np.copyto(best, value, where=counted & (value > best + least_gain))
     return best
+
+
+def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats, left_us: int) -> Floats:
+    """(N, L) part of its gain that each of N γ brings on average if its checkpoints serve.
+
+    Args:
+        early, gpu_s: (N,) of the γ.
+        took_us: (N, L) until it is done.
+        speeds: (L,) those at which nothing moves count nowhere.
+        left_us: of the window.
+    """
+    with np.errstate(invalid="ignore"):
+        parts: Floats = (left_us - took_us + early[:, None] * took_us) / left_us
+    late, share = np.nonzero((took_us >= left_us) & (speeds > 0.0))
+    done = np.minimum(speeds[share] * left_us / US_PER_S / gpu_s[late], 1.0)
+    parts[late, share] = mean_parts(bends_of(early)[late], np.zeros(len(done)), done)
+    return parts
 
 
 def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:

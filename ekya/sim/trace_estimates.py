@@ -1,5 +1,6 @@
 """What the trace world lets a scheduler believe of γ: the record, or the truth with or without an error."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.events import ProfileReady, RetrainProfiled
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family, family_of
-from ekya.core.trace import Origin, StreamWindow, Trial
+from ekya.core.trace import Epoch, Origin, StreamWindow, Trial
 from ekya.core.view import RetrainOption
 from ekya.sim.trace_stream import told, training_for
 
@@ -91,9 +92,28 @@ class Estimates:
             truth = told(epoch.standings[0], self.exact)
             error = (self.error_sd or 0.0) * gaussian[index] + self.relative_error * sign[index] * truth
             accuracy = truth if self.exact else min(1.0, max(0.0, truth + float(error)))
-            options.append(RetrainOption(config, accuracy, epoch.gpu_s))
+            before = told(window.start_of(origin), self.exact)
+            course = training.epochs[: config.epochs]
+            options.append(
+                RetrainOption(
+                    config, accuracy, epoch.gpu_s, early_part=_early_part(course, before, self.exact)
+                )
+            )
         return tuple(options)
 
     def _drawn(self, count: int, window: int, place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         rng = np.random.default_rng((self.seed, place, window))
         return rng.standard_normal(count), rng.choice(np.array([-1.0, 1.0]), count)
+
+
+def _early_part(course: Sequence[Epoch], before: float, exact: bool) -> float:
+    """Mean part of its gain that a training has on the way: that of the best epoch so far."""
+    gain = told(course[-1].standings[0], exact) - before
+    if gain <= 0.0:
+        return 0.0
+    best, area, since_gpu_s = before, 0.0, 0.0
+    for epoch in course:
+        reached = max(best, told(epoch.standings[0], exact))
+        area += ((best + reached) / 2.0 - before) * (epoch.gpu_s - since_gpu_s)
+        best, since_gpu_s = reached, epoch.gpu_s
+    return min(area / (gain * since_gpu_s), 1.0) if since_gpu_s > 0.0 else 0.0

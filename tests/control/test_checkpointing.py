@@ -7,9 +7,11 @@ from byhand import LAMBDAS, LONG, OPTIONS, A, S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.control.checkpointing import gpu_s_left, worth_serving
+from ekya.control.checkpointing import early_part, gpu_s_left, worth_serving
 from ekya.core.ids import JobId
 from ekya.core.state import RetrainJob, StreamState
+from ekya.core.view import RetrainOption
+from ekya.scheduling.rising import bend_of, part_in_steps
 
 END_US = 200 * S
 
@@ -114,3 +116,38 @@ def test_a_quick_retraining_with_a_long_preparation_is_nearly_done_after_its_fir
     head_only = job(accuracies=(0.6,), gpu_s=0.9, expected_gpu_s=1.0, first_epoch_gpu_s=0.9)
     assert gpu_s_left(head_only) == pytest.approx(0.1)
     assert not worth(head_only, delay_us=S // 4)
+
+
+RISING = RetrainOption(LONG, 0.9, 10.0, early_part=0.7)
+
+
+def early(option=RISING, accuracy=0.5, delay_us=0):
+    return early_part(option, accuracy, replace(OPTIONS, checkpoint_delay_us=delay_us))
+
+
+def test_checkpoints_bring_what_the_epoch_before_has_reached():
+    assert early() == pytest.approx(part_in_steps(bend_of(0.7), LONG.epochs))
+    assert early() < 0.7
+
+
+def test_a_checkpoint_that_costs_brings_less_and_a_dear_one_nothing():
+    """Nine of half a second would cost 0.9 for 4.5 s, more than the gain of 0.4 brings in 10 s."""
+    free, cheap, dear = (early(delay_us=delay_us) for delay_us in (0, S // 100, S // 2))
+    assert free > cheap == pytest.approx(free - 9 * 0.01 * 0.9 / (0.4 * 10))
+    one = part_in_steps(bend_of(0.7), 2) - 0.5 * 0.9 / (0.4 * 10)
+    assert cheap > dear >= one > 0.0
+    assert early(delay_us=100 * S) == 0.0
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        replace(RISING, early_part=0.0),
+        replace(RISING, accuracy_after=0.5),
+        replace(RISING, config=replace(LONG, epochs=1)),
+        replace(RISING, gpu_s=0.0),
+    ],
+    ids=["says nothing", "no gain", "one epoch", "no work"],
+)
+def test_what_has_no_checkpoints_brings_nothing_early(option):
+    assert early(option) == 0.0

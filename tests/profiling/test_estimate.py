@@ -32,6 +32,18 @@ def test_gpu_seconds_scale_with_crops_and_epochs():
     assert by_config[LONG].gpu_s == pytest.approx(2 * (0.2 + 12 * 0.5))
 
 
+def test_a_steep_curve_has_most_of_its_gain_early_and_none_while_features_are_prepared():
+    longer = replace(SHORT, epochs=40)
+    steep, (early,) = (options([CURVE], [config], 128) for config in (SHORT, longer))
+    assert 0.0 < steep[0].early_part < early.early_part < 1.0
+    prepared = replace(CURVE, prepare_gpu_s=40 * CURVE.epoch_gpu_s)
+    (late,) = options([prepared], [longer], 128)
+    assert late.accuracy_after == early.accuracy_after
+    assert late.early_part < 0.52 * early.early_part
+    (flat,) = options([replace(CURVE, accuracies=(0.99, 0.3, 0.3))], [SHORT], 128)
+    assert flat.early_part == 0.0
+
+
 def test_more_crops_seen_promise_more():
     longer = replace(SHORT, epochs=4 * SHORT.epochs)
     few, many = (of.accuracy_after for of in options([CURVE], [SHORT, longer], 128))

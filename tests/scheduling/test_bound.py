@@ -102,6 +102,27 @@ def test_with_gpus_enough_it_is_what_everybody_gets_alone():
     assert upper_bound(view_of(stream())) == pytest.approx(0.8 * (0.5 + 0.4 * 50 / 60), abs=1e-6)
 
 
+def rising(**changes):
+    plain = stream(needed=0, **changes)
+    options = tuple(replace(option, early_part=0.5) for option in plain.retrain_options)
+    return replace(plain, retrain_options=options)
+
+
+@pytest.mark.parametrize(("gpu_s", "brought"), [(30.0, 0.4 * (30 + 15) / 60), (120.0, 0.4 / 4)])
+def test_checkpoints_lift_it_by_little_more_than_they_can_bring(gpu_s, brought):
+    """Straight to 0.9 in 30 s and then for 30 s, or half of the way by the end."""
+    found = upper_bound(view_of(rising(options=((0.9, gpu_s),)), capacity=1000), **ROUGH)
+    assert 0.8 * (0.5 + brought) - TINY <= found <= 0.8 * (0.5 + brought) + 0.02
+
+
+def test_what_checkpoints_bring_is_paid_for():
+    """Of three that need 30 of 60 s two are done in a row; alone each would come to 0.64."""
+    three = [rising(name=f"c{at}", options=((0.9, 30.0),)) for at in range(3)]
+    found = upper_bound(view_of(*three, capacity=1000), **ROUGH)
+    in_a_row = 0.8 * (0.5 + 0.4 * (45 + 15) / 60 / 3)
+    assert in_a_row - TINY <= found <= in_a_row + 0.06
+
+
 def test_without_gpus_nothing_is_analysed():
     assert upper_bound(view_of(stream(), capacity=0)) == pytest.approx(0.0, abs=1e-4)
 

@@ -12,6 +12,7 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
 from ekya.scheduling.objective import evaluate, stream_value
+from ekya.scheduling.rising import bend_of
 
 EVERY = InferenceConfig(1, 32)
 
@@ -46,6 +47,15 @@ def test_what_cannot_finish_gives_nothing():
     view = one_stream(gpu_s=60.0)
     assert evaluate(view, [phase(500, 400)]).mean == pytest.approx(0.5 * 0.8)
     assert evaluate(view, [phase(700, 400)]).mean > 0.5 * 0.8
+
+
+def test_what_cannot_finish_gives_what_its_checkpoints_do():
+    """Straight: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
+    view = one_stream(gpu_s=60.0)
+    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
+    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    assert evaluate(rising, [phase(500, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
+    assert evaluate(rising, [phase(600, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 / 2))
 
 
 def test_a_retraining_that_turns_out_worse_does_not_serve():
@@ -106,6 +116,15 @@ def test_a_stream_has_one_gamma_a_window():
         evaluate(view, swapped)
 
 
+def early(entry, option):
+    """What checkpoints have brought of the gain so far, by the curve as it is written down."""
+    if option is None or entry[2] or entry[1] is None or option.early_part == 0.0:
+        return 0.0
+    bend, done = bend_of(option.early_part), 1.0 - entry[1] / option.gpu_s
+    risen = (1.0 - math.exp(-bend * done)) / (1.0 - math.exp(-bend))
+    return max(option.accuracy_after - entry[0], 0.0) * risen
+
+
 def integrate(view, phases, steps):
     """The objective once more, by stepping through time in small steps and nothing else."""
     left_us = view.window_end_us - view.now_us
@@ -122,7 +141,7 @@ def integrate(view, phases, steps):
             lam = next(o for o in stream.inference_options if o.config == assignment.inference)
             share = min(assignment.inference_share_milli, 1000)
             served = 1.0 if lam.share_needed_milli <= share else share / lam.share_needed_milli
-            total += stream.weight * entry[0] * lam.relative_accuracy * served * dt_s
+            total += stream.weight * (entry[0] + early(entry, option)) * lam.relative_accuracy * served * dt_s
             if option is not None and not entry[2]:
                 entry[1] = option.gpu_s if entry[1] is None else entry[1]
                 entry[1] -= view.training_speed.speed(assignment.retrain_share_milli) * dt_s

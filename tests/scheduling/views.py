@@ -29,7 +29,7 @@ accuracies = st.integers(0, 100).map(lambda percent: percent / 100)
 
 
 @st.composite
-def stream_views(draw, index):
+def stream_views(draw, index, rises):
     lambdas = draw(
         st.lists(
             st.builds(
@@ -45,7 +45,7 @@ def stream_views(draw, index):
         )
     )
     gammas = tuple(
-        RetrainOption(config, draw(accuracies), draw(st.floats(0.01, 200.0)))
+        RetrainOption(config, draw(accuracies), draw(st.floats(0.01, 200.0)), early_part=draw(rises))
         for config in draw(st.lists(st.sampled_from(GAMMAS), max_size=4, unique=True))
     )
     running = None
@@ -65,6 +65,8 @@ def stream_views(draw, index):
 
 @st.composite
 def window_views(draw):
+    """In every other one checkpoints serve."""
+    rises = draw(st.sampled_from([st.just(0.0), st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.8, 0.95])]))
     count = draw(st.integers(0, 4))
     quantum = draw(st.sampled_from([20, 50, 100, 250]))
     now_us = draw(st.integers(0, 10_000_000))
@@ -75,7 +77,7 @@ def window_views(draw):
         quantum_milli=quantum,
         steal_milli=quantum * draw(st.integers(1, 3)),
         min_accuracy=draw(st.sampled_from([0.0, 0.2, 0.4])),
-        streams=tuple(draw(stream_views(index)) for index in range(count)),
+        streams=tuple(draw(stream_views(index, rises)) for index in range(count)),
         training_speed=draw(st.sampled_from([LINEAR, V100])),
         objective=draw(st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])),
     )

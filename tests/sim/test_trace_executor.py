@@ -248,6 +248,8 @@ def test_an_oracle_is_told_what_counts():
     told = prepare(executor_of(estimates=Estimates(error_sd=0.5, exact=True)))
     assert told[0].serving_accuracy == 0.4
     assert told[1].options[0].accuracy_after == pytest.approx(0.8)
+    # 0.1 above the start on average in the first of two equal epochs, 0.3 in the second, and 0.4 in the end.
+    assert told[1].options[0].early_part == pytest.approx(0.5)
 
 
 def test_what_was_recorded_is_told_unless_an_error_is_asked_for():

@@ -1,0 +1,131 @@
+"""What serves while a retraining runs, where its checkpoints do (paper §5).
+
+A γ whose checkpoints serve has brought, with the part p of its work done, the part
+
+    f(p) = (1 − e^(−b·p)) / (1 − e^(−b))        from f(0) = 0 to f(1) = 1
+
+of what it gains. Learning curves look like that, and so does what is left of one: a retraining in progress
+is again such a γ, with the rest of the gain, the rest of the work and a bend b that is smaller in
+proportion. So nothing is counted twice, and nothing lost, when a window is planned again. The mean of f is
+``RetrainOption.early_part``; it says what b is. Where that is 0, nothing serves before the end.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.view import RetrainOption
+
+Floats = NDArray[np.float64]
+
+LEAST_EARLY, MOST_EARLY = 0.002, 0.998
+"""An early part that is not 0 is taken to lie between these."""
+
+_STRAIGHT = 1e-9
+"""A bend of less than this is as good as this one: a straight line."""
+
+_NEARLY_STRAIGHT = 1e-5
+"""Below this a difference of two large numbers would be worse than a straight line."""
+
+_NEWTON_STEPS = 4
+
+
+def bends_of(early_parts: Floats) -> Floats:
+    """b for each mean of f; 0 for an early part of 0, which has none.
+
+    The mean is (1 + L(b / 2)) / 2 with L(x) = coth x − 1 / x, the Langevin function. Its inverse begins with
+    Cohen's rational one, which is off by 5% at most, and is made exact by Newton's method.
+    """
+    y = 2.0 * np.clip(early_parts, LEAST_EARLY, MOST_EARLY) - 1.0
+    x = y * (3.0 - y * y) / (1.0 - y * y)
+    for _ in range(_NEWTON_STEPS):
+        small = np.abs(x) < 0.02
+        z = np.where(small, 1.0, x)
+        value = np.where(small, x / 3.0 - x**3 / 45.0, 1.0 / np.tanh(z) - 1.0 / z)
+        slope = np.where(small, 1.0 / 3.0 - x * x / 15.0, 1.0 / (z * z) - 1.0 / np.sinh(z) ** 2)
+        x = x - (value - y) / slope
+    bends: Floats = np.where(early_parts > 0.0, np.where(np.abs(x) < _STRAIGHT, _STRAIGHT, 2.0 * x), 0.0)
+    return bends
+
+
+def bend_of(early_part: float) -> float:
+    """``bends_of`` for one."""
+    if early_part <= 0.0:
+        return 0.0
+    y = 2.0 * min(max(early_part, LEAST_EARLY), MOST_EARLY) - 1.0
+    x = y * (3.0 - y * y) / (1.0 - y * y)
+    for _ in range(_NEWTON_STEPS):
+        if abs(x) < 0.02:
+            value, slope = x / 3.0 - x**3 / 45.0, 1.0 / 3.0 - x * x / 15.0
+        else:
+            value, slope = 1.0 / math.tanh(x) - 1.0 / x, 1.0 / (x * x) - 1.0 / math.sinh(x) ** 2
+        x -= (value - y) / slope
+    return 2.0 * x if abs(x) >= _STRAIGHT else _STRAIGHT
+
+
+def mean_parts(bend: Floats, start: Floats, end: Floats) -> Floats:
+    """Mean of f over work from ``start`` to ``end``, in parts of all; f itself where these are the same.
+
+    ``bend`` is not 0.
+    """
+    h = bend * (end - start)
+    small = np.abs(h) < 1e-3
+    z = np.where(small, 1.0, h)
+    beyond = np.where(small, h * (0.5 - h * (1.0 / 6.0 - h / 24.0)), 1.0 + np.expm1(-z) / z)
+    begun = np.expm1(-bend * start)
+    means: Floats = (begun - (1.0 + begun) * beyond) / np.expm1(-bend)
+    return means
+
+
+def mean_part(bend: float, start: float, end: float) -> float:
+    """``mean_parts`` for one."""
+    h = bend * (end - start)
+    beyond = h / 2.0 - h * h / 6.0 + h**3 / 24.0 if abs(h) < 1e-3 else (h + math.expm1(-h)) / h
+    begun = math.expm1(-bend * start)
+    return (-begun + (1.0 + begun) * beyond) / -math.expm1(-bend)
+
+
+def part_in_steps(bend: float, steps: int) -> float:
+    """Mean of f where it is only taken up at the end of each of ``steps`` equal parts of the work."""
+    if abs(bend) < _NEARLY_STRAIGHT:
+        return (1.0 - 1.0 / steps) / 2.0
+    return -1.0 / math.expm1(-bend) + 1.0 / (steps * math.expm1(-bend / steps))
+
+
+def early_part_left(early_part: float, left: float) -> float:
+    """The early part of what is left of a γ, when ``left`` of its work is."""
+    if early_part <= 0.0:
+        return 0.0
+    rest = bend_of(early_part) * left
+    return mean_part(rest if abs(rest) >= _STRAIGHT else _STRAIGHT, 0.0, 1.0)
+
+
+def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple[RetrainOption, float]:
+    """What is left of a γ after some of its work, and the accuracy that serves by then.
+
+    Args:
+        option: γ with all its work.
+        accuracy: what served before any of it.
+        done_gpu_s: of it.
+    """
+    left = replace(option, gpu_s=max(option.gpu_s - done_gpu_s, 0.0))
+    gain = option.accuracy_after - accuracy
+    if option.early_part <= 0.0 or gain <= 0.0 or option.gpu_s <= 0.0:
+        return left, accuracy
+    part = min(done_gpu_s / option.gpu_s, 1.0)
+    reached = accuracy + gain * mean_part(bend_of(option.early_part), part, part)
+    return replace(left, early_part=early_part_left(option.early_part, 1.0 - part)), reached
+
+
+def steps_above(early_part: float, count: int) -> tuple[list[float], list[float]]:
+    """Parts of the work from 0 to 1, and f there: (count + 1,) each.
+
+    They lie closer where f is steep, so that steps from each to the next are least above f in all.
+    """
+    bend = bend_of(early_part)
+    # Where the integral of √f' has grown by equal parts: f' is an exponential, and so is its root.
+    last = -math.expm1(-bend / 2.0)
+    at = [-2.0 * math.log1p(-last * step / count) / bend for step in range(count)] + [1.0]
+    return at, [mean_part(bend, part, part) for part in at]

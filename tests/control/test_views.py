@@ -1,0 +1,57 @@
+"""What schedulers are shown of a retraining whose checkpoints serve: nothing twice."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, SHORT, A, S
+
+from ekya.control.checkpointing import early_part
+from ekya.control.views import window_view
+from ekya.core.ids import JobId
+from ekya.core.profile import FamilyCurve
+from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.view import RetrainOption
+from ekya.scheduling.rising import early_part_left
+
+TOLD = replace(NEEDS, micro_profile=True, early_parts=True)
+PROFILED = RetrainOption(LONG, 0.9, 10.0, early_part=0.7)
+CURVE = FamilyCurve(16, 0, 0, 40, (0.4, 0.6, 0.7), 0.1, 0.1, validation_crops=100)
+JOB = RetrainJob(JobId(1), LONG, 1, 500, 0.9, 0.9, 10.0, (0.6, 0.7), 4.0, 2.0, early_part=0.7)
+
+
+def seen(needs=TOLD, **changes):
+    stream = replace(
+        StreamState(A, LAMBDAS, accuracy=0.5, training_crops=80, validation_crops=20, profiled=(PROFILED,)),
+        **changes,
+    )
+    state = FleetState((stream,), window=1, window_open_us=100 * S, window_end_us=200 * S)
+    return window_view(state, 120 * S, OPTIONS, needs, {}).streams[0]
+
+
+def test_an_estimate_is_shown_with_what_its_checkpoints_bring():
+    (option,) = seen().retrain_options
+    assert option.early_part == early_part(PROFILED, 0.5, OPTIONS) > 0.0
+
+
+def test_who_plans_as_the_paper_does_is_told_nothing():
+    (option,) = seen(replace(TOLD, early_parts=False)).retrain_options
+    assert option == replace(PROFILED, early_part=0.0)
+
+
+def test_a_fitted_curve_says_what_its_family_reaches_on_the_way():
+    options = seen(profiled=(), curves=(CURVE,)).retrain_options
+    assert [option.config for option in options] == [SHORT]
+    free = replace(OPTIONS, checkpoint_delay_us=0)
+    assert 0.0 <= early_part(options[0], 0.4, free) < 1.0
+
+
+def test_of_a_retraining_in_progress_only_what_is_left_is_early():
+    running = seen(job=JOB).running.option
+    assert (running.gpu_s, running.accuracy_after) == (16.0, 0.9)
+    assert running.early_part == pytest.approx(early_part_left(0.7, 16.0 / 20.0))
+
+
+def test_what_a_checkpoint_has_brought_is_the_accuracy_by_now():
+    before, since = (seen(job=replace(JOB, served_epoch=epoch), curves=(CURVE,)) for epoch in (0, 2))
+    assert (before.accuracy, since.accuracy) == (0.4, 0.5)
+    assert seen(finished=JOB, curves=(CURVE,)).accuracy == 0.5
