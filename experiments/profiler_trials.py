@@ -20,7 +20,7 @@ class Recorded:
     """One stream and window: what was measured beforehand, and what every γ then gave.
 
     Attributes:
-        fleet: of which it is.
+        fleet, seed: of which it is.
         steady: whether the script changes nothing in the window that follows the labels.
         serving_accuracy: of the model that is retrained, on the validation part.
         before: of the same model, in the window that follows.
@@ -29,6 +29,7 @@ class Recorded:
     """
 
     fleet: str
+    seed: int
     steady: bool
     training_crops: int
     validation_crops: int
@@ -56,6 +57,7 @@ def recorded(fleet: FleetConfig, case: Case, golden: GoldenModel, card: CostCard
     plain, plain_gpu_s = tried(prepared, case, Profiler.PAPER, card)
     return Recorded(
         fleet.name,
+        case.seed,
         is_steady(fleet, case.place, case.window),
         len(case.labels.training.crops),
         len(case.labels.validation.crops),

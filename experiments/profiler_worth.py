@@ -8,7 +8,7 @@ Recording goes through the default fleet's streets (others for each seed) window
 labelled, and in every second window of a stream (every fourth of the long ones), in others with each seed,
 every γ is trained to its end and asked about the objects of the next window that no label was taken from.
 The truth is the accuracy of the epoch that would serve. What was recorded lies in ``runs/profiler_worth``
-(0.4 GB a seed, nearly all of it models) and is read again, so that a trial and an estimator can be worked
+(0.3 GB a seed, nearly all of it models) and is read again, so that a trial and an estimator can be worked
 on without training. Then each case is micro-profiled.
 
 ``--window 200`` stretches the fleet's script to the paper's windows: the same cameras and changes, later
@@ -129,8 +129,8 @@ class Worth:
     Attributes:
         fleet: whose streams.
         way: who estimated.
-        counted: "all" streams and windows, those "in need", or those where nothing changes in the
-            window that follows: "steady".
+        counted: "all" streams and windows; those "in need"; those where nothing changes in the window that
+            follows, "steady"; those of a seed.
         estimates: how many.
         median_error, mean_bias: of accuracy; absolute, and promised less true.
         label_error: median miss of the serving model's own accuracy, as the most labels measured it.
@@ -222,6 +222,7 @@ def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np
         "all": rows,
         "in need": [row for row in rows if row.in_need],
         "steady": [row for row in rows if row.steady],
+        **{f"seed {seed}": [row for row in rows if row.seed == seed] for seed in range(SEEDS)},
     }
     found, errors = [], {}
     for way, (promised, price) in ways.items():
@@ -236,13 +237,13 @@ def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np
 
 
 def show(console: Console, found: Sequence[Worth]) -> None:
-    """The table that is printed: a column a way."""
-    heads = [f"{of.way}\n{of.counted}" for of in found]
-    table = Table("", "wanted", *heads, title=f"What estimates are worth: {found[0].fleet}")
-    for key in list(asdict(found[0]))[3:]:
-        values = [getattr(of, key) for of in found]
-        table.add_row(key, WANTED.get(key, ""), *(_shown(key, value) for value in values))
-    console.print(table)
+    """A table a way; a column each for what was counted."""
+    for way in dict.fromkeys(of.way for of in found):
+        told = [of for of in found if of.way == way]
+        table = Table("", "wanted", *(of.counted for of in told), title=f"{told[0].fleet}: {way}")
+        for key in list(asdict(told[0]))[3:]:
+            table.add_row(key, WANTED.get(key, ""), *(_shown(key, getattr(of, key)) for of in told))
+        console.print(table)
 
 
 def _shown(key: str, value: float | int | None) -> str:

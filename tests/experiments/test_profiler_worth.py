@@ -83,7 +83,7 @@ def test_a_case_is_read_as_it_was_written(tmp_path):
 
 
 def recorded(*served):
-    return trials.Recorded("fleet", True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
+    return trials.Recorded("fleet", 0, True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
 
 
 def test_estimates_are_compared_with_what_gamma_gave():
