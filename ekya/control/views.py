@@ -10,8 +10,8 @@ from ekya.core.plan import Phase
 from ekya.core.profile import family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
-from ekya.profiling.estimate import served_after
 from ekya.profiling.history import ProfileHistory
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.rising import early_part_left
@@ -87,8 +87,9 @@ def _stream_view(
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
     serving = _on_most_crops(stream, accuracy, needs)
+    objects = objects_shown(stream.curves)
     promised = [
-        replace(option, accuracy_after=served_after(option, serving, history))
+        replace(option, accuracy_after=served_after(option, serving, history, objects))
         for option in _offered(stream, state, accuracy, options, needs, history)
     ]
     return StreamView(

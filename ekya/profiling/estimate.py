@@ -50,8 +50,11 @@ there were: without this, half of the labels seen twice would be as good as all 
 EPOCHS_EXPONENT = 0.1
 """How fast the error falls with epochs between 4 and 16: measured on streets that no figure is made of."""
 
-DEPTH_EXPONENT, DEPTH_GROWTH, DEPTH_OBJECTS = 0.15, 0.3, 15
-"""How fast it falls with 1 + trained blocks where labels show ``DEPTH_OBJECTS`` independent objects, and
+USUAL_OBJECTS = 15
+"""Independent objects that the labels of a short window show."""
+
+DEPTH_EXPONENT, DEPTH_GROWTH = 0.15, 0.3
+"""How fast it falls with 1 + trained blocks where labels show ``USUAL_OBJECTS`` independent objects, and
 how much faster with each e-fold of them: blocks learn from many what a head cannot."""
 
 USUAL_EPOCHS = 16
@@ -71,8 +74,9 @@ FAMILY_SD = 0.04
 SHAPE_SD = 0.03
 """By how much a single γ differs from its family."""
 
-OUTCOME_SD = 0.12
-"""By how much a model does better or worse on the next window's objects than on the labels' scene."""
+OUTCOME_SD, CHANGE_SD = 0.12, 0.05
+"""By how much a model does better or worse on the next window's objects than on the labels' scene: where a
+window shows ``USUAL_OBJECTS``, and where it shows so many that nothing but change is left."""
 
 OUTCOME_CHECKS = 5.0
 """``OUTCOME_SD`` counts as so many checked estimates."""
@@ -206,8 +210,7 @@ class Question:
     @property
     def objects(self) -> int:
         """Independent objects that the labels show, as far as a curve tells."""
-        known = [curve.validation_crops for curve in self.told.values()]
-        return max((crops for crops in known if crops is not None), default=DEPTH_OBJECTS)
+        return objects_shown(self.told.values())
 
     def expected_error(self, config: RetrainConfig) -> float:
         """Error that γ usually leaves on these labels, as a part of the level."""
@@ -260,7 +263,8 @@ def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
     }
     level, level_sd = _level(question, fitted)
     variances = {family: _variance(family, curve, question) for family, curve in fitted.items()}
-    bias, spread = bias_correction(question.history), outcome_sd(question.history)
+    bias = bias_correction(question.history)
+    spread = outcome_sd(question.history, question.objects)
     before = 1.0 - _error_before(question)
     answers = {}
     for config in question.configs:
@@ -314,19 +318,30 @@ ESTIMATORS: Mapping[Profiler, Estimator] = {
 """How accuracies are estimated."""
 
 
-def expected_error(config: RetrainConfig, objects: int = DEPTH_OBJECTS) -> float:
+def expected_error(config: RetrainConfig, objects: int = USUAL_OBJECTS) -> float:
     """Error that γ usually leaves, as a part of the level, where labels show so many independent objects."""
     data = config.data_fraction**-DATA_EXPONENT
     epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
-    depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, DEPTH_OBJECTS) / DEPTH_OBJECTS)
+    depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, USUAL_OBJECTS) / USUAL_OBJECTS)
     return float(data * epochs * (1.0 + config.trainable_blocks) ** -depth)
 
 
-def outcome_sd(history: ProfileHistory) -> float:
-    """How far estimates are off for reasons that no curve shows, from those that could be checked."""
+def objects_shown(curves: Iterable[FamilyCurve]) -> int:
+    """Independent objects that a window's labels show, as far as a curve tells."""
+    known = [curve.validation_crops for curve in curves if curve.accuracies]
+    return max((crops for crops in known if crops is not None), default=USUAL_OBJECTS)
+
+
+def outcome_sd(history: ProfileHistory, objects: int = USUAL_OBJECTS) -> float:
+    """How far estimates are off for reasons that no curve shows, from those that could be checked.
+
+    Where labels show more objects the next window does, too, and there is less chance in its accuracy.
+    """
     misses = [o.gain - o.predicted_gain for o in history.observations if o.predicted_gain is not None]
     seen = sum(miss**2 for miss in misses)
-    return math.sqrt((OUTCOME_CHECKS * OUTCOME_SD**2 + seen) / (OUTCOME_CHECKS + len(misses)))
+    chance = (OUTCOME_SD**2 - CHANGE_SD**2) * USUAL_OBJECTS / max(objects, USUAL_OBJECTS)
+    before = CHANGE_SD**2 + chance
+    return math.sqrt((OUTCOME_CHECKS * before + seen) / (OUTCOME_CHECKS + len(misses)))
 
 
 def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[float, float]:
@@ -383,7 +398,9 @@ def crops_used(config: RetrainConfig, training_crops: int) -> int:
     return max(1, round(config.data_fraction * training_crops))
 
 
-def served_after(option: RetrainOption, serving: float, history: ProfileHistory) -> float:
+def served_after(
+    option: RetrainOption, serving: float, history: ProfileHistory, objects: int = USUAL_OBJECTS
+) -> float:
     """Expected accuracy of what serves after a retraining, since weights that turn out worse never do.
 
     So a γ that is likely to gain nothing, but may gain much, is worth its GPU time. This is the mean of
@@ -394,8 +411,9 @@ def served_after(option: RetrainOption, serving: float, history: ProfileHistory)
         option: a γ, as estimated.
         serving: accuracy of what serves now.
         history: of past windows.
+        objects: that the labels show, where it was estimated.
     """
-    sd = math.sqrt(max(option.accuracy_sd**2 - outcome_sd(history) ** 2, 0.0))
+    sd = math.sqrt(max(option.accuracy_sd**2 - outcome_sd(history, objects) ** 2, 0.0))
     if sd == 0.0:
         return option.accuracy_after
     above = NormalDist(serving, sd).cdf(option.accuracy_after)

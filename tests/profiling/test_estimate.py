@@ -103,6 +103,17 @@ def test_estimates_that_were_further_off_than_they_said_say_so():
     assert sds[0] < sds[1]
 
 
+def test_many_objects_leave_less_to_chance_and_the_same_to_gain():
+    none, option = history(), RetrainOption(SHORT, 0.6, 1.0)
+    sds = [outcome_sd(none, objects) for objects in (5, 15, 60, 6000)]
+    assert sds[0] == sds[1] > sds[2] > sds[3] > 0.0
+    served = [
+        served_after(replace(option, accuracy_sd=(sd**2 + 0.1**2) ** 0.5), 0.6, none, objects)
+        for sd, objects in ((sds[1], 15), (sds[2], 60))
+    ]
+    assert served[0] == pytest.approx(served[1])
+
+
 @given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
 def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
     """What serves afterwards is expected to be neither below what serves now nor below the new weights."""
