@@ -94,6 +94,7 @@ class _Head:
     inference_speed: SpeedCurve
     streams: tuple[_Camera, ...]
     family_costs: tuple[FamilyCost, ...] = ()
+    recorded: str = ""
 
 
 _HEADS = TypeAdapter(_Head)
@@ -116,6 +117,7 @@ def write_trace(path: Path, trace: Trace) -> None:
         inference_speed=trace.inference_speed,
         streams=tuple(_Camera(stream.stream, stream.fps, stream.last_part) for stream in trace.streams),
         family_costs=trace.family_costs,
+        recorded=trace.recorded,
     )
     rows = [
         {"stream": stream.stream, "window": window.window, **values}
@@ -163,6 +165,7 @@ def read_trace(path: Path) -> Trace:
         training_speed=head.training_speed,
         inference_speed=head.inference_speed,
         family_costs=head.family_costs,
+        recorded=head.recorded,
     )
 
 

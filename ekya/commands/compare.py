@@ -27,10 +27,11 @@ def compare_schedulers(
     for option, values in (("--schedulers", schedulers), ("--seeds", seeds)):
         if len(set(values)) != len(values):
             raise UserError(f"{option}: the same one stands there twice; keep one of them")
+    fleet = arguments.read()
     for name in schedulers:
-        require_world(name, "virtual")
+        require_world(name, fleet, "virtual")
     with noticing_ctrl_c() as came:
-        result = compare(arguments.read(), schedulers, seeds, options)
+        result = compare(fleet, schedulers, seeds, options)
         output.report(result)
         runs = result["runs"]
         table = compare_table(

@@ -96,7 +96,7 @@ def run(
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
     options = replace(options, scheduler=fleet.scheduler)
-    require_world(fleet.scheduler, clock)
+    require_world(fleet.scheduler, fleet, clock)
     if clock == "wall":
         require_capacity(fleet, options.shares)
     with noticing_ctrl_c() as came:
@@ -111,13 +111,15 @@ def run(
         raise KeyboardInterrupt
 
 
-def require_world(scheduler: str, clock: Literal["wall", "virtual"]) -> None:
-    """Refuses a scheduler that needs what a run does not have: the future, or weights that nobody sends.
+def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:
+    """Refuses a scheduler that needs what a run does not have.
+
+    That is the future, weights that nobody sends, or a γ that the fleet does not offer.
 
     Raises:
         UserError: it is one, or there is no such scheduler.
     """
-    chosen = make_scheduler(scheduler)
+    chosen = make_scheduler(scheduler, offered=fleet.retrain_configs())
     if chosen.needs.true_profile:
         raise UserError(
             f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "

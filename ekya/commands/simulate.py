@@ -134,8 +134,8 @@ def simulate_trace(
             raise UserError(f"{option}: the same one stands there twice; keep one of them")
     if conditions.window_us == 0:
         raise UserError("--window 0: a window has some length; give seconds above 0")
-    chosen = [make_scheduler(name) for name in schedulers]
     trace = arguments.read()
+    chosen = [make_scheduler(name, offered=trace.retrain_configs) for name in schedulers]
     for scheduler in chosen:
         if scheduler.needs.kept_models and not _counts_classes(trace):
             raise UserError(

@@ -283,6 +283,7 @@ class Trace:
         training_speed, inference_speed: speed of a job at a share of the GPU.
         streams: sorted by id.
         family_costs: what a run is told of them before anything is measured; empty where unknown.
+        recorded: how, in words; only a recording that is made alike completes it. Empty where nobody says.
     """
 
     window_us: int
@@ -294,6 +295,7 @@ class Trace:
     training_speed: SpeedCurve = LINEAR
     inference_speed: SpeedCurve = LINEAR
     family_costs: tuple[FamilyCost, ...] = ()
+    recorded: str = ""
 
     @property
     def windows(self) -> int:

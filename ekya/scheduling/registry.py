@@ -1,8 +1,9 @@
 """Schedulers by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import MappingProxyType
 
+from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
 from ekya.scheduling.cloud import Cloud
 from ekya.scheduling.ekya import Ekya
@@ -13,7 +14,7 @@ from ekya.scheduling.oracle import Oracle
 from ekya.scheduling.protocol import Scheduler, SchedulerOptions
 from ekya.scheduling.reuse import Reuse
 from ekya.scheduling.serial import Serial
-from ekya.scheduling.spec import read_scheduler
+from ekya.scheduling.spec import gamma_word, read_scheduler
 from ekya.scheduling.thief import Thief
 from ekya.scheduling.uniform import Uniform
 
@@ -46,18 +47,30 @@ _OPTIONS = {
 """The options that a scheduler takes, as ``spec`` writes them; the others take none."""
 
 
-def make_scheduler(text: str, options: SchedulerOptions | None = None) -> Scheduler:
+def make_scheduler(
+    text: str,
+    options: SchedulerOptions | None = None,
+    offered: Collection[RetrainConfig] | None = None,
+) -> Scheduler:
     """The scheduler of that name.
 
     Args:
         text: a name, or a name with options as ``spec`` reads them.
         options: instead of those in ``text``.
+        offered: Γ, where it is known: one who is told to use another γ would never retrain.
 
     Raises:
-        UserError: there is none, or its options are none.
+        UserError: there is none, its options are none, or its γ is not in Γ.
     """
     try:
         name, written = read_scheduler(text, {name: _OPTIONS.get(name, ()) for name in SCHEDULERS})
     except ValueError as error:
         raise UserError(f"scheduler: {error}") from error
-    return SCHEDULERS[name](options or written)
+    chosen = options or written
+    if offered is not None and chosen.fixed_gamma is not None and chosen.fixed_gamma not in offered:
+        there = ", ".join(gamma_word(config) for config in sorted(offered))
+        raise UserError(
+            f"scheduler: gamma={gamma_word(chosen.fixed_gamma)} is not among the retraining configurations; "
+            f"choose one of {there}"
+        )
+    return SCHEDULERS[name](chosen)

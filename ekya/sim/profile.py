@@ -156,6 +156,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         names = ", ".join(stream.id for stream in fleet.streams)
         raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
     families = select(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
+    starts = "every start" if extent.every_start else "the youngest starts"
     return Trace(
         window_us=seconds_to_us(fleet.window_s),
         gpu=card.device,
@@ -166,12 +167,18 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         family_costs=card.family_costs(
             (c for c in fleet.retrain_configs() if family_of(c) in families), crop_side(fleet)
         ),
+        recorded=f"seed {seed}, up to {fleet.windows} windows, {starts}",
     )
 
 
 def _require_same(before: Trace, wanted: Trace) -> None:
+    if before.recorded != wanted.recorded:
+        raise UserError(
+            f"--resume: the trace that is there was recorded with {before.recorded or 'nobody knows what'}, "
+            f"and this would be {wanted.recorded}; name another file with --out."
+        )
     if replace(before, streams=()) != wanted:
         raise UserError(
-            "--resume: the trace that is there is of another fleet, seed or choice of γ; name another file "
-            "with --out."
+            "--resume: the trace that is there is of another fleet, another version or choice of γ; name "
+            "another file with --out."
         )

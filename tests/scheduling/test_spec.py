@@ -33,6 +33,13 @@ def test_a_written_baseline_is_read_again(options):
     assert make_scheduler(uniform_word(replace(options, fixed_gamma=None))).fixed_gamma is None
 
 
+def test_a_gamma_that_is_not_offered_is_refused():
+    word = f"uniform:gamma={gamma_word(GAMMAS[1])}"
+    assert make_scheduler(word, offered=GAMMAS[:2]).fixed_gamma == GAMMAS[1]
+    with pytest.raises(UserError, match=f"choose one of {gamma_word(GAMMAS[0])}$"):
+        make_scheduler(word, offered=GAMMAS[:1])
+
+
 def test_the_way_to_the_cloud_is_named():
     assert make_scheduler("cloud:up=8.5:down=15:order=shared").network == Network(8.5, 15.0, LinkOrder.SHARED)
 

@@ -43,6 +43,8 @@ def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, tmp_path, capsy
     assert [stream.stream for stream in read_trace(file).streams] == ["cam-1"]
     assert main(asked) == 2
     assert "--resume" in capsys.readouterr().err
+    assert main([*asked, "--resume", "--seed", "4"]) == 2
+    assert "recorded with seed 3" in capsys.readouterr().err
     assert main([*asked, "--resume", "--json", str(tmp_path / "said.json")]) == 0
     said = json.loads((tmp_path / "said.json").read_text())
     assert (said["streams"], said["windows"], said["trainings"]) == (["cam-1", "cam-2"], 2, 4)
