@@ -40,11 +40,11 @@ class RunFolder:
             )
         for number in itertools.count(1):
             path = root / (name if number == 1 else f"{name}-{number}")
-            try:
-                with user_errors(path):
+            with user_errors(path):
+                try:
                     path.mkdir()
-            except FileExistsError:
-                continue
+                except FileExistsError:
+                    continue
             return RunFolder(path)._with_folders()
         raise AssertionError("unreachable: the numbers do not end")
 
