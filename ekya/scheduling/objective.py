@@ -109,19 +109,6 @@ def _part_by_the_end(option: RetrainOption, speed: float, left_us: int) -> float
     return mean_part(bend_of(option.early_part), 0.0, done)
 
 
-def stream_value(
-    view: WindowView,
-    stream: StreamView,
-    retrain: RetrainOption | None,
-    retrain_share_milli: int,
-    inference: InferenceOption,
-    inference_share_milli: int,
-) -> float:
-    """One stream's part of the objective when these choices hold until the window's end."""
-    serving = serving_accuracy(view, stream.accuracy, retrain, retrain_share_milli)
-    return serving * analysed_part(inference, inference_share_milli)
-
-
 def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
     """The mean of the streams' values by their weights; 0 without streams."""
     ordered = sorted(view.streams, key=lambda stream: stream.stream)
