@@ -22,7 +22,7 @@ for max-min (footnote 3), the smallest of them.
 
 A phase lasts until the first completion among its retrainings, the last phase until E. Completions
 round up to a whole microsecond. With one phase a stream's integral is a product of a part that depends
-on (γ, R) and a part that depends on (λ, I): ``serving_accuracy`` and ``analysed_part``.
+on (γ, R) and a part that depends on (λ, I): ``mean_after_retraining`` and ``analysed_part``.
 """
 
 import math
@@ -73,21 +73,12 @@ def completion_us(start_us: int, gpu_s: float, speed: float) -> int | None:
     return start_us + math.ceil(gpu_s / speed * US_PER_S) if speed > 0.0 else None
 
 
-def serving_accuracy(
-    view: WindowView, accuracy: float, option: RetrainOption | None, share_milli: int
-) -> float:
+def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOption, speed: float) -> float:
     """Mean over the rest of the window of the serving model's accuracy, every frame analysed.
 
-    ``accuracy`` serves until the retraining completes, or what its checkpoints make of it, and from then on
-    ``option.accuracy_after`` if that is more.
+    ``accuracy`` serves until the retraining at this speed completes, or what its checkpoints make of it, and
+    from then on ``option.accuracy_after`` if that is more.
     """
-    if option is None:
-        return accuracy
-    return mean_after_retraining(view, accuracy, option, view.training_speed.speed(share_milli))
-
-
-def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOption, speed: float) -> float:
-    """``serving_accuracy`` for a speed that is already known."""
     left_us = view.window_end_us - view.now_us
     end_us = completion_us(view.now_us, option.gpu_s, speed)
     if end_us is None or left_us <= 0:

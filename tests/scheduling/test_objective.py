@@ -11,7 +11,7 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
-from ekya.scheduling.objective import analysed_part, evaluate, serving_accuracy
+from ekya.scheduling.objective import analysed_part, evaluate, mean_after_retraining
 from ekya.scheduling.rising import bend_of
 
 EVERY = InferenceConfig(1, 32)
@@ -64,7 +64,7 @@ def test_a_retraining_that_turns_out_worse_does_not_serve():
     assert found.completions_us == (("a", 20_000_000),)
     assert found.mean == pytest.approx(0.8 * 0.5)
     stream = view.streams[0]
-    serving = serving_accuracy(view, stream.accuracy, stream.retrain_options[0], 500)
+    serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed(500))
     value = serving * analysed_part(stream.inference_options[0], 400)
     assert value == pytest.approx(0.8 * 0.5)
 
@@ -198,7 +198,11 @@ def test_one_phase_is_the_product_that_schedulers_use(case):
         retrain = next((o for o in options_of(stream) if o.config == assigned.retrain), None)
         lam = next(o for o in stream.inference_options if o.config == assigned.inference)
         shares = assigned.retrain_share_milli, assigned.inference_share_milli
-        alone = serving_accuracy(view, stream.accuracy, retrain, shares[0]) * analysed_part(lam, shares[1])
+        alone = stream.accuracy
+        if retrain is not None:
+            speed = view.training_speed.speed(shares[0])
+            alone = mean_after_retraining(view, stream.accuracy, retrain, speed)
+        alone *= analysed_part(lam, shares[1])
         # Completions of others cut the work into pieces that each round up to a microsecond.
         left_us = view.window_end_us - view.now_us
         assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)
