@@ -7,12 +7,13 @@ from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
-from ekya.core.profile import family_of
+from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.history import ProfileHistory
+from ekya.profiling.pruning import in_need
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.rising import early_part_left
 
@@ -170,10 +171,11 @@ def retrain_options(
         return ()
     if needs.micro_profile:
         fitted = estimated_options(
-            stream.curves,
+            stream.curves or _untried(stream, accuracy, options),
             options.retrain_configs,
             stream.training_crops,
             validation_crops=stream.validation_crops,
+            serving_accuracy=accuracy,
             history=history,
             profiler=options.profiler,
         )
@@ -183,4 +185,28 @@ def retrain_options(
     return tuple(
         RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.training_crops))
         for config in options.retrain_configs
+    )
+
+
+def _untried(stream: StreamState, accuracy: float, options: LoopOptions) -> tuple[FamilyCurve, ...]:
+    """Families by what they usually cost, for a stream in need that nobody found the time to try.
+
+    A machine that is slower than its cost card may be busy with labels until the time is up. Estimates say
+    what is usual then; without them nothing would be retrained at all.
+    """
+    known = bool(stream.profiled) or stream.accuracy is None
+    if known or options.profiler is not Profiler.EKYA or not in_need({stream.stream: accuracy}):
+        return ()
+    crops = stream.training_crops
+    return tuple(
+        FamilyCurve(
+            batch_size=cost.family.batch_size,
+            head_width=cost.family.head_width,
+            trainable_blocks=cost.family.trainable_blocks,
+            subset_crops=crops,
+            accuracies=(),
+            epoch_gpu_s=crops * cost.epoch_gpu_s,
+            prepare_gpu_s=crops * cost.prepare_gpu_s,
+        )
+        for cost in options.family_costs
     )

@@ -129,6 +129,7 @@ def options(
     training_crops: int,
     *,
     validation_crops: int | None = None,
+    serving_accuracy: float = 0.0,
     history: ProfileHistory = EMPTY_HISTORY,
     limits: FitLimits = DEFAULT_LIMITS,
     profiler: Profiler = Profiler.EKYA,
@@ -143,6 +144,7 @@ def options(
         training_crops: labelled crops that a retraining with all data would use, at least 1.
         validation_crops: crops behind each measured accuracy of a curve that names no number of its own;
             None trusts them.
+        serving_accuracy: of the model that serves, where no curve measured it.
         history: of past windows, to correct a lasting bias and to know how far estimates were off.
         limits: how far the points may be trusted.
         profiler: what is made of the curves.
@@ -161,7 +163,9 @@ def options(
             raise ValueError(f"two curves of one family: {curve.family}")
         measured[curve.family] = curve
     known = [config for config in sorted(set(configs)) if family_of(config) in measured]
-    question = Question(measured, tuple(known), training_crops, validation_crops, history, limits)
+    question = Question(
+        measured, tuple(known), training_crops, validation_crops, serving_accuracy, history, limits
+    )
     return tuple(
         RetrainOption(
             config,
@@ -182,6 +186,7 @@ class Question:
     configs: tuple[RetrainConfig, ...]
     training_crops: int
     validation_crops: int | None
+    serving_accuracy: float
     history: ProfileHistory
     limits: FitLimits
 
@@ -366,10 +371,10 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
 
 
 def _error_before(question: Question) -> float:
-    """Of the model that serves, on the most labels that any curve measured on; 1.0 where none did."""
+    """Of the model that serves, on the most labels that any curve measured on."""
     measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.told.values()]
     trusted = [(math.inf if crops is None else crops, accuracy) for crops, accuracy in measured]
-    return 1.0 - max(trusted, default=(0, 0.0))[1]
+    return 1.0 - max(trusted, default=(0, question.serving_accuracy))[1]
 
 
 def _variance(family: Family, curve: LearningCurve, question: Question) -> float:

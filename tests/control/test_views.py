@@ -55,3 +55,20 @@ def test_what_a_checkpoint_has_brought_is_the_accuracy_by_now():
     before, since = (seen(job=replace(JOB, served_epoch=epoch), curves=(CURVE,)) for epoch in (0, 2))
     assert (before.accuracy, since.accuracy) == (0.4, 0.5)
     assert seen(finished=JOB, curves=(CURVE,)).accuracy == 0.5
+
+
+def test_who_was_not_tried_in_time_is_offered_what_is_usual():
+    """Labels are there, and no curve: each γ by the cost card, and promised what it usually reaches."""
+    options = seen(profiled=()).retrain_options
+    by_card = seen(replace(TOLD, micro_profile=False), profiled=()).retrain_options
+    assert [option.config for option in options] == [option.config for option in by_card]
+    costs = [option.gpu_s for option in by_card]
+    assert [option.gpu_s for option in options] == pytest.approx(costs)
+    assert all(0.5 < option.accuracy_after < 0.9 for option in options)
+    assert seen(profiled=(), accuracy=0.97).retrain_options == ()
+    assert seen(profiled=(), accuracy=None).retrain_options == ()
+
+
+def test_the_better_what_serves_the_more_is_usual():
+    low, high = (seen(profiled=(), accuracy=accuracy).retrain_options for accuracy in (0.2, 0.85))
+    assert all(worse.accuracy_after < better.accuracy_after for worse, better in zip(low, high, strict=True))
