@@ -194,8 +194,9 @@ def _untried(stream: StreamState, accuracy: float, options: LoopOptions) -> tupl
     A machine that is slower than its cost card may be busy with labels until the time is up. Estimates say
     what is usual then; without them nothing would be retrained at all.
     """
-    known = bool(stream.profiled) or stream.accuracy is None
-    if known or options.profiler is not Profiler.EKYA or not in_need({stream.stream: accuracy}):
+    known = bool(stream.profiled) or options.profiler is not Profiler.EKYA
+    unclear = stream.accuracy is None or stream.validation_crops == 0
+    if known or unclear or not in_need({stream.stream: accuracy}):
         return ()
     crops = stream.training_crops
     return tuple(

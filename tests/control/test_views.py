@@ -67,6 +67,7 @@ def test_who_was_not_tried_in_time_is_offered_what_is_usual():
     assert all(0.5 < option.accuracy_after < 0.9 for option in options)
     assert seen(profiled=(), accuracy=0.97).retrain_options == ()
     assert seen(profiled=(), accuracy=None).retrain_options == ()
+    assert seen(profiled=(), validation_crops=0).retrain_options == ()
 
 
 def test_the_better_what_serves_the_more_is_usual():
