@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runs import run
 from script import MISFORTUNES, OPTIONS, three_cameras
+from whole_runs import run
 
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch

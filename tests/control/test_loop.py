@@ -7,9 +7,9 @@ and no job, a resize and a stop need that job, a model that is to serve is the b
 from dataclasses import replace
 
 import pytest
-from runs import run
 from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
 from scripted import ScriptedFleet
+from whole_runs import run
 
 from ekya.control.loop import run_loop
 from ekya.core import commands as cmd

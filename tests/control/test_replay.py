@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from runs import run
 from script import MISFORTUNES, OPTIONS
+from whole_runs import run
 
 from ekya.control.replay import replay
 from ekya.core import commands as cmd
