@@ -157,6 +157,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
     families = select(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
     starts = "every start" if extent.every_start else "the youngest starts"
+    windows = "to the end" if fleet.windows is None else f"{fleet.windows} windows"
     return Trace(
         window_us=seconds_to_us(fleet.window_s),
         gpu=card.device,
@@ -167,7 +168,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         family_costs=card.family_costs(
             (c for c in fleet.retrain_configs() if family_of(c) in families), crop_side(fleet)
         ),
-        recorded=f"seed {seed}, up to {fleet.windows} windows, {starts}",
+        recorded=f"seed {seed}, {windows}, {starts}",
     )
 
 
