@@ -37,6 +37,7 @@ from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
 from ekya.core.turns import TurnRecord
 from ekya.core.units import us_to_seconds
+from ekya.errors import UserError
 from ekya.files import atomic_path, write_text_atomic
 from ekya.journal import read_journal
 from ekya.measuring.turns import RetrainRun, tell
@@ -333,6 +334,7 @@ def main(
             times += durations(trace, played, turns)
         result = {"fleet": fleet.name, **told(rows, times, world)}
         name = f"fidelity_{fleet.name}_{world}".replace("-", "_")
+        out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(out / f"{name}.csv", as_csv([asdict(row) for row in rows]))
         draw(rows, out / f"{name}.png")
         channel.report(result)
@@ -340,7 +342,10 @@ def main(
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads(RunFolder(folder).summary.read_text())
+    written = RunFolder.open(folder).summary
+    if not written.is_file():
+        raise UserError(f"{written}: is not there, so the run has not ended; name one that has with --live")
+    summary: dict[str, Any] = json.loads(written.read_text())
     return summary | {"folder": str(folder)}
 
 
