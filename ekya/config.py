@@ -38,8 +38,7 @@ from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.shipped import shipped_path, shipped_root
-from ekya.streams.city import CitySpec
-from ekya.streams.video import VideoSpec
+from ekya.streams.sources import AnySource
 
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
 """The shipped fleet that runs when no other is named."""
@@ -130,7 +129,7 @@ class StreamConfig(_Part):
     id: StreamId
     weight: float = Field(default=1.0, gt=0)
     max_age_s: float | None = Field(default=None, gt=0)
-    source: Annotated[CitySpec | VideoSpec, Field(discriminator="kind")]
+    source: AnySource
 
     @field_validator("id")
     @classmethod
@@ -275,9 +274,9 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
             f"x preparation.share_milli of it is {part * fleet.window_s:.2g} GPU-seconds and they need "
             f"{needed_gpu_s:.2g}; use at least {math.ceil(10 * needed_gpu_s / part) / 10:g}"
         )
-    drawn = [stream.id for stream in fleet.streams if not isinstance(stream.source, VideoSpec)]
-    if fleet.classes is None and drawn:
-        yield f"classes: {AUTO_CLASSES} is for real video, and {drawn[0]} is none; list the names"
+    labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
+    if fleet.classes is None and labelled:
+        yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore, StreamRow, WindowRow
 from ekya.runtables import read_predictions, read_reference, write_profiles
 from ekya.setup import fleet_classes
-from ekya.streams.video import VideoSpec
 from ekya.workers.record import merge_frames
 
 Scores = Mapping[StreamId, StreamScore]
@@ -167,9 +166,7 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, told: Told) -> N
     until_us = max((window.end_us for window in told.windows), default=0)
     golden: GoldenModel | None = None
     for stream in fleet.streams:
-        if isinstance(stream.source, VideoSpec) and not len(
-            read_reference(folder.reference(stream.id)).frame
-        ):
+        if not stream.source.gives_truth and not len(read_reference(folder.reference(stream.id)).frame):
             golden = golden or open_golden(fleet.golden, fleet_classes(fleet))
             write_reference(folder, stream, golden, until_us)
 

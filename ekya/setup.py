@@ -23,7 +23,6 @@ from ekya.learning.checkpoints import load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.profiling.inference import inference_options
 from ekya.streams.process import SourceProcess
-from ekya.streams.video import VideoSpec
 from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
 from ekya.workers.preparation import PreparationSettings
@@ -115,7 +114,7 @@ def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
 
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     """What finds a stream's objects: the source itself, or the golden detector's network and motion."""
-    if not isinstance(stream.source, VideoSpec):
+    if stream.source.gives_truth:
         return GivenBoxes()
     name = detector_of(fleet.golden)
     if name is None:

@@ -165,7 +165,7 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         (["retraining", "epochs"], [4, 4], "retraining.epochs: a value stands there twice; keep one of them"),
         (["retraining", "epochs"], [4, 0], "retraining.epochs[1]: 0 is too small; use at least 1"),
         (["classes"], "automatic", "classes: write a list of names, or auto"),
-        (["classes"], "auto", "classes: auto is for real video, and cam-1 is none; list the names"),
+        (["classes"], "auto", "classes: auto is for unlabelled video, and cam-1 is none; list the names"),
         (["golden", "model"], "vgg", None),
         (["name"], "../up", "name: use letters, digits, '-', '_' and '.' only"),
     ],

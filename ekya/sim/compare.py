@@ -16,7 +16,6 @@ from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder, plain_name
 from ekya.setup import with_classes
 from ekya.sim.emulated import emulate
-from ekya.streams.video import VideoSpec
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None
     """Takes over the golden detector's labels of whole videos, which are the same for every run."""
     for stream in fleet.streams:
         made = sorted(root.glob(f"*/reference/{stream.id}.parquet"))
-        if made and isinstance(stream.source, VideoSpec):
+        if made and not stream.source.gives_truth:
             write_bytes_atomic(folder.reference(stream.id), made[0].read_bytes())
 
 

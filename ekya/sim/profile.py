@@ -23,7 +23,6 @@ from ekya.setup import base_model, crop_side, fleet_classes, proposer_for, strea
 from ekya.sim.recording import Common, StreamRecorder
 from ekya.sim.seen import SeenWindow, watch
 from ekya.streams.process import SourceProcess
-from ekya.streams.video import VideoSpec
 from ekya.workers.costs import CostCard, load_card
 
 _LOG = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ def _recorder(
                 chain([first], frames),
                 proposer,
                 setup.collector(),
-                Referee(golden) if isinstance(stream.source, VideoSpec) else None,
+                None if stream.source.gives_truth else Referee(golden),
                 setup.settings.side,
                 setup.window_us,
                 fleet.windows,

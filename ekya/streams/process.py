@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from ekya.errors import UserError
 from ekya.streams.frame import Frame, StreamSource, Truth
@@ -27,7 +27,14 @@ _GRACE_S = 1.0
 
 
 class SourceSpec(Protocol):
-    """What a fleet file says about a source: a pydantic model at the top level of its module."""
+    """What a fleet file says about a source: a pydantic model at the top level of its module.
+
+    Attributes:
+        gives_truth: whether its frames come with the boxes of their objects and their ``Truth``. Where
+            they do not, a detector finds objects, and the golden model says afterwards what they were.
+    """
+
+    gives_truth: ClassVar[bool]
 
     def model_dump_json(self) -> str:
         """The specification as JSON, from which its type can be made again elsewhere."""

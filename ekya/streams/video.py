@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -35,6 +35,8 @@ class VideoSpec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gives_truth: ClassVar[bool] = False
 
     kind: Literal["video"] = "video"
     files: tuple[Path, ...] = Field(min_length=1)

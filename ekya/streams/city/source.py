@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -35,6 +35,8 @@ class CitySpec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gives_truth: ClassVar[bool] = True
 
     kind: Literal["synthetic_city"] = "synthetic_city"
     seed: Annotated[int, Field(ge=0)]

@@ -1,0 +1,123 @@
+"""What every source keeps, whatever it reads. A new one adds itself to ``SOURCES``."""
+
+import gc
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ekya.streams.city import CitySpec, Scene
+from ekya.streams.process import SourceProcess, SourceSpec
+from ekya.streams.video import VideoSpec
+
+CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+OPENS = 1000
+
+
+def city(_: Path) -> CitySpec:
+    return CitySpec(seed=3, fps=10, duration_s=2.0, scenes=(Scene(),))
+
+
+def video(folder: Path) -> VideoSpec:
+    files = []
+    for name in ("first.avi", "second.avi"):
+        files.append(folder / name)
+        writer = cv2.VideoWriter(str(files[-1]), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+        for index in range(8):
+            writer.write(np.full((48, 64, 3), 10 * index, np.uint8))
+        writer.release()
+    return VideoSpec(files=tuple(files))
+
+
+SOURCES: Mapping[str, Callable[[Path], SourceSpec]] = {"synthetic_city": city, "video": video}
+"""By the key ``kind`` of a fleet file, each made small in a folder."""
+
+
+@pytest.fixture(params=SOURCES)
+def spec(request, tmp_path):
+    return SOURCES[request.param](tmp_path)
+
+
+def test_its_specification_survives_json(spec):
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_frames_are_numbered_without_a_gap_and_their_time_rises_from_0(spec):
+    frames = [frame for frame, _ in spec.open(CLASSES).frames()]
+    assert len(frames) > 1
+    assert [frame.index for frame in frames] == list(range(len(frames)))
+    assert frames[0].t_us >= 0
+    assert all(before.t_us < after.t_us for before, after in pairwise(frames))
+    assert all(frame.image.dtype == np.uint8 and frame.image.ndim == 3 for frame in frames)
+
+
+def test_its_rate_is_about_that_of_its_frames(spec):
+    source = spec.open(CLASSES)
+    times = [frame.t_us for frame, _ in source.frames()]
+    assert 1e6 * (len(times) - 1) / (times[-1] - times[0]) == pytest.approx(source.fps, rel=0.2)
+
+
+def test_a_second_pass_gives_the_same_frames_again(spec):
+    source = spec.open(CLASSES)
+    first, second = list(source.frames()), list(source.frames())
+    assert len(first) == len(second)
+    for (one, _), (other, _) in zip(first, second, strict=True):
+        assert (one.index, one.t_us) == (other.index, other.t_us)
+        assert np.array_equal(one.image, other.image)
+
+
+def test_truth_and_boxes_are_there_as_it_says(spec):
+    for frame, truth in spec.open(CLASSES).frames():
+        assert (truth is not None) == (frame.boxes is not None) == spec.gives_truth
+        if truth is None:
+            continue
+        height, width = frame.image.shape[:2]
+        assert truth.boxes.dtype == np.float32
+        assert truth.boxes.shape == (len(truth.classes), 4)
+        assert len(truth.tracks) == len(set(truth.tracks.tolist())) == len(truth.classes)
+        assert np.array_equal(frame.boxes, truth.boxes)
+        assert np.all((truth.classes >= 0) & (truth.classes < len(CLASSES)))
+        assert np.all(truth.boxes[:, :2] < truth.boxes[:, 2:])
+        assert np.all(truth.boxes >= 0) and np.all(truth.boxes[:, 2:] <= [width, height])
+
+
+def test_a_pass_that_is_broken_off_leaves_nothing_open(spec):
+    _read_one(spec)
+    before = _open_files()
+    for _ in range(20):
+        _read_one(spec)
+    assert _open_files() <= before
+
+
+@pytest.mark.live
+def test_a_thousand_opens_leave_nothing_open(spec):
+    _read_one(spec)
+    before = _open_files()
+    for number in range(OPENS):
+        if number % 10:
+            spec.open(CLASSES)
+        else:
+            _read_one(spec)
+    gc.collect()
+    assert _open_files() <= before
+
+
+def test_in_its_own_process_it_gives_the_same_frames(spec):
+    own = [(frame.index, frame.t_us) for frame, _ in spec.open(CLASSES).frames()]
+    with SourceProcess(spec, CLASSES) as process:
+        elsewhere = [(frame.index, frame.t_us) for frame, _ in process.frames()]
+        assert (process.died, process.damaged) == (None, 0)
+    assert elsewhere == own
+
+
+def _read_one(spec):
+    frames = spec.open(CLASSES).frames()
+    next(frames)
+    frames.close()
+
+
+def _open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
