@@ -1,12 +1,10 @@
 """The end of a run: scores, summary, figures and report, from what lies in its folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
@@ -117,11 +115,11 @@ def score_run(
     """Every stream's score. ``also_labelled``: further objects that do not count, as another run's labels."""
     scores = {}
     for stream in fleet.streams:
-        labelled = _union(labelled_in(folder, stream.id), (also_labelled or {}).get(stream.id, NO_LABELS))
+        others = (also_labelled or {}).get(stream.id, NO_LABELS)
         scores[stream.id] = score_stream(
             read_predictions(folder.predictions(stream.id)),
             read_reference(folder.reference(stream.id)),
-            labelled,
+            LabelledBoxes.joined([labelled_in(folder, stream.id), others]),
             decoded=_decoded(folder, stream.id),
             class_count=len(fleet_classes(fleet)),
             background=_background(fleet),
@@ -160,6 +158,11 @@ def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
     """Where a run took the labels that its models were made from."""
     with StateStore(folder.state) as store:
         return store.labelled(stream)
+
+
+def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledBoxes:
+    """Where any of several runs of a fleet took labels."""
+    return LabelledBoxes.joined(labelled_in(folder, stream) for folder in folders)
 
 
 def _complete_references(folder: RunFolder, fleet: FleetConfig, told: Told) -> None:
@@ -234,7 +237,3 @@ def _decoded(folder: RunFolder, stream: StreamId) -> int:
 def _background(fleet: FleetConfig) -> int | None:
     classes = fleet_classes(fleet)
     return classes.index(BACKGROUND) if BACKGROUND in classes else None
-
-
-def _union(a: LabelledBoxes, b: LabelledBoxes) -> LabelledBoxes:
-    return LabelledBoxes(np.concatenate([a.frame, b.frame]), np.concatenate([a.boxes, b.boxes]))

@@ -19,7 +19,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import SpeedCurve
-from ekya.core.trace import StreamTrace, Trace
+from ekya.core.trace import LeftOut, StreamTrace, Trace
 from ekya.errors import UserError
 from ekya.files import atomic_path, user_errors
 from ekya.tracerows import Row, rows_of, window_of
@@ -78,6 +78,7 @@ class _Camera:
     stream: StreamId
     fps: float
     last_part: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,9 @@ def write_trace(path: Path, trace: Trace) -> None:
         inference_configs=trace.inference_configs,
         training_speed=trace.training_speed,
         inference_speed=trace.inference_speed,
-        streams=tuple(_Camera(stream.stream, stream.fps, stream.last_part) for stream in trace.streams),
+        streams=tuple(
+            _Camera(stream.stream, stream.fps, stream.last_part, stream.left_out) for stream in trace.streams
+        ),
         family_costs=trace.family_costs,
         recorded=trace.recorded,
     )
@@ -186,7 +189,7 @@ def _streams(
                 "record the trace again"
             )
         of_stream = tuple(window_of(own[index]) for index in sorted(own))
-        streams.append(StreamTrace(camera.stream, camera.fps, of_stream, camera.last_part))
+        streams.append(StreamTrace(camera.stream, camera.fps, of_stream, camera.last_part, camera.left_out))
     return tuple(streams)
 
 

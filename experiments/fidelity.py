@@ -5,12 +5,14 @@
     python experiments/fidelity.py --trace city.parquet --live runs/synthetic-city
     python experiments/fidelity.py --video hall.mp4 --video street.mp4 --golden FastestDet.onnx --window 12
 
-A trace of the fleet is recorded (or taken), every scheduler decides over it and in the emulated world with
-the same seed, and accuracy is compared stream by stream and window by window. `same decisions` plays the
-decisions of the run over the trace, which leaves what the trace itself is wrong by. Windows after a stream
-has ended, and those in which no object counts in the run, are left out. Where the public
-implementation compared its simulator with its testbed, the median difference was 0.024 to 0.036 in accuracy
-and 9 to 29% in time. `--full` compares `uniform` too, and trains from every model that may serve.
+Every scheduler runs in the emulated world, a trace of the fleet is recorded (or taken), they decide over it
+with the same seed, and accuracy is compared stream by stream and window by window, on the same objects: what
+any run or the trace took labels from counts in none. (A trace that is taken was recorded without a word of
+the runs, and counts objects that they labelled.) `same decisions` plays the decisions of the run over the
+trace, which leaves what the trace itself is wrong by. Windows after a stream has ended, and those in which no
+object counts in the run, are left out. Where the public implementation compared its simulator with its
+testbed, the median difference was 0.024 to 0.036 in accuracy and 9 to 29% in time. `--full` compares
+`uniform` too, and trains from every model that may serve.
 """
 
 import json
@@ -21,6 +23,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -34,16 +37,18 @@ from ekya.commands.output import output
 from ekya.commands.run import FleetArguments
 from ekya.config import FleetConfig, RunOptions, load_fleet
 from ekya.core.ids import StreamId
-from ekya.core.trace import Trace
+from ekya.core.records import LabelledBoxes
+from ekya.core.trace import StreamTrace, Trace
 from ekya.core.turns import TurnRecord
 from ekya.core.units import us_to_seconds
 from ekya.errors import UserError
 from ekya.files import atomic_path, write_text_atomic
+from ekya.finishing import Scores, labelled_in_any, score_run
 from ekya.journal import read_journal
 from ekya.measuring.turns import RetrainRun, tell
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
-from ekya.setup import CHECKPOINT_DELAY_US
+from ekya.setup import CHECKPOINT_DELAY_US, with_classes
 from ekya.sim.compare import compare
 from ekya.sim.profile import Extent, record_fleet
 from ekya.sim.simulate import Conditions, Simulated, simulate
@@ -124,24 +129,22 @@ def conditions_of(fleet: FleetConfig, seed: int) -> Conditions:
     )
 
 
-def compared(
-    trace: Trace, played: Simulated, summary: Mapping[str, Any], turns: Sequence[TurnRecord]
-) -> Iterator[Row]:
+def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[TurnRecord]) -> Iterator[Row]:
     """Every stream and window that the trace and the run have in common."""
     same = accuracies_of(trace, turns)
     began = {(run.stream, run.window) for run in tell(turns).retrainings}
     began_simulated = {(run.stream, run.window) for run in tell(played.turns).retrainings}
     for stream, accuracies in played.accuracy.items():
-        for window in summary["streams"].get(stream, {"windows": []})["windows"]:
-            at = (stream, window["index"])
-            if window["accuracy"] is None or window["index"] >= len(accuracies):
+        for window in scores[stream].windows:
+            at = (stream, window.index)
+            if window.accuracy is None or window.index >= len(accuracies):
                 continue
             yield Row(
                 scheduler=played.scheduler,
                 stream=stream,
-                window=window["index"],
-                real=window["accuracy"],
-                simulated=accuracies[window["index"]],
+                window=window.index,
+                real=window.accuracy,
+                simulated=accuracies[window.index],
                 same_decisions=same[at],
                 retrained=at in began,
                 simulated_retrained=at in began_simulated,
@@ -272,10 +275,25 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     )
 
 
-def recorded(fleet: FleetConfig, seed: int, every_start: bool, to: Path) -> Trace:
+def labels_of(fleet: FleetConfig, folders: Sequence[RunFolder]) -> dict[StreamId, LabelledBoxes]:
+    """Where any of these runs took labels, by stream."""
+    return {stream.id: labelled_in_any(folders, stream.id) for stream in fleet.streams}
+
+
+def boxes_of(stream: StreamTrace) -> LabelledBoxes:
+    """The objects that count in no window of a stream's trace."""
+    return LabelledBoxes(
+        np.array([left_out.frame for left_out in stream.left_out], np.int64),
+        np.array([left_out.box for left_out in stream.left_out], np.float32).reshape(-1, 4),
+    )
+
+
+def recorded(
+    fleet: FleetConfig, seed: int, every_start: bool, labelled: Mapping[StreamId, LabelledBoxes], to: Path
+) -> Trace:
     """A trace that is made now, or gone on with where it was begun before."""
     before = read_trace(to) if to.exists() else None
-    extent = Extent(every_start=every_start)
+    extent = Extent(every_start=every_start, also_labelled=labelled)
     return record_fleet(fleet, seed, extent, before, lambda trace: write_trace(to, trace), _Log())
 
 
@@ -320,17 +338,23 @@ def main(
             world, fleet = "emulated", arguments.read()
             chosen = schedulers or (FULL_SCHEDULERS if full else SCHEDULERS)
             summaries = _emulated(fleet, tuple(chosen.split(",")), seed, emulated, runs)
+        fleet = with_classes(fleet)
         runs.mkdir(parents=True, exist_ok=True)
-        kept = runs / f"{fleet.name}-seed{seed}{'-full' if full else ''}.parquet"
-        trace = read_trace(trace_file) if trace_file else recorded(fleet, seed, full, kept)
+        folders = [RunFolder(Path(summary["folder"])) for summary in summaries]
+        labelled = labels_of(fleet, folders)
+        left_out = sum(len(boxes.frame) for boxes in labelled.values())
+        kept = runs / f"{fleet.name}-seed{seed}-{left_out}-left-out{'-full' if full else ''}.parquet"
+        trace = read_trace(trace_file) if trace_file else recorded(fleet, seed, full, labelled, kept)
         cameras = {stream.id for stream in fleet.streams}
         trace = replace(trace, streams=tuple(one for one in trace.streams if one.stream in cameras))
+        for stream in trace.streams:
+            labelled[stream.stream] = LabelledBoxes.joined([labelled[stream.stream], boxes_of(stream)])
         rows: list[Row] = []
         times: list[Duration] = []
-        for summary in summaries:
-            _, _, turns = read_journal(RunFolder(Path(summary["folder"])).journal)
-            played = simulate(trace, make_scheduler(summary["scheduler"]), conditions_of(fleet, seed))
-            rows += compared(trace, played, summary, turns)
+        for folder in folders:
+            scheduler, _, turns = read_journal(folder.journal)
+            played = simulate(trace, make_scheduler(scheduler), conditions_of(fleet, seed))
+            rows += compared(trace, played, score_run(folder, fleet, labelled), turns)
             times += durations(trace, played, turns)
         result = {"fleet": fleet.name, **told(rows, times, world)}
         name = f"fidelity_{fleet.name}_{world}".replace("-", "_")

@@ -15,6 +15,7 @@ from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.trace import (
     BASE,
     Epoch,
+    LeftOut,
     Origin,
     Predicted,
     Standing,
@@ -111,6 +112,7 @@ def traces(draw):
                 25.0,
                 tuple(draw(stream_windows(index)) for index in range(windows)),
                 last_part,
+                draw(st.sampled_from([(), (LeftOut(7, (0.5, 1.0, 20.25, 30.0)),)])),
             )
             for place, (windows, last_part) in enumerate(ends)
         ),

@@ -4,7 +4,7 @@ One row exists as a dataclass while the run goes on. For scoring, whole streams 
 the objects of all frames stand in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -174,6 +174,14 @@ class LabelledBoxes:
 
     frame: NDArray[np.int64]
     boxes: NDArray[np.float32]
+
+    @staticmethod
+    def joined(parts: Iterable["LabelledBoxes"]) -> "LabelledBoxes":
+        """All of them, one part after the other."""
+        every = [NO_LABELS, *parts]
+        return LabelledBoxes(
+            np.concatenate([part.frame for part in every]), np.concatenate([part.boxes for part in every])
+        )
 
 
 NO_LABELS = LabelledBoxes(np.empty(0, np.int64), np.empty((0, 4), np.float32))

@@ -251,6 +251,19 @@ class StreamWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A box that a label was taken from: its object counts in no window.
+
+    Attributes:
+        frame: index in the stream.
+        box: x0 y0 x1 y1 in pixels.
+    """
+
+    frame: int
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamTrace:
     """One stream over all windows.
 
@@ -259,12 +272,15 @@ class StreamTrace:
         fps: frames a second of the camera.
         windows: from 0, without a gap; other streams may have more.
         last_part: part of its last window after which the camera ends, in (0, 1].
+        left_out: what its accuracies do not count; a run is scored on the same objects if it leaves them out
+            too. Empty where nobody noted it.
     """
 
     stream: StreamId
     fps: float
     windows: tuple[StreamWindow, ...]
     last_part: float = 1.0
+    left_out: tuple[LeftOut, ...] = ()
 
     def ends_us(self, window_us: int) -> int:
         """When the camera has given its last frame, where windows are so long."""

@@ -5,13 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ekya.config import FleetConfig, RunOptions
-from ekya.core.ids import StreamId
-from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.files import write_bytes_atomic
-from ekya.finishing import labelled_in, score_run
+from ekya.finishing import labelled_in_any, score_run
 from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder, plain_name
 from ekya.setup import with_classes
@@ -68,7 +64,7 @@ def _score_alike(
     fleet: FleetConfig, folders: dict[str, RunFolder], summaries: Sequence[dict[str, Any]]
 ) -> None:
     """Replaces the accuracies of one seed's summaries by those on the objects that all leave unlabelled."""
-    labelled = {stream.id: _all_labelled(folders, stream.id) for stream in fleet.streams}
+    labelled = {stream.id: labelled_in_any(folders.values(), stream.id) for stream in fleet.streams}
     for summary, folder in zip(summaries, folders.values(), strict=True):
         scores = score_run(folder, fleet, labelled)
         summary["mean_accuracy"] = _rounded([score.accuracy for score in scores.values()])
@@ -83,13 +79,6 @@ def _score_alike(
             for window in own["windows"]:
                 scored = by_index.get(window["index"])
                 window["accuracy"] = _rounded([scored.accuracy if scored else None])
-
-
-def _all_labelled(folders: dict[str, RunFolder], stream: StreamId) -> LabelledBoxes:
-    every = [NO_LABELS, *(labelled_in(folder, stream) for folder in folders.values())]
-    return LabelledBoxes(
-        np.concatenate([part.frame for part in every]), np.concatenate([part.boxes for part in every])
-    )
 
 
 def _means(runs: Sequence[dict[str, Any]], scheduler: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`ekya profile`: a fleet's trace, stream by stream."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import torch
 from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import family_of
+from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import seconds_to_us
 from ekya.errors import UserError
@@ -36,11 +37,13 @@ class Extent:
         streams: which; empty for all.
         families: how many families of γ, the cheapest first; None for all.
         every_start: train from every model that may serve, not only from the youngest of each family.
+        also_labelled: by stream further objects that do not count, as those that runs took labels from.
     """
 
     streams: tuple[StreamId, ...] = ()
     families: int | None = None
     every_start: bool = False
+    also_labelled: Mapping[StreamId, LabelledBoxes] = field(default_factory=dict)
 
 
 class Progress(Protocol):
@@ -98,7 +101,8 @@ def record_fleet(
         if stream.id in known or (extent.streams and stream.id not in extent.streams):
             continue
         _LOG.info("%s: watching all of it", stream.id)
-        recorder = _recorder(fleet, place, seed, golden, common)
+        also_labelled = extent.also_labelled.get(stream.id, NO_LABELS)
+        recorder = replace(_recorder(fleet, place, seed, golden, common), also_labelled=also_labelled)
         progress.expect(stream.id, common.trainings(len(recorder.windows)))
         trace = with_stream(trace, recorder.record())
         keep(trace)
@@ -155,6 +159,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         names = ", ".join(stream.id for stream in fleet.streams)
         raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
     families = select(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
+    more = sum(len(labelled.frame) for labelled in extent.also_labelled.values())
     starts = "every start" if extent.every_start else "the youngest starts"
     windows = "to the end" if fleet.windows is None else f"{fleet.windows} windows"
     return Trace(
@@ -167,7 +172,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
         family_costs=card.family_costs(
             (c for c in fleet.retrain_configs() if family_of(c) in families), crop_side(fleet)
         ),
-        recorded=f"seed {seed}, {windows}, {starts}",
+        recorded=f"seed {seed}, {windows}, {starts}" + (f", {more} more labels left out" if more else ""),
     )
 
 

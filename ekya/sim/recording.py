@@ -21,6 +21,7 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
     Epoch,
+    LeftOut,
     Origin,
     Predicted,
     Start,
@@ -165,6 +166,7 @@ class StreamRecorder:
         windows: all that it shows.
         proposer_operations: counted operations of finding the objects of one frame.
         common: what all streams are recorded with.
+        also_labelled: further objects that do not count, as a run's labels.
     """
 
     stream: StreamId
@@ -172,16 +174,24 @@ class StreamRecorder:
     windows: Sequence[SeenWindow]
     proposer_operations: int
     common: Common
+    also_labelled: LabelledBoxes = NO_LABELS
     _candidates: list[_Candidate] = field(init=False, default_factory=list)
 
     def record(self) -> StreamTrace:
         """The stream's part of the trace."""
         labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
-        excluded = self._excluded(_boxes_of(labelled))
+        left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
+        excluded = self._excluded(left_out)
         exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
         self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory(), needed=True)]
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
-        return StreamTrace(self.stream, self.settings.fps, tuple(recorded), self.windows[-1].part)
+        return StreamTrace(
+            self.stream,
+            self.settings.fps,
+            tuple(recorded),
+            self.windows[-1].part,
+            tuple(map(LeftOut, left_out.frame.tolist(), map(tuple, left_out.boxes.tolist()))),
+        )
 
     def _window(self, labelled: _Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
         """The window of the first of these exams; the others are later ones."""
@@ -414,7 +424,4 @@ class StreamRecorder:
 
 def _boxes_of(labelled: Sequence[_Labelled | None]) -> LabelledBoxes:
     parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
-    return LabelledBoxes(
-        np.concatenate([NO_LABELS.frame, *(part.frames for part in parts)]),
-        np.concatenate([NO_LABELS.boxes, *(part.boxes for part in parts)]),
-    )
+    return LabelledBoxes.joined(LabelledBoxes(part.frames, part.boxes) for part in parts)

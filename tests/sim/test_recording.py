@@ -1,5 +1,7 @@
 """A recorded stream says what trainings really gave."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import ekya.sim.recording
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family, family_of
+from ekya.core.records import LabelledBoxes
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE, Origin
 from ekya.labeling.proposer import GivenBoxes
@@ -219,6 +222,26 @@ def test_accuracy_is_told_apart_by_parts_of_the_window(recorded):
             assert np.dot(parts, window.weights) == pytest.approx(start.standing.accuracy, abs=0.05)
     standings = [start.standing.by_part for window in recorded.trace.windows for start in window.starts]
     assert any(len(set(parts)) > 1 for parts in standings)
+
+
+def test_what_a_run_labelled_counts_neither_and_the_trace_says_so(recorded, of_the_youngest):
+    seen = recorded.windows[1].frames.reference
+    tracks = np.setdiff1d(seen.tracks, _labelled_tracks(recorded))[:3]
+    rows = [int(np.flatnonzero(seen.tracks == track)[0]) for track in tracks]
+    frame = np.repeat(seen.frame, np.diff(seen.offsets))[rows]
+    also = LabelledBoxes(frame, seen.boxes[rows])
+    common = replace(of_the_youngest.common, retrain_configs=GAMMAS[1:2])
+    trace = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, common, also).record()
+    for window, before, shown in zip(
+        trace.windows, of_the_youngest.trace.windows, recorded.windows, strict=True
+    ):
+        fewer = np.count_nonzero(np.isin(shown.frames.reference.tracks, tracks))
+        assert sum(window.objects_by_part) == sum(before.objects_by_part) - fewer
+    left_out = [(of.frame, of.box) for of in trace.left_out]
+    assert left_out[: len(of_the_youngest.trace.left_out)] == [
+        (of.frame, of.box) for of in of_the_youngest.trace.left_out
+    ]
+    assert left_out[-3:] == [(int(at), tuple(box)) for at, box in zip(frame, seen.boxes[rows], strict=True)]
 
 
 def test_class_histograms_count_what_is_there(recorded):
