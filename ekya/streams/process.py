@@ -32,9 +32,12 @@ class SourceSpec(Protocol):
     Attributes:
         gives_truth: whether its frames come with the boxes of their objects and their ``Truth``. Where
             they do not, a detector finds objects, and the golden model says afterwards what they were.
+        live: whether its frames come once, when they happen, and cannot be read again from the start.
+            Such a source sets its own pace, and only a run on the wall clock can use it.
     """
 
     gives_truth: ClassVar[bool]
+    live: ClassVar[bool]
 
     def model_dump_json(self) -> str:
         """The specification as JSON, from which its type can be made again elsewhere."""

@@ -37,6 +37,7 @@ class VideoSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gives_truth: ClassVar[bool] = False
+    live: ClassVar[bool] = False
 
     kind: Literal["video"] = "video"
     files: tuple[Path, ...] = Field(min_length=1)

@@ -37,6 +37,7 @@ class CitySpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gives_truth: ClassVar[bool] = True
+    live: ClassVar[bool] = False
 
     kind: Literal["synthetic_city"] = "synthetic_city"
     seed: Annotated[int, Field(ge=0)]
