@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel
 
 from ekya.errors import UserError
-from ekya.files import user_errors
+from ekya.files import FOLDER, user_errors
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -44,7 +44,7 @@ def find_files(model: _Model, origin: str, folders: Sequence[Path]) -> _Model:
     """The same with every path absolute; a relative one is looked for in the folders, in their order.
 
     Raises:
-        UserError: a file is in none of them.
+        UserError: a file, or a folder where a folder is asked for, is in none of them.
     """
     return model.model_copy(update=_found(model, origin, folders, ()))
 
@@ -52,18 +52,21 @@ def find_files(model: _Model, origin: str, folders: Sequence[Path]) -> _Model:
 def _found(
     model: BaseModel, origin: str, folders: Sequence[Path], keys: tuple[str, ...]
 ) -> dict[str, object]:
-    def visit(value: object, keys: tuple[str, ...]) -> object:
+    def visit(value: object, keys: tuple[str, ...], folder: bool) -> object:
         match value:
             case Path():
-                return _find(value, f"{origin}: {'.'.join(keys)}", folders)
+                return _find(value, f"{origin}: {'.'.join(keys)}", folders, folder)
             case BaseModel():
                 return value.model_copy(update=_found(value, origin, folders, keys))
             case tuple():
-                return tuple(visit(one, (*keys, *_name(one))) for one in value)
+                return tuple(visit(one, (*keys, *_name(one)), folder) for one in value)
             case _:
                 return value
 
-    return {name: visit(getattr(model, name), (*keys, name)) for name in type(model).model_fields}
+    return {
+        name: visit(getattr(model, name), (*keys, name), FOLDER in field.metadata)
+        for name, field in type(model).model_fields.items()
+    }
 
 
 def _name(value: object) -> tuple[str, ...]:
@@ -72,13 +75,15 @@ def _name(value: object) -> tuple[str, ...]:
     return (str(name),) if name is not None else ()
 
 
-def _find(path: Path, where: str, folders: Sequence[Path]) -> Path:
-    candidates = [folder / path.expanduser() for folder in folders]
+def _find(path: Path, where: str, folders: Sequence[Path], folder: bool) -> Path:
+    candidates = [one / path.expanduser() for one in folders]
     for candidate in candidates:
-        if candidate.is_file():
+        if candidate.is_dir() if folder else candidate.is_file():
             return candidate.resolve()
-    if any(candidate.is_dir() for candidate in candidates):
+    if not folder and any(candidate.is_dir() for candidate in candidates):
         raise UserError(f"{where}: {path} is a folder; name a file in it")
+    if folder and any(candidate.exists() for candidate in candidates):
+        raise UserError(f"{where}: {path} is not a folder; name the folder that it lies in")
     raise UserError(
         f"{where}: {path} does not exist; correct the path, which begins at {folders[0].resolve()}"
     )

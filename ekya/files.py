@@ -6,8 +6,20 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from ekya.errors import UserError
+
+
+class _Folder:
+    """Marks a path that is a folder's."""
+
+
+FOLDER = _Folder()
+"""The mark, where a specification's fields are looked through."""
+
+FolderPath = Annotated[Path, FOLDER]
+"""A path in a fleet file that names a folder; every other one there names a file."""
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
