@@ -14,16 +14,16 @@ on without training. Then each case is micro-profiled.
 ``--window 200`` stretches the fleet's script to the paper's windows: the same cameras and changes, later
 and slower by as much, while the traffic is as it was. So a window shows ten times as many objects.
 
-Three ways to estimate are compared. ``ekya`` is the default. ``paper`` is the plain version (`profiler:
+Four ways to estimate are compared. ``ekya`` is the default. ``paper`` is the plain version (`profiler:
 paper` in the fleet file): five epochs on a tenth of the labels for every family, and Optimus' curve through
-them. ``constant`` always says the median of all truths, which nobody knows beforehand. Of each, all
+them. ``exhaustive`` trains every γ to its end and takes what it gives on the objects of the labelled window
+that no label was taken from: what is missing then is what changes until the next window, and who comes by.
+``constant`` always says the median of all truths, which nobody knows beforehand. Of each, all
 estimates are counted, and apart from them those of the models that a run would micro-profile
 (``profiling.pruning.in_need``): "in need".
 
-Two figures say what no profiler can be without. ``label_error`` is how far the accuracy of the model that
-*already serves*, measured on all labels, is from its accuracy in the window that follows. Nothing is
-predicted there. ``change`` is how far what γ give in the window that follows is from what they
-give on the unlabelled objects of the window that was labelled: what changes in between, and who comes by.
+``label_error`` is what no profiler can be without either: how far the accuracy of the model that *already
+serves*, measured on all labels, is from its accuracy in the window that follows. Nothing is predicted there.
 """
 
 import csv
@@ -113,6 +113,14 @@ def _options(row: Recorded, curves: Sequence[FamilyCurve], profiler: Profiler) -
     )
 
 
+def by_training_all(row: Recorded) -> tuple[RetrainOption, ...]:
+    """What every γ gives on the unlabelled objects of the window that was labelled."""
+    return tuple(
+        RetrainOption(given.config, given.here, given.gpu_s)
+        for given in sorted(row.given, key=lambda given: given.config)
+    )
+
+
 def by_a_constant(rows: Sequence[Recorded]) -> Estimates:
     """The median of all truths, for every γ."""
     middle = float(np.median([given.served for row in rows for given in row.given]))
@@ -134,7 +142,6 @@ class Worth:
         estimates: how many.
         median_error, mean_bias: of accuracy; absolute, and promised less true.
         label_error: median miss of the serving model's own accuracy, as the most labels measured it.
-        change: median difference of what γ give in the next window and on unlabelled objects of this one.
         spearman, ranked: mean rank correlation within stream and window, over those that are spread.
         regret: mean true loss of taking the γ that was promised most; the cheapest of equals.
         largest: the highest promise.
@@ -150,7 +157,6 @@ class Worth:
     median_error: float
     mean_bias: float
     label_error: float
-    change: float
     spearman: float
     ranked: int
     regret: float
@@ -164,7 +170,7 @@ def worth(
     way: str, counted: str, rows: Sequence[Recorded], promised: Estimates, spent: Sequence[float]
 ) -> tuple[Worth, NDArray[np.float64]]:
     """Compares promises with truths; and the errors of accuracy one by one."""
-    misses, labels, changes, ranks, regrets, durations, held, largest = [], [], [], [], [], [], [], 0.0
+    misses, labels, ranks, regrets, durations, held, largest = [], [], [], [], [], [], 0.0
     for row in rows:
         asked = promised(row)
         given = {outcome.config: outcome for outcome in row.given}
@@ -175,7 +181,6 @@ def worth(
         misses += list(told - truth)
         durations += list(np.abs(np.array([option.gpu_s for option in asked]) / took - 1.0))
         labels.append(abs(_on_most_labels(row) - row.before))
-        changes += [abs(outcome.served - outcome.here) for outcome in row.given]
         best = max(asked, key=lambda option: (round(option.accuracy_after, 9), -option.gpu_s))
         regrets.append(float(truth.max() - given[best.config].served))
         largest = max(largest, float(told.max()))
@@ -193,7 +198,6 @@ def worth(
         median_error=float(np.median(np.abs(errors))),
         mean_bias=float(np.mean(errors)),
         label_error=float(np.median(labels)),
-        change=float(np.median(changes)),
         spearman=float(np.mean(ranks)) if ranks else 0.0,
         ranked=len(ranks),
         regret=float(np.mean(regrets)),
@@ -216,6 +220,7 @@ def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np
     ways: dict[str, tuple[Estimates, Callable[[Recorded], float] | None]] = {
         "ekya": (by_ekya, lambda row: row.trial_gpu_s),
         "paper": (by_the_paper, lambda row: row.plain_gpu_s),
+        "exhaustive": (by_training_all, None),
         "constant": (by_a_constant(rows), None),
     }
     parts = {

@@ -10,7 +10,7 @@ class Profiler(StrEnum):
     """How γ are micro-profiled: how they are tried, and what is made of it."""
 
     EKYA = "ekya"
-    """The head on every label, in folds; one level for all γ; estimates with an uncertainty."""
+    """The head on every labelled object, in folds; one level for all γ; estimates with an uncertainty."""
     PAPER = "paper"
     """Each family for five epochs on a tenth of the labels, and Optimus' curve through that (paper §4.3)."""
 

@@ -13,15 +13,17 @@ from ekya.learning.labelled import LabelledCrops
 def few_of_each(classes: NDArray[np.int64], tracks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Positions of at most so many crops of each object as a class, spread over all of them, in their order.
 
+    The last one is always there: it is nearest to the window that comes next.
+
     Args:
         classes: (N,) of each crop.
-        tracks: (N,) object of each crop.
+        tracks: (N,) object of each crop; those of one stand in the order of time.
         most: of an object that is always called the same.
     """
     order = np.lexsort((tracks, classes))
     begins = np.flatnonzero(np.diff(classes[order], prepend=-1) | np.diff(tracks[order], prepend=-1))
     kept = [
-        members[np.linspace(0, len(members) - 1, min(most, len(members))).round().astype(np.int64)]
+        members[np.linspace(len(members) - 1, 0, min(most, len(members))).round().astype(np.int64)]
         for members in np.split(order, begins[1:])
     ]
     return np.sort(np.concatenate(kept))
@@ -96,10 +98,10 @@ def weights_by_object(
         classes: (N,) of each crop.
         tracks: (N,) object of each crop.
         background: a class that does not count; None where there is none.
-        of: positions of the crops that stand for all, with one of each object as a class; None for all.
+        of: positions of the crops that stand for all; None for all.
 
     Returns:
-        (N,) or one a position, that sum to 1, or zeros where nothing counts.
+        (N,) or one a position, that sum to 1, or to less by the part of classes that no position stands for.
     """
     standing = np.arange(len(classes)) if of is None else of
     weights = np.zeros(len(standing))

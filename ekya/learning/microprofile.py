@@ -58,7 +58,11 @@ FOLDS = 3
 
 CROPS_OF_ONE = 3
 """So many crops of one object are tried at most: a fourth tells next to nothing that three did not, and
-passing crops through the frozen blocks is nearly all that this trial costs."""
+what this trial costs are crops: each passes the frozen blocks, and a batch of them is a step of SGD."""
+
+ENOUGH_CROPS = 100
+"""Fewer of each object are tried where that would make more than so many, and of more objects one crop each:
+how sure a measurement is, and what there is to learn from, is a matter of objects."""
 
 
 class Trying(Enum):
@@ -229,7 +233,8 @@ class MicroProfile:
     def _tried_in_folds(self) -> NDArray[np.int64]:
         """Positions of the crops that are tried on and measured on."""
         everything = self._everything()
-        return few_of_each(everything.classes, everything.tracks, CROPS_OF_ONE)
+        crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(everything.tracks))))
+        return few_of_each(everything.classes, everything.tracks, crops_of_one)
 
     def _steps(self) -> Iterator[_Point]:
         """Before training, then one an epoch."""

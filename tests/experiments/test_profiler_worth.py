@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,17 @@ def test_a_case_is_read_as_it_was_written(tmp_path):
 
 def recorded(*served):
     return trials.Recorded("fleet", 0, True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
+
+
+def test_who_trains_every_gamma_misses_what_is_other_in_the_next_window():
+    changed = tuple(
+        replace(outcome, here=here)
+        for outcome, here in zip(given(0.5, 0.5, 0.5), (0.5, 0.6, 0.8), strict=True)
+    )
+    row = replace(recorded(0.5, 0.5, 0.5), given=changed)
+    found, errors = worth.worth("exhaustive", "all", [row], worth.by_training_all, [])
+    assert sorted(errors) == pytest.approx([0.0, 0.1, 0.3])
+    assert found.cost is None
 
 
 def test_estimates_are_compared_with_what_gamma_gave():

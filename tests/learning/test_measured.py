@@ -34,6 +34,7 @@ def test_a_few_crops_of_an_object_stand_for_all_of_them() -> None:
     tracks = np.array([5, 5, 5, 5, 5, 6, 7, 5, 6], np.int64)
     few = few_of_each(classes, tracks, 3)
     assert few.tolist() == [0, 2, 4, 5, 6, 7, 8]
+    assert few_of_each(classes, tracks, 1).tolist() == [4, 6, 7, 8]
     weights = weights_by_object(classes, tracks, None, few)
     every = weights_by_object(classes, tracks, None)
     for of in set(zip(classes.tolist(), tracks.tolist(), strict=True)):

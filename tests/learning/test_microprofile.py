@@ -42,7 +42,13 @@ def trial(tiny_model: EdgeModel, make_bars):
     )
 
 
-def test_the_head_is_tried_on_every_label_and_blocks_where_it_tells_something() -> None:
+@pytest.fixture
+def head_trial(trial: MicroProfile, make_bars):
+    """Of 80 training and 20 validation crops: fifty objects, two crops each. Small batches, to learn fast."""
+    return replace(trial, family=replace(HEAD, batch_size=4), way=Trying.ON_FOLDS, training=make_bars(80, 1))
+
+
+def test_the_head_is_tried_on_every_object_and_blocks_where_it_tells_something() -> None:
     assert way_to_try(Profiler.EKYA, 0, 5, first=False) is Trying.ON_FOLDS
     assert way_to_try(Profiler.EKYA, 2, 20, first=True) is Trying.ON_A_SUBSET
     assert way_to_try(Profiler.EKYA, 2, 20, first=False) is Trying.FOR_ITS_TIME
@@ -65,20 +71,32 @@ def test_a_family_is_tried_for_a_few_epochs_on_a_subset(trial: MicroProfile) -> 
     assert charged == list(range(SUBSET_EPOCHS + 1))
 
 
-def test_the_head_is_measured_on_every_label_and_learns(trial: MicroProfile) -> None:
+def test_the_head_is_measured_on_every_object_and_learns(head_trial: MicroProfile) -> None:
     """Two crops show one object each time: they are worth one."""
-    curve = replace(trial, family=HEAD, way=Trying.ON_FOLDS).run()
+    curve = head_trial.run()
     assert len(curve.accuracies) == HEAD_EPOCHS + 1
-    assert 35 <= curve.validation_crops <= 70
-    assert curve.subset_crops == round(140 * (FOLDS - 1) / FOLDS)
+    assert 25 <= curve.validation_crops <= 50
+    assert curve.subset_crops == round(100 * (FOLDS - 1) / FOLDS)
     assert curve.accuracies[-1] > curve.accuracies[0]
 
 
-def test_background_is_not_measured_on(trial: MicroProfile) -> None:
-    background = int(trial.training.classes[0])
-    everything = np.concatenate([trial.training.classes, trial.validation.classes])
-    curve = replace(trial, family=HEAD, way=Trying.ON_FOLDS, background=background).run()
-    assert 20 < curve.validation_crops < 60
+def test_of_many_objects_one_crop_each_is_tried(head_trial: MicroProfile, make_bars) -> None:
+    """Sixty training objects of two crops that are called the same, and ten to validate."""
+    many = make_bars(120, 1, classes=(1,))
+    validation = make_bars(20, 2, classes=(1,), first_track=500)
+    tried = replace(head_trial, training=many, validation=validation)
+    assert tried.subset_crops == round(70 * (FOLDS - 1) / FOLDS)
+    assert tried.cost().preparation == 70 * forward_operations(32, architecture="tiny")
+    curve = tried.run()
+    assert len(curve.accuracies) == HEAD_EPOCHS + 1
+    assert curve.validation_crops == 70
+
+
+def test_background_is_not_measured_on(head_trial: MicroProfile) -> None:
+    background = int(head_trial.training.classes[0])
+    everything = np.concatenate([head_trial.training.classes, head_trial.validation.classes])
+    curve = replace(head_trial, background=background).run()
+    assert 14 < curve.validation_crops < 45
     assert (everything == background).any()
 
 
@@ -131,6 +149,5 @@ def test_the_promised_cost_is_that_of_the_retraining(
     assert curve.fixed_epoch_gpu_s + scale * curve.epoch_gpu_s == pytest.approx(cost.epoch, rel=0.02)
 
 
-def test_the_head_costs_one_pass_of_every_label(trial: MicroProfile) -> None:
-    tried = replace(trial, family=HEAD, way=Trying.ON_FOLDS)
-    assert tried.cost().preparation == 140 * forward_operations(32, architecture="tiny")
+def test_the_head_costs_one_pass_of_what_is_tried(head_trial: MicroProfile) -> None:
+    assert head_trial.cost().preparation == 100 * forward_operations(32, architecture="tiny")
