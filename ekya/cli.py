@@ -66,6 +66,14 @@ Window = Annotated[
     float | None, typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window.")
 ]
 Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
+Speed = Annotated[
+    float | None,
+    typer.Option(min=0.0, metavar="FACTOR", help="Play recordings so many times as fast."),
+]
+Loop = Annotated[
+    bool | None,
+    typer.Option("--loop", help="Begin recordings again where they end; only the first pass is scored."),
+]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")]
 Json = Annotated[
     str | None,
@@ -79,6 +87,7 @@ Json = Annotated[
     "ekya run --clock virtual --scheduler uniform --json -\n\n"
     "ekya run --video north.mp4,south.mp4 --video gate.avi --golden FastestDet.onnx\n\n"
     "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday\n\n"
+    "ekya run --video north.mp4 --golden FastestDet.onnx --loop --windows 100\n\n"
     "ekya run --resume runs/monday"
 )
 def run(
@@ -97,6 +106,8 @@ def run(
     gpus: Gpus = None,
     window: Window = None,
     windows: Windows = None,
+    speed: Speed = None,
+    loop: Loop = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")] = None,
     runs: Runs = Path("runs"),
     shares: Annotated[
@@ -125,7 +136,7 @@ def run(
             interactive=out.console.is_terminal,
         )
         arguments = FleetArguments(
-            fleet, tuple(video or ()), golden, classes, gpus, window, windows, scheduler
+            fleet, tuple(video or ()), golden, classes, gpus, window, windows, scheduler, speed, loop
         )
         run(arguments, options, clock.value, out)
 

@@ -38,6 +38,8 @@ from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.shipped import shipped_path, shipped_root
+from ekya.streams.playing import PlayConfig, PlayedSpec
+from ekya.streams.process import SourceSpec
 from ekya.streams.sources import AnySource
 
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
@@ -124,12 +126,24 @@ class StreamConfig(_Part):
         weight: how much it counts in the mean that is maximised, against the other cameras.
         max_age_s: its latency limit: no result that stands may be older than this; None allows any age.
         source: where its frames come from.
+        play: how a recording is played.
     """
 
     id: StreamId
     weight: float = Field(default=1.0, gt=0)
     max_age_s: float | None = Field(default=None, gt=0)
     source: AnySource
+    play: PlayConfig = PlayConfig()
+
+    @property
+    def played(self) -> SourceSpec:
+        """Its frames as they come: the source as it is to be played."""
+        return self.source if self.play == PlayConfig() else PlayedSpec(source=self.source, play=self.play)
+
+    @property
+    def first_pass(self) -> SourceSpec:
+        """The part of it that is scored."""
+        return PlayedSpec(source=self.source, play=self.play.model_copy(update={"loop": False}))
 
     @field_validator("id")
     @classmethod
@@ -274,6 +288,12 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
             f"x preparation.share_milli of it is {part * fleet.window_s:.2g} GPU-seconds and they need "
             f"{needed_gpu_s:.2g}; use at least {math.ceil(10 * needed_gpu_s / part) / 10:g}"
         )
+    for stream in fleet.streams:
+        if stream.source.live and stream.play != PlayConfig():
+            yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
+    looped = [stream.id for stream in fleet.streams if stream.play.loop]
+    if looped and fleet.windows is None:
+        yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
@@ -363,6 +383,17 @@ def _golden_entry(golden: str) -> Mapping[str, object]:
     if golden in DETECTORS:
         return {"model": golden}
     return {"model": FASTESTDET, "weights": golden}
+
+
+def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
+    """The fleet with the same said of how every stream is played, as from the command line.
+
+    Raises:
+        UserError: as ``load_fleet``.
+    """
+    raw = fleet.model_dump(mode="json")
+    streams = [{**stream, "play": {**stream["play"], **changes}} for stream in raw["streams"]]
+    return _parse({**raw, "streams": streams}, "command line", (Path(),))
 
 
 def dump_fleet(fleet: FleetConfig) -> str:

@@ -42,7 +42,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
     path = folder.reference(stream.id)
     rows = ReferenceAppender(path)
     referee = Referee(golden)
-    with SourceProcess(stream.source, golden.classes) as source:
+    with SourceProcess(stream.first_pass, golden.classes) as source:
         for count, (frame, _) in enumerate(source.frames(), start=1):
             if frame.t_us >= until_us:
                 break

@@ -55,7 +55,7 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     if name is None:
         raise UserError("key 'classes': only a golden detector can find them; list the names.")
     with ExitStack() as stack:
-        sources = [stack.enter_context(SourceProcess(stream.source, ())) for stream in fleet.streams]
+        sources = [stack.enter_context(SourceProcess(stream.first_pass, ())) for stream in fleet.streams]
         found = occurring_classes(open_detector(name, fleet.golden.weights), *sources)
     _LOG.info("classes that occur: %s", ", ".join(found))
     return fleet.model_copy(update={"classes": found})

@@ -18,6 +18,7 @@ from ekya.config import (
     RunOptions,
     fleet_from_videos,
     load_fleet,
+    with_play,
 )
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
@@ -38,6 +39,7 @@ class FleetArguments:
         golden: the golden detector of ``videos``, as ``fleet_from_videos`` takes it.
         classes: names separated by commas.
         gpus, window_s, windows, scheduler: instead of what the fleet file says.
+        speed, loop: how every stream is played, instead of what the fleet file says.
     """
 
     fleet: Path | None = None
@@ -48,6 +50,8 @@ class FleetArguments:
     window_s: float | None = None
     windows: int | None = None
     scheduler: str | None = None
+    speed: float | None = None
+    loop: bool | None = None
 
     def read(self) -> FleetConfig:
         """The fleet.
@@ -55,6 +59,12 @@ class FleetArguments:
         Raises:
             UserError: arguments that do not go together, or a bad fleet file.
         """
+        said = {"speed": self.speed, "loop": self.loop}
+        play = {key: value for key, value in said.items() if value is not None}
+        return with_play(self._named(), play) if play else self._named()
+
+    def _named(self) -> FleetConfig:
+        """As the file or the videos say."""
         if not self.videos:
             if self.golden is not None:
                 raise UserError(

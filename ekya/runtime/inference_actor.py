@@ -78,7 +78,7 @@ class InferenceActor:
         self._orders = orders
         self._classes = fleet_classes(common.fleet)
         self._stream = common.fleet.streams[orders.place]
-        self._source = SourceProcess(self._stream.source, self._classes)
+        self._source = SourceProcess(self._stream.played, self._classes)
         setup = stream_setup(common.fleet, orders.place, self._source.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device)
         self._worker = InferenceWorker(

@@ -152,7 +152,7 @@ class _World:
         classes = fleet_classes(fleet)
         base = base_model(fleet, seed)
         sources = {
-            stream.id: stack.enter_context(SourceProcess(stream.source, classes)) for stream in fleet.streams
+            stream.id: stack.enter_context(SourceProcess(stream.played, classes)) for stream in fleet.streams
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
         proposer_operations = 0

@@ -127,7 +127,7 @@ def _recorder(
     """One stream, watched to its end."""
     stream = fleet.streams[place]
     with ExitStack() as stack:
-        source = stack.enter_context(SourceProcess(stream.source, fleet_classes(fleet)))
+        source = stack.enter_context(SourceProcess(stream.first_pass, fleet_classes(fleet)))
         setup = stream_setup(fleet, place, source.wait_open(), seed)
         proposer = proposer_for(fleet, stream)
         frames = source.frames()

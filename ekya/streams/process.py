@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 from ekya.errors import UserError
 from ekya.streams.frame import Frame, StreamSource, Truth
@@ -27,17 +27,21 @@ _GRACE_S = 1.0
 
 
 class SourceSpec(Protocol):
-    """What a fleet file says about a source: a pydantic model at the top level of its module.
+    """What a fleet file says about a source: a pydantic model at the top level of its module."""
 
-    Attributes:
-        gives_truth: whether its frames come with the boxes of their objects and their ``Truth``. Where
-            they do not, a detector finds objects, and the golden model says afterwards what they were.
-        live: whether its frames come once, when they happen, and cannot be read again from the start.
-            Such a source sets its own pace, and only a run on the wall clock can use it.
-    """
+    @property
+    def gives_truth(self) -> bool:
+        """Whether its frames come with the boxes of their objects and their ``Truth``.
 
-    gives_truth: ClassVar[bool]
-    live: ClassVar[bool]
+        Where they do not, a detector finds objects, and the golden model says afterwards what they were.
+        """
+
+    @property
+    def live(self) -> bool:
+        """Whether its frames come once, when they happen, and cannot be read again from the start.
+
+        Such a source sets its own pace, and only a run on the wall clock can use it.
+        """
 
     def model_dump_json(self) -> str:
         """The specification as JSON, from which its type can be made again elsewhere."""

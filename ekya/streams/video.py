@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _FALLBACK_FPS = 25.0
 # Containers without a rate report 0, 1000 or 90000, their clock's ticks.
 _SANE_FPS = (0.1, 480.0)
+# A header's rate is a hint: where these first frames are stamped otherwise by more than a tenth, they count.
+_STAMPED_FRAMES, _SAME_RATE = 9, 0.1
 # A failed read means damage or the end, and the decoder does not say which. Past the end every
 # further try fails at once, so the tries only bound how long a damaged stretch may be.
 _TRIES_AFTER_A_FAILED_READ = 50
@@ -106,7 +108,7 @@ def _check(file: Path) -> float:
     capture = _capture(file)
     try:
         first = _read(capture) if capture.isOpened() else None
-        fps = float(capture.get(cv2.CAP_PROP_FPS)) if first is not None else math.nan
+        fps = _rate(capture) if first is not None else math.nan
     finally:
         capture.release()
     if first is None:
@@ -118,6 +120,17 @@ def _check(file: Path) -> float:
         return fps
     _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, fps, _FALLBACK_FPS)
     return _FALLBACK_FPS
+
+
+def _rate(capture: cv2.VideoCapture) -> float:
+    """Frames a second: the header's, unless the first frames are stamped otherwise."""
+    said = float(capture.get(cv2.CAP_PROP_FPS))
+    stamps_ms = [capture.get(cv2.CAP_PROP_POS_MSEC)]
+    while len(stamps_ms) < _STAMPED_FRAMES and _read(capture) is not None:
+        stamps_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+    step_ms = float(np.median(np.diff(stamps_ms))) if len(stamps_ms) > 2 else 0.0
+    agrees = math.isfinite(said) and abs(said * step_ms / 1000 - 1) < _SAME_RATE
+    return said if agrees or step_ms <= 0 else 1000 / step_ms
 
 
 def _images(file: Path) -> Iterator[NDArray[np.uint8] | None]:

@@ -102,3 +102,22 @@ def test_a_really_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
     values = [float(frame.image.mean()) for frame, _ in source.frames()]
     assert 30 <= len(values) <= 40
     assert values[-1] == pytest.approx(39 * 8 % 256, abs=4), "the last frame is reached"
+
+
+def test_a_rate_in_the_header_is_only_a_hint(tmp_path: Path) -> None:
+    """In an AVI the rate is one number of the header; the frames of an MKV carry their own time."""
+    path = tmp_path / "slow.mkv"
+    writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    if not writer.isOpened():
+        pytest.skip("this OpenCV writes no Matroska")
+    for _ in range(12):
+        writer.write(np.zeros((48, 64, 3), np.uint8))
+    writer.release()
+    content = bytearray(path.read_bytes())
+    # DefaultDuration, in nanoseconds: what a reader takes for the rate.
+    at = content.index(b"\x23\xe3\x83\x84") + 4
+    content[at : at + 4] = (10_000_000).to_bytes(4, "big")
+    path.write_bytes(content)
+    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) != pytest.approx(10, rel=0.1)
+    source = VideoSpec(files=(path,)).open(())
+    assert source.fps == pytest.approx(10, rel=0.01)

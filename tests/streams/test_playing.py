@@ -1,0 +1,72 @@
+"""Recordings played faster, and again and again."""
+
+import cv2
+import numpy as np
+import pytest
+
+from ekya.streams.city import CitySpec
+from ekya.streams.playing import PlayConfig, PlayedSpec
+from ekya.streams.process import SourceProcess
+from ekya.streams.video import VideoSpec
+
+CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+def city():
+    return CitySpec(seed=3, fps=10, duration_s=1.0)
+
+
+def video(folder):
+    file = folder / "video.avi"
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    for index in range(16):
+        writer.write(np.full((48, 64, 3), 10 * index, np.uint8))
+    writer.release()
+    return VideoSpec(files=(file,))
+
+
+def first(spec, count):
+    taken = []
+    for frame in spec.open(CLASSES).frames():
+        taken.append(frame)
+        if len(taken) == count:
+            break
+    return taken
+
+
+def test_twice_as_fast_is_the_same_frames_in_half_the_time(tmp_path):
+    plain = video(tmp_path)
+    fast = PlayedSpec(source=plain, play=PlayConfig(speed=2.0))
+    assert fast.open(()).fps == 2 * plain.open(()).fps
+    before, after = list(plain.open(()).frames()), list(fast.open(()).frames())
+    assert [frame.t_us for frame, _ in after] == [frame.t_us // 2 for frame, _ in before]
+    assert [frame.index for frame, _ in after] == [frame.index for frame, _ in before]
+
+
+def test_a_loop_goes_on_where_it_ended_and_knows_the_truth_once():
+    plain = city()
+    once = list(plain.open(CLASSES).frames())
+    looped = first(PlayedSpec(source=plain, play=PlayConfig(loop=True)), 2 * len(once) + 1)
+    assert [frame.index for frame, _ in looped] == list(range(2 * len(once) + 1))
+    assert [frame.t_us for frame, _ in looped] == [100_000 * index for index in range(2 * len(once) + 1)]
+    for (again, truth), (frame, _) in zip(looped[len(once) :], once, strict=False):
+        assert truth is None
+        assert (again.image == frame.image).all()
+        assert (again.boxes == frame.boxes).all()
+    assert all(truth is not None for _, truth in looped[: len(once)])
+
+
+@pytest.mark.parametrize("damage", [b"", b"RIFF"])
+def test_a_recording_without_a_frame_does_not_loop_for_ever(tmp_path, damage):
+    spec = video(tmp_path)
+    source = PlayedSpec(source=spec, play=PlayConfig(loop=True)).open(())
+    for file in spec.files:
+        file.write_bytes(damage)
+    assert list(source.frames()) == []
+
+
+def test_it_runs_in_a_process_of_its_own(tmp_path):
+    spec = PlayedSpec(source=video(tmp_path), play=PlayConfig(loop=True))
+    with SourceProcess(spec, ()) as process:
+        frames = process.frames()
+        assert [next(frames)[0].index for _ in range(40)] == list(range(40))
