@@ -31,6 +31,7 @@ class MessageKind(IntEnum):
     ENDED = 3
     REFUSED = 4
     FAILED = 5
+    NOTED = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ is a recording: every frame comes with its pixels, as fast as they are taken.
 """
 
 import json
+import logging
 import os
 import select
 import signal
@@ -20,6 +21,8 @@ from typing import Protocol, Self
 from ekya.errors import UserError
 from ekya.streams.frame import Frame, StreamSource, Truth
 from ekya.streams.handover import FrameHeader, MessageKind, SlotReader, Unpacker, unpack_frame
+
+_log = logging.getLogger(__name__)
 
 _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
@@ -285,6 +288,8 @@ class SourceProcess:
                 self._refused = self._died = text
             case MessageKind.FAILED:
                 self._died = text
+            case MessageKind.NOTED:
+                _log.warning("%s", text)
 
     def _note_death(self) -> None:
         """The pipe closed without a last message."""

@@ -8,6 +8,7 @@ that the parent is gone.
 
 import importlib
 import json
+import logging
 import os
 import queue
 import select
@@ -26,15 +27,30 @@ from ekya.streams.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, p
 _Orders = queue.SimpleQueue[dict[str, Any]]
 
 
+class _Notes(logging.Handler):
+    """What a source logs, from whichever thread, for the log of the parent: nobody reads one here."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: deque[str] = deque()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(self.format(record))
+
+
 class _Outbox:
     """Messages on their way into the pipe; what does not fit yet waits here, so that nobody blocks."""
 
-    def __init__(self, pipe_fd: int) -> None:
+    def __init__(self, pipe_fd: int, notes: "_Notes") -> None:
         self._fd = pipe_fd
+        self._notes = notes
         self._waiting: deque[bytes] = deque()
         os.set_blocking(pipe_fd, False)
 
     def put(self, message: bytes) -> None:
+        """Send a message, and before it what was noted since the last."""
+        while self._notes.texts:
+            self._waiting.append(pack_text(MessageKind.NOTED, self._notes.texts.popleft()))
         self._waiting.append(message)
         self._flush()
 
@@ -130,7 +146,9 @@ def main() -> int:
     orders: _Orders = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     opening = orders.get()
-    outbox = _Outbox(opening["pipe_fd"])
+    notes = _Notes()
+    logging.getLogger("ekya").addHandler(notes)
+    outbox = _Outbox(opening["pipe_fd"], notes)
     code = 0
     try:
         source = _open(opening)

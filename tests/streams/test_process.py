@@ -15,7 +15,7 @@ from ekya.streams.process import Arrived, Pace, SourceProcess, probe_source
 from ekya.streams.video import VideoSpec
 
 ODD_SOURCE = '''
-import os, time
+import logging, os, time
 from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel
@@ -52,6 +52,8 @@ class OddSource:
             truth = Truth(boxes, np.arange(len(boxes)), np.arange(len(boxes)) + 100 * i)
             image = np.full((height, 30, 3), i % 251, dtype=np.uint8)
             yield Frame(i, round(i * 1e6 / self.spec.fps), image, boxes), truth
+        if self.spec.end == "warn":
+            logging.getLogger("ekya.streams.odd").warning("%s: is cut off", "last.png")
         if self.spec.end == "abort":
             os.abort()
         if self.spec.end == "raise":
@@ -147,6 +149,12 @@ def test_an_exception_in_the_source_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=2, end="raise"), ("car",)) as process:
         assert len(list(process.frames())) == 2
         assert process.died == "RuntimeError: the cable is out"
+
+
+def test_what_a_source_warns_of_stands_in_the_log_of_its_reader(odd: Any, caplog: Any) -> None:
+    with SourceProcess(odd(frames=3, end="warn"), ()) as process:
+        assert len(list(process.frames())) == 3
+    assert caplog.messages == ["last.png: is cut off"]
 
 
 def test_a_source_that_dies_while_it_opens_is_a_user_error(odd: Any) -> None:
