@@ -65,23 +65,27 @@ class Board:
     training_hull: int
     tie_breaks: Floats
 
+    def places(self, states: Ints) -> Ints:
+        """(C, V) where ``take`` finds what arrays (V, states) say of these states."""
+        places: Ints = states + np.arange(len(self.accuracy)) * self.accuracy.shape[1]
+        return places
+
 
 def board_of(view: WindowView) -> Board:
     """The board of a view with at least one stream, and a window that is not over."""
     streams = tuple(sorted(view.streams, key=lambda stream: stream.stream))
-    options = tuple((None, *worthwhile(stream)) for stream in streams)
-    states = max(len(known) for known in options)
+    offered = [worthwhile(stream) for stream in streams]
+    states = 1 + max(len(known) for known in offered)
     accuracy = np.zeros((len(streams), states))
     work_gpu_s = np.full((len(streams), states), np.inf)
     early_part = np.zeros((len(streams), states))
     accuracy[:] = [[stream.accuracy] for stream in streams]
     work_gpu_s[:, 0] = 0.0
-    for v, known in enumerate(options):
-        for state, option in enumerate(known):
-            if option is not None:
-                accuracy[v, state] = max(option.accuracy_after, streams[v].accuracy)
-                work_gpu_s[v, state] = option.gpu_s
-                early_part[v, state] = option.early_part
+    for v, known in enumerate(offered):
+        at = slice(1, len(known) + 1)
+        accuracy[v, at] = [max(option.accuracy_after, streams[v].accuracy) for option in known]
+        work_gpu_s[v, at] = [option.gpu_s for option in known]
+        early_part[v, at] = [option.early_part for option in known]
     value = _values(view, streams)
     weight = np.array([stream.weight for stream in streams])
     rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
@@ -89,7 +93,7 @@ def board_of(view: WindowView) -> Board:
     segments = len(value) * known_hulls.size.shape[1]
     return Board(
         streams=streams,
-        options=options,
+        options=tuple((None, *known) for known in offered),
         locked=np.array([stream.running is not None for stream in streams]),
         quanta=view.capacity_milli // view.quantum_milli,
         left_us=max(view.window_end_us - view.now_us, 1),
@@ -133,8 +137,12 @@ def _rises(stream: StreamView, option: RetrainOption) -> bool:
 
 def _sooner(first: RetrainOption, second: RetrainOption) -> bool:
     """Whether the first brings as much as the second, and no later on average."""
-    late = [(1.0 - option.early_part) * option.gpu_s for option in (first, second)]
-    return first.accuracy_after >= second.accuracy_after - SAME and late[0] <= late[1]
+    return first.accuracy_after >= second.accuracy_after - SAME and _waits_s(first) <= _waits_s(second)
+
+
+def _waits_s(option: RetrainOption) -> float:
+    """How long its gain is away on average, on a whole GPU."""
+    return (1.0 - option.early_part) * option.gpu_s
 
 
 def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
@@ -168,15 +176,16 @@ def _floors(view: WindowView, streams: Sequence[StreamView], accuracy: Floats) -
     """(V, states) what ``pick.inference_floor_milli`` says of these accuracies, in quanta; 0 for no floor."""
     width = max(len(stream.inference_options) for stream in streams)
     none = FULL_GPU_MILLI + 1
-    needed = np.full((len(streams), width), none)
+    needed_milli = np.full((len(streams), width), 2 * FULL_GPU_MILLI)
     relative = np.zeros((len(streams), width))
     young = np.zeros((len(streams), width), dtype=bool)
     for v, stream in enumerate(streams):
-        for at, option in enumerate(stream.inference_options):
-            quanta = -(-max(0, option.share_needed_milli) // view.quantum_milli)
-            needed[v, at] = quanta if quanta * view.quantum_milli <= FULL_GPU_MILLI else none
-            relative[v, at] = option.relative_accuracy
-            young[v, at] = is_young(stream, option)
+        offered = stream.inference_options
+        needed_milli[v, : len(offered)] = [option.share_needed_milli for option in offered]
+        relative[v, : len(offered)] = [option.relative_accuracy for option in offered]
+        young[v, : len(offered)] = [is_young(stream, option) for option in offered]
+    quanta = -(-np.maximum(needed_milli, 0) // view.quantum_milli)
+    needed = np.where(quanta * view.quantum_milli <= FULL_GPU_MILLI, quanta, none)
     limited = np.array([stream.max_age_us is not None for stream in streams])
     reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
     floor = np.full(accuracy.shape, none)

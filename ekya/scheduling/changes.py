@@ -167,8 +167,7 @@ def _joining(
     waits_s = work_s * (1.0 - board.early_part[out])
     served_s = np.maximum(board.left_us / US_PER_S - after_s - waits_s[:, :, None], 0.0)
     promise = gain[:, :, None] * served_s - settled[places] * work_s[:, :, None]
-    best = promise.argmax(axis=2)
-    return np.take_along_axis(promise, best[:, :, None], axis=2)[:, :, 0], settled[places][best]
+    return promise.max(axis=2), settled[places][promise.argmax(axis=2)]
 
 
 def _swaps(states: Ints, worths: Floats, done_us: Floats, count: int) -> list[tuple[Ints, Floats]]:

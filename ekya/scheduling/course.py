@@ -57,7 +57,7 @@ class Stretch:
     lasts_us: Floats
     ends: Flags
 
-    def only(self, index: Ints) -> "Stretch":
+    def only(self, index: Ints | slice) -> "Stretch":
         """Of some of the courses."""
         return Stretch(
             self.shares[index],
@@ -90,7 +90,7 @@ class Courses:
     parts: Floats
     stretches: tuple[Stretch, ...]
 
-    def only(self, index: Ints) -> "Courses":
+    def only(self, index: Ints | slice) -> "Courses":
         """Some of them."""
         return Courses(
             self.states[index],
@@ -130,19 +130,19 @@ class _Played:
 
     def __init__(self, board: Board, states: Ints, worths: Floats, weight: Floats) -> None:
         count, streams = states.shape
-        stream = np.arange(streams)
+        reached = board.places(states)
         runs = (states > 0) & (worths > 0.0)
         accuracy = np.repeat(board.accuracy[None, :, 0], count, axis=0)
         self._board = board
-        self._states = states
-        self._weight = weight
         self._accuracy = accuracy
-        self._after = board.accuracy[stream, states]
+        self._after = board.accuracy.take(reached)
+        self._pull_after = self._after * weight
+        self._hull_after = board.hull.take(reached)
         self._values = board.value.ravel()
         self._job = np.arange(2 * streams) * board.value.shape[1]
         self._shares = np.full((count, 2 * streams), -1)
-        self._left_gpu_s = np.where(runs, board.work_gpu_s[stream, states], np.inf)
-        self._early = _Early(board, states, runs) if board.bend.any() else None
+        self._left_gpu_s = np.where(runs, board.work_gpu_s.take(reached), np.inf)
+        self._early = _Early(board, reached, runs) if board.bend.any() else None
         self._speed = np.zeros((count, streams))
         self._ends_us = np.full((count, streams), np.inf)
         self._since_us = np.zeros((count, streams))
@@ -168,8 +168,7 @@ class _Played:
             self.area += (self._after - self._accuracy) * self.part * early_us
         if self._early is not None:
             runs_us = lasts_us - early_us
-            left_gpu_s = self._left(self._now_us), self._left(self._now_us + runs_us)
-            self.area += self._early.gains(*left_gpu_s) * self.part * runs_us
+            self.area += self._early.gains(self._left(self._now_us + runs_us)) * self.part * runs_us
             self._early.finish(ends)
         self._now_us = next_us
         self._finish(ends)
@@ -179,7 +178,7 @@ class _Played:
         """As ``Courses`` has it."""
         if self._early is None:
             return np.zeros(self.area.shape, np.bool_)
-        return self._early.begun(self._left(self._now_us))
+        return self._early.unfinished()
 
     def _left(self, at_us: Floats) -> Floats:
         """(C, V) GPU-seconds to do, at moments of the stretch in progress."""
@@ -207,44 +206,43 @@ class _Played:
         np.copyto(self._ends_us, self._since_us + np.ceil(lasts_us), where=changed)
 
     def _finish(self, ends: Flags) -> None:
-        course, v = np.nonzero(ends)
-        after = self._after[course, v]
-        self.done_us[course, v] = self._ends_us[course, v]
-        self._ends_us[course, v] = np.inf
-        self._left_gpu_s[course, v] = np.inf
-        self._accuracy[course, v] = after
-        self.pull[course, v] = after * self._weight[v]
-        self.pull[course, ends.shape[1] + v] = 0.0
-        self.hull[course, v] = self._board.hull[v, self._states[course, v]]
+        streams = ends.shape[1]
+        np.copyto(self.done_us, self._ends_us, where=ends)
+        np.copyto(self._ends_us, np.inf, where=ends)
+        np.copyto(self._left_gpu_s, np.inf, where=ends)
+        np.copyto(self._accuracy, self._after, where=ends)
+        np.copyto(self.pull[:, :streams], self._pull_after, where=ends)
+        np.copyto(self.pull[:, streams:], 0.0, where=ends)
+        np.copyto(self.hull[:, :streams], self._hull_after, where=ends)
 
 
 class _Early:
     """What checkpoints bring before their retrainings end (``rising``), of C courses."""
 
-    def __init__(self, board: Board, states: Ints, runs: Flags) -> None:
-        stream = np.arange(states.shape[1])
-        bend, work_gpu_s = board.bend[stream, states], board.work_gpu_s[stream, states]
-        gain = board.accuracy[stream, states] - board.accuracy[:, 0]
+    def __init__(self, board: Board, reached: Ints, runs: Flags) -> None:
+        bend, work_gpu_s = board.bend.take(reached), board.work_gpu_s.take(reached)
+        gain = board.accuracy.take(reached) - board.accuracy[:, 0]
         rises = runs & (bend != 0.0) & (work_gpu_s > 0.0)
         self._gain = np.where(rises, gain, 0.0)
         self._bend = np.where(rises, bend, 1.0)
         self._work_gpu_s = np.where(rises, work_gpu_s, 1.0)
+        self._done = np.zeros(reached.shape)
 
-    def gains(self, left_from_gpu_s: Floats, left_to_gpu_s: Floats) -> Floats:
-        """(C, V) accuracy on average while what is left of the work came down from here to there."""
-        start = np.maximum(1.0 - left_from_gpu_s / self._work_gpu_s, 0.0)
-        end = np.maximum(1.0 - left_to_gpu_s / self._work_gpu_s, start)
-        found: Floats = self._gain * mean_parts(self._bend, start, end)
-        return found
-
-    def begun(self, left_gpu_s: Floats) -> Flags:
-        """(C, V) whether it has gained anything, where so much is left."""
-        found: Flags = (self._gain > 0.0) & (left_gpu_s < self._work_gpu_s)
+    def gains(self, left_gpu_s: Floats) -> Floats:
+        """(C, V) accuracy on average since this was last asked, if so much of the work is left by now."""
+        start = self._done
+        self._done = np.maximum(1.0 - left_gpu_s / self._work_gpu_s, start)
+        found: Floats = self._gain * mean_parts(self._bend, start, self._done)
         return found
 
     def finish(self, ends: Flags) -> None:
         """These are done; what they bring counts in full from now on."""
         self._gain = np.where(ends, 0.0, self._gain)
+
+    def unfinished(self) -> Flags:
+        """(C, V) whether something was gained that no end has made good."""
+        found: Flags = (self._gain > 0.0) & (self._done > 0.0)
+        return found
 
 
 def _next_ends(ends_us: Floats, at_once: int) -> Floats:
@@ -276,13 +274,11 @@ def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
     size = board.hulls.size.take(hull, axis=0).reshape(count, -1)
     # Equal rises in the order of jobs, whatever the sort does with equals.
     rise = (board.hulls.rise.take(hull, axis=0) * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
-    rows = (np.arange(count) * size.shape[1])[:, None]
-    order = np.argsort(-rise, axis=1) + rows
-    wanted = np.where(rise > 0.0, size, 0).ravel().take(order)
+    order = np.argsort(-rise, axis=1) + np.arange(0, rise.size, rise.shape[1])[:, None]
+    wanted = np.where(rise > 0.0, size, 0).take(order)
     ends = wanted.cumsum(axis=1)
-    given = np.empty(size.size, np.intp)
-    given[order.ravel()] = np.where(ends <= left[:, None], wanted, 0).ravel()
-    shares += given.reshape(count, jobs, -1).sum(axis=2)
+    size.put(order, np.where(ends <= left[:, None], wanted, 0))
+    shares += np.einsum("cjs->cj", size.reshape(count, jobs, -1))
     _give_leftovers(board, shares, pull)
     return shares
 
@@ -299,20 +295,19 @@ def _without_floors(board: Board, hull: Ints, floor: Ints, left: Ints) -> Ints:
 
 def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
     """Gives what is left to the job that gains most by it, a few times."""
-    course, job = np.arange(len(shares)), np.arange(shares.shape[1]) * board.value.shape[1]
+    job = np.arange(shares.shape[1]) * board.value.shape[1]
     top = board.value.shape[1] - 1
-    value, enough = board.value.ravel(), board.enough.ravel()
     for _ in range(LEFTOVER_ROUNDS):
         left = board.quanta - shares.sum(axis=1)
         if not left.any():
             return
         reach = np.minimum(shares + left[:, None], top) + job
-        gain = (value.take(reach) - value.take(shares + job)) * pull
-        best = gain.argmax(axis=1)
-        gains = gain[course, best] > 0.0
-        if not gains.any():
+        gain = (board.value.take(reach) - board.value.take(shares + job)) * pull
+        if gain.max() <= 0.0:
             return
-        shares[course, best] = np.where(gains, enough.take(reach[course, best]), shares[course, best])
+        gains = np.flatnonzero(gain.max(axis=1) > 0.0)
+        best = gain.argmax(axis=1)[gains]
+        shares[gains, best] = board.enough.take(reach[gains, best])
 
 
 def settled_worths(courses: Courses) -> Floats:

@@ -1,10 +1,10 @@
 """The scheduler of this system: the best plan that any of its planners finds, and never below the thief.
 
 Plans are compared by the objective, over all of their phases. Beside ``serial``, which is best nearly always,
-there are ``exact``, the best of one phase, the paper's ``thief``, and what is left of the plan that is being
-carried out. The latter is why a
-window, if estimates hold, is never worth less in the end than it was ever forecast to be: each plan is at
-least the rest of the one before it, and so at least what the thief would have planned then.
+there are ``exact`` and what is left of the plan that is being carried out. ``exact`` is the best plan of one
+phase, and so never below the paper's ``thief``, which need not plan too. What is left is why a window, if
+estimates hold, is never worth less in the end than it was ever forecast to be: each plan is at least the rest
+of the one before it, and so at least what the thief would have planned then.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from ekya.scheduling.carried_on import best_remainder, plan_of_remainder
 from ekya.scheduling.exact import Exact
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.serial import Serial
-from ekya.scheduling.thief import Thief
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Ekya:
         """The plan with the highest objective; of equals the one that is being carried out."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
-        planners = (Serial(), Exact(), Thief())
+        planners = (Serial(), Exact())
         fresh = max((planner.plan(view) for planner in planners), key=lambda plan: plan.expected_accuracy)
         remainder = best_remainder(view)
         if remainder is None or remainder.score < fresh.expected_accuracy:

@@ -131,9 +131,9 @@ def share_out(values: Floats, capacity: int) -> list[int]:
     reached = np.full((len(offers) + 1, widest + capacity + 1), -np.inf)
     reached[0, widest:] = 0.0
     totals = reached[:, widest:]
+    before = np.lib.stride_tricks.sliding_window_view(reached, capacity + 1, axis=1)
     for row, offer in enumerate(offers):
-        before = np.lib.stride_tricks.sliding_window_view(reached[row], capacity + 1)
-        np.max(before[widest - offer] + values[row, offer, None], axis=0, out=totals[row + 1])
+        np.max(before[row, widest - offer] + values[row, offer, None], axis=0, out=totals[row + 1])
     return _way_back(values, offers, totals, capacity)
 
 

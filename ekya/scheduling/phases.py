@@ -68,7 +68,7 @@ def _phases_of_course(view: WindowView, course: Courses, begun: NDArray[np.bool_
         shares = stretch.shares[0] * view.quantum_milli
         shares[len(begun) :][~begun] = 0
         phase = DraftPhase(start_us, shares)
-        completions = np.unique(course.done_us[0][stretch.ends[0]])
+        completions = set(course.done_us[0][stretch.ends[0]].tolist())
         yield from [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
 
@@ -80,8 +80,8 @@ def plan_of_draft(view: WindowView, streams: Sequence[StreamDraft], phases: Sequ
     latest: DraftPhase | None = None
     for phase in phases:
         if phase is not latest:
-            inferences, retrainings = np.split(phase.shares_milli, 2)
-            shares = zip(writers, inferences.tolist(), retrainings.tolist(), strict=True)
+            shares_milli = phase.shares_milli.tolist()
+            shares = zip(writers, shares_milli[: len(writers)], shares_milli[len(writers) :], strict=True)
             made = Phase(tuple(one.write(phase.start_us, *both) for one, *both in shares))
             latest = phase
         written.append(made)

@@ -110,7 +110,7 @@ def _scores(courses: Courses, objective: Objective, board: Board) -> Floats:
 def _best_of(courses: Courses, objective: Objective, board: Board, weight: Floats) -> Found:
     scores = _scores(courses, objective, board)
     index = int(scores.argmax())
-    return Found(courses.only(np.array([index])), weight, float(scores[index]))
+    return Found(courses.only(slice(index, index + 1)), weight, float(scores[index]))
 
 
 def _better(first: Found, second: Found) -> Found:

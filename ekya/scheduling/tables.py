@@ -7,6 +7,7 @@ numbers are those of ``pick.py`` to the last bit, since the same operations are 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,10 +132,9 @@ def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
     ranked: list[Sequence[InferenceOption]] = []
     cheapest: list[InferenceOption] = []
     for stream in streams:
-        order = inference_order(stream)
-        old_first = [o for o in order if not is_young(stream, o)][::-1]
-        ranked.append(old_first + [o for o in order if is_young(stream, o)][::-1])
-        cheapest.append(min(order, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
+        rising = inference_order(stream)[::-1]
+        ranked.append(sorted(rising, key=partial(is_young, stream)))
+        cheapest.append(min(rising, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
     needed = _columns([[float(o.share_needed_milli) for o in options] for options in ranked], np.inf)
     relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
     least = np.array([max(o.share_needed_milli, 1) for o in cheapest])[:, None]

@@ -21,7 +21,7 @@ few = settings(max_examples=25)
 @given(view=window_views())
 def test_never_below_the_thief(view):
     expected = make_scheduler("ekya").plan(view).expected_accuracy
-    assert expected >= make_scheduler("thief").plan(view).expected_accuracy
+    assert expected >= make_scheduler("thief").plan(view).expected_accuracy - SAME
 
 
 @few
