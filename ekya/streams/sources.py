@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ekya.streams.city import CitySpec
 from ekya.streams.video import VideoSpec
+from ekya.streams.waymo import WaymoSpec
 
-AnySource = Annotated[CitySpec | VideoSpec, Field(discriminator="kind")]
+AnySource = Annotated[CitySpec | VideoSpec | WaymoSpec, Field(discriminator="kind")]
 """A new source adds its specification here, and itself to ``tests/streams/test_every_source.py``."""

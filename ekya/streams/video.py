@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.streams.frame import Frame, StreamSource, Truth
+from ekya.streams.pictures import shrink
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class VideoSource:
                     self._damaged += 1
                 else:
                     t_us = file_start_us + round(position * US_PER_S / rate)
-                    yield Frame(index, t_us, _shrink(image, self.max_side), None), None
+                    yield Frame(index, t_us, shrink(image, self.max_side), None), None
                     index += 1
                 position += 1
             file_start_us += round(position * US_PER_S / rate)
@@ -164,14 +165,3 @@ def _read(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
     if not decoded or image is None or image.ndim != 3:
         return None
     return np.asarray(image, dtype=np.uint8)
-
-
-def _shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
-    height, width = image.shape[:2]
-    scale = max_side / max(height, width)
-    if scale >= 1.0:
-        return image
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    # Down to a half, two neighbours see every pixel, at a third of the time that averaging an area takes.
-    how = cv2.INTER_LINEAR if scale >= 0.5 else cv2.INTER_AREA
-    return np.asarray(cv2.resize(image, size, interpolation=how), dtype=np.uint8)

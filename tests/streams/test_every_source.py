@@ -8,12 +8,15 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import waymo_sample
 
 from ekya.streams.city import CitySpec, Scene
 from ekya.streams.process import SourceProcess, SourceSpec
 from ekya.streams.video import VideoSpec
+from ekya.streams.waymo import WaymoSpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+WAYMO_CLASSES = ("person", "car", "bicycle")
 OPENS = 1000
 
 
@@ -32,8 +35,31 @@ def video(folder: Path) -> VideoSpec:
     return VideoSpec(files=tuple(files))
 
 
-SOURCES: Mapping[str, Callable[[Path], SourceSpec]] = {"synthetic_city": city, "video": video}
+def waymo_v1(folder: Path) -> WaymoSpec:
+    for segment in waymo_sample.sample_segments(3, 4, (96, 64)):
+        waymo_sample.write_v1(folder, segment)
+    return WaymoSpec(root=folder, location="location_sf", max_side=64)
+
+
+def waymo_v2(folder: Path) -> WaymoSpec:
+    segments = waymo_sample.sample_segments(3, 4, (96, 64))
+    for segment in segments:
+        waymo_sample.write_v2(folder, segment)
+    return WaymoSpec(root=folder, segments=[one.name for one in segments], camera="SIDE_LEFT")
+
+
+SOURCES: Mapping[str, Callable[[Path], SourceSpec]] = {
+    "synthetic_city": city,
+    "video": video,
+    "waymo v1": waymo_v1,
+    "waymo v2": waymo_v2,
+}
 """By the key ``kind`` of a fleet file, each made small in a folder."""
+
+
+def classes_of(spec: SourceSpec) -> tuple[str, ...]:
+    """Those of the fleet; a data set that does not know one of them refuses it."""
+    return WAYMO_CLASSES if isinstance(spec, WaymoSpec) else CLASSES
 
 
 @pytest.fixture(params=SOURCES)
@@ -46,7 +72,7 @@ def test_its_specification_survives_json(spec):
 
 
 def test_frames_are_numbered_without_a_gap_and_their_time_rises_from_0(spec):
-    frames = [frame for frame, _ in spec.open(CLASSES).frames()]
+    frames = [frame for frame, _ in spec.open(classes_of(spec)).frames()]
     assert len(frames) > 1
     assert [frame.index for frame in frames] == list(range(len(frames)))
     assert frames[0].t_us >= 0
@@ -55,13 +81,13 @@ def test_frames_are_numbered_without_a_gap_and_their_time_rises_from_0(spec):
 
 
 def test_its_rate_is_about_that_of_its_frames(spec):
-    source = spec.open(CLASSES)
+    source = spec.open(classes_of(spec))
     times = [frame.t_us for frame, _ in source.frames()]
     assert 1e6 * (len(times) - 1) / (times[-1] - times[0]) == pytest.approx(source.fps, rel=0.2)
 
 
 def test_a_second_pass_gives_the_same_frames_again(spec):
-    source = spec.open(CLASSES)
+    source = spec.open(classes_of(spec))
     first, second = list(source.frames()), list(source.frames())
     assert len(first) == len(second)
     for (one, _), (other, _) in zip(first, second, strict=True):
@@ -70,7 +96,7 @@ def test_a_second_pass_gives_the_same_frames_again(spec):
 
 
 def test_truth_and_boxes_are_there_as_it_says(spec):
-    for frame, truth in spec.open(CLASSES).frames():
+    for frame, truth in spec.open(classes_of(spec)).frames():
         assert (truth is not None) == (frame.boxes is not None) == spec.gives_truth
         if truth is None:
             continue
@@ -79,7 +105,7 @@ def test_truth_and_boxes_are_there_as_it_says(spec):
         assert truth.boxes.shape == (len(truth.classes), 4)
         assert len(truth.tracks) == len(set(truth.tracks.tolist())) == len(truth.classes)
         assert np.array_equal(frame.boxes, truth.boxes)
-        assert np.all((truth.classes >= 0) & (truth.classes < len(CLASSES)))
+        assert np.all((truth.classes >= 0) & (truth.classes < len(classes_of(spec))))
         assert np.all(truth.boxes[:, :2] < truth.boxes[:, 2:])
         assert np.all(truth.boxes >= 0) and np.all(truth.boxes[:, 2:] <= [width, height])
 
@@ -98,7 +124,7 @@ def test_a_thousand_opens_leave_nothing_open(spec):
     before = _open_files()
     for number in range(OPENS):
         if number % 10:
-            spec.open(CLASSES)
+            spec.open(classes_of(spec))
         else:
             _read_one(spec)
     gc.collect()
@@ -106,15 +132,15 @@ def test_a_thousand_opens_leave_nothing_open(spec):
 
 
 def test_in_its_own_process_it_gives_the_same_frames(spec):
-    own = [(frame.index, frame.t_us) for frame, _ in spec.open(CLASSES).frames()]
-    with SourceProcess(spec, CLASSES) as process:
+    own = [(frame.index, frame.t_us) for frame, _ in spec.open(classes_of(spec)).frames()]
+    with SourceProcess(spec, classes_of(spec)) as process:
         elsewhere = [(frame.index, frame.t_us) for frame, _ in process.frames()]
         assert (process.died, process.damaged) == (None, 0)
     assert elsewhere == own
 
 
 def _read_one(spec):
-    frames = spec.open(CLASSES).frames()
+    frames = spec.open(classes_of(spec)).frames()
     next(frames)
     frames.close()
 

@@ -1,0 +1,247 @@
+"""Draws a made sample of the Waymo Open Dataset in its true layout, in both versions.
+
+    python datasets/waymo/waymo_sample.py DIR --segments 6 --frames 60 --width 480 --height 320
+
+writes ``DIR/v1`` and ``DIR/v2``. Without options it is the sample beside this file.
+"""
+
+import argparse
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ekya.streams.waymo.messages import FrameMessage
+from ekya.streams.waymo.shots import Camera
+from ekya.streams.waymo.tfrecord import masked_crc
+
+FRAME_US = 100_000
+_DAY_US = 86_400_000_000
+_FIRST_US = 1_550_000_000_000_000
+
+_VEHICLE, _PEDESTRIAN, _SIGN, _CYCLIST = 1, 2, 3, 4
+# Width and height as parts of the picture's, and a colour, blue first.
+_LOOKS = {
+    _VEHICLE: (0.25, 0.25, (170, 60, 40)),
+    _PEDESTRIAN: (0.08, 0.4, (60, 160, 60)),
+    _SIGN: (0.1, 0.15, (40, 40, 200)),
+    _CYCLIST: (0.15, 0.3, (40, 170, 200)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A labelled object in one picture; its box is x0 y0 x1 y1 in pixels."""
+
+    name: str
+    kind: int
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What is drawn: a few seconds of driving. ``size`` is width and height of the pictures."""
+
+    name: str
+    location: str = "location_sf"
+    time_of_day: str = "Day"
+    first_us: int = _FIRST_US
+    frames: int = 3
+    cameras: tuple[Camera, ...] = (Camera.FRONT, Camera.SIDE_LEFT)
+    size: tuple[int, int] = (96, 64)
+    seed: int = 0
+
+    def time(self, frame: int) -> int:
+        """When a frame was taken, microseconds since 1970."""
+        return self.first_us + frame * FRAME_US
+
+    def things(self, camera: Camera, frame: int) -> tuple[Thing, ...]:
+        """One object of each kind in its own row of the picture; each drives along and comes in again."""
+        width, height = self.size
+        rng = np.random.default_rng((self.seed, camera.number))
+        found = []
+        for kind, (across, down, _) in _LOOKS.items():
+            part = (rng.random() + frame * rng.uniform(0.01, 0.03)) % (1.0 - across)
+            x0 = part * width
+            y0 = (0.05 + (kind - 1) * 0.16) * height
+            box = (x0, y0, x0 + across * width, y0 + down * height)
+            found.append(Thing(f"{self.name[:4]}-{camera}-{kind}", kind, box))
+        return tuple(found)
+
+    def picture(self, camera: Camera, frame: int) -> NDArray[np.uint8]:
+        """(H, W, 3) uint8, BGR."""
+        width, height = self.size
+        grey = 90 if self.time_of_day == "Day" else 30
+        image = np.full((height, width, 3), grey, np.uint8)
+        image[height // 2 :] = grey // 2
+        for thing in self.things(camera, frame):
+            (x0, y0), (x1, y1) = ((int(thing.box[at]), int(thing.box[at + 1])) for at in (0, 2))
+            colour = _LOOKS[thing.kind][2]
+            if thing.kind in (_SIGN, _CYCLIST):
+                middle, axes = ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2)
+                cv2.ellipse(image, middle, axes, 0, 0, 360, colour, -1)
+            else:
+                cv2.rectangle(image, (x0, y0), (x1, y1), colour, -1)
+        return image
+
+    def jpeg(self, camera: Camera, frame: int) -> bytes:
+        """The picture as it is stored."""
+        return bytes(cv2.imencode(".jpg", self.picture(camera, frame), [cv2.IMWRITE_JPEG_QUALITY, 70])[1])
+
+
+def frame_record(segment: Segment, frame: int) -> bytes:
+    """A frame of version 1: a serialised message."""
+    message = FrameMessage()
+    message.context.name = segment.name.encode()
+    message.context.stats.location = segment.location.encode()
+    message.context.stats.time_of_day = segment.time_of_day.encode()
+    message.timestamp_micros = segment.time(frame)
+    for camera in segment.cameras:
+        message.images.add(name=camera.number, image=segment.jpeg(camera, frame))
+        labels = message.camera_labels.add(name=camera.number).labels
+        for thing in segment.things(camera, frame):
+            x0, y0, x1, y1 = thing.box
+            label = labels.add(type=thing.kind, id=thing.name.encode())
+            label.box.center_x, label.box.center_y = (x0 + x1) / 2, (y0 + y1) / 2
+            label.box.length, label.box.width = x1 - x0, y1 - y0
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def framed(record: bytes) -> bytes:
+    """A record as it stands in a ``.tfrecord`` file: with its length, and both checksums."""
+    length = struct.pack("<Q", len(record))
+    return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+
+
+def write_v1(root: Path, segment: Segment) -> Path:
+    """Writes a segment's only file under ``root/training``; returns its path."""
+    file = root / "training" / f"segment-{segment.name}_with_camera_labels.tfrecord"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"".join(framed(frame_record(segment, frame)) for frame in range(segment.frames)))
+    return file
+
+
+def write_v2(root: Path, segment: Segment, rows_a_group: int = 4) -> Path:
+    """Writes a segment's three files under ``root/training``; returns the one of the pictures.
+
+    Rows are in no order, as in what is published.
+    """
+    tables = (("camera_image", _images(segment)), ("camera_box", _boxes(segment)), ("stats", _stats(segment)))
+    for number, (component, rows) in enumerate(tables):
+        shuffled = np.random.default_rng((segment.seed, number)).permutation(len(rows))
+        table = pa.Table.from_pylist([rows[at] for at in shuffled], schema=_SCHEMAS[component])
+        file = root / "training" / component / f"{segment.name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        size = rows_a_group if component == "camera_image" else None
+        pq.write_table(table, file, row_group_size=size, compression="brotli")
+    return root / "training" / "camera_image" / f"{segment.name}.parquet"
+
+
+_KEYS = [("key.segment_context_name", pa.string()), ("key.frame_timestamp_micros", pa.int64())]
+_CAMERA = ("key.camera_name", pa.int8())
+_BOX = "[CameraBoxComponent].box"
+_SCHEMAS = {
+    "camera_image": pa.schema(
+        [
+            *_KEYS,
+            _CAMERA,
+            ("[CameraImageComponent].image", pa.binary()),
+            ("[CameraImageComponent].pose_timestamp", pa.float64()),
+        ]
+    ),
+    "camera_box": pa.schema(
+        [*_KEYS, _CAMERA, ("key.camera_object_id", pa.string())]
+        + [(f"{_BOX}.{part}.{axis}", pa.float64()) for part in ("center", "size") for axis in "xy"]
+        + [("[CameraBoxComponent].type", pa.int8())]
+        + [("[CameraBoxComponent].difficulty_level.detection", pa.int8())]
+    ),
+    "stats": pa.schema(
+        [*_KEYS]
+        + [(f"[StatsComponent].{name}", pa.string()) for name in ("time_of_day", "location", "weather")]
+    ),
+}
+
+
+def _rows(segment: Segment) -> Iterator[tuple[int, dict[str, object]]]:
+    for frame in range(segment.frames):
+        keys = (segment.name, segment.time(frame))
+        yield frame, {name: key for (name, _), key in zip(_KEYS, keys, strict=True)}
+
+
+def _images(segment: Segment) -> list[dict[str, object]]:
+    return [
+        {
+            **keys,
+            "key.camera_name": camera.number,
+            "[CameraImageComponent].image": segment.jpeg(camera, frame),
+            "[CameraImageComponent].pose_timestamp": segment.time(frame) / 1e6,
+        }
+        for frame, keys in _rows(segment)
+        for camera in segment.cameras
+    ]
+
+
+def _boxes(segment: Segment) -> list[dict[str, object]]:
+    return [
+        {
+            **keys,
+            "key.camera_name": camera.number,
+            "key.camera_object_id": thing.name,
+            f"{_BOX}.center.x": (thing.box[0] + thing.box[2]) / 2,
+            f"{_BOX}.center.y": (thing.box[1] + thing.box[3]) / 2,
+            f"{_BOX}.size.x": thing.box[2] - thing.box[0],
+            f"{_BOX}.size.y": thing.box[3] - thing.box[1],
+            "[CameraBoxComponent].type": thing.kind,
+            "[CameraBoxComponent].difficulty_level.detection": 0,
+        }
+        for frame, keys in _rows(segment)
+        for camera in segment.cameras
+        for thing in segment.things(camera, frame)
+    ]
+
+
+def _stats(segment: Segment) -> list[dict[str, object]]:
+    names = ("time_of_day", "location", "weather")
+    values = (segment.time_of_day, segment.location, "sunny")
+    facts = {f"[StatsComponent].{name}": value for name, value in zip(names, values, strict=True)}
+    return [{**keys, **facts} for _, keys in _rows(segment)]
+
+
+def sample_segments(count: int, frames: int, size: tuple[int, int]) -> Sequence[Segment]:
+    """Segments of a sample: two places, day and night, and names that are not in the order of time."""
+    return [
+        Segment(
+            name=f"{(7919 * (number + 1)) % 10007:05d}_1000_000_1020_000",
+            location=("location_sf", "location_phx")[number % 2],
+            time_of_day=("Day", "Night")[number // 2 % 2],
+            first_us=_FIRST_US + number * _DAY_US,
+            frames=frames,
+            size=size,
+            seed=number,
+        )
+        for number in range(count)
+    ]
+
+
+def main() -> None:
+    """Draw and write both versions."""
+    parser = argparse.ArgumentParser(description="Draw a made sample in the layout of both versions.")
+    parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parent / "sample")
+    parser.add_argument("--segments", type=int, default=2)
+    parser.add_argument("--frames", type=int, default=3, help="of each segment")
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--height", type=int, default=64)
+    asked = parser.parse_args()
+    for segment in sample_segments(asked.segments, asked.frames, (asked.width, asked.height)):
+        write_v1(asked.root / "v1", segment)
+        write_v2(asked.root / "v2", segment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Which segments lie in a folder, of either version, and what is known of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.errors import UserError
+from ekya.files import user_errors
+from ekya.streams.waymo import parquet, records
+from ekya.streams.waymo.shots import Camera, Lost, SegmentFacts, SegmentFiles, Shot
+
+_BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """How a version is read.
+
+    Attributes:
+        describe: what a segment says of itself.
+        check: whether it has pictures and labels of a camera; raises a ``UserError`` where not.
+        shots: the pictures of a camera in the order of time.
+    """
+
+    describe: Callable[[SegmentFiles], SegmentFacts]
+    check: Callable[[SegmentFiles, Camera], None]
+    shots: Callable[[SegmentFiles, Camera], Iterator[Shot | Lost]]
+
+
+VERSIONS: Mapping[int, Version] = {
+    1: Version(records.describe, records.check, records.shots),
+    2: Version(parquet.describe, parquet.check, parquet.shots),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment whose files were looked into."""
+
+    files: SegmentFiles
+    facts: SegmentFacts
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Segments play in the order of time; the name decides between two of one time."""
+        return self.facts.first_us, self.files.name
+
+
+def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
+    """The segments of a folder by name, judged by the names of files alone.
+
+    The components of version 2 and the ``.tfrecord`` files of version 1 lie in the root, or in folders in
+    it (``training``, ``validation``). A segment that is there in both versions is read in version 2.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
+    found: dict[str, SegmentFiles] = {}
+    with user_errors(root):
+        folders = [root, *sorted(one for one in root.iterdir() if one.is_dir())]
+        for folder in folders:
+            for file in sorted(folder.glob("*.tfrecord")):
+                found.setdefault(name := _name_of(file), SegmentFiles(name, 1, file))
+        for folder in folders:
+            for file in sorted((folder / "camera_image").glob("*.parquet")):
+                boxes, stats = folder / "camera_box" / file.name, folder / "stats" / file.name
+                found[file.stem] = SegmentFiles(
+                    file.stem,
+                    2,
+                    file,
+                    boxes if boxes.is_file() else None,
+                    stats if stats.is_file() else None,
+                )
+    return found
+
+
+def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
+    """Segments with what they say of themselves, in the order of time.
+
+    Raises:
+        UserError: one of them cannot be read.
+    """
+    looked = (Segment(files, VERSIONS[files.version].describe(files)) for files in segments)
+    return tuple(sorted(looked, key=lambda one: one.order))
+
+
+def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Segments of a folder that can be read, in the order of time; and a sentence for each that cannot."""
+    segments: list[Segment] = []
+    problems: list[str] = []
+    for files in find_segments(root).values():
+        try:
+            segments.extend(look_into([files]))
+        except UserError as error:
+            problems.append(str(error))
+    return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)
+
+
+def _name_of(file: Path) -> str:
+    """A segment's name is in that of its file: ``segment-NAME_with_camera_labels.tfrecord``."""
+    _, _, behind = file.stem.rpartition(_BEFORE_NAME)
+    return behind.removesuffix(_AFTER_NAME)

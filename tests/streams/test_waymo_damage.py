@@ -1,0 +1,97 @@
+"""Any damage to any file is an error that names it, or frames that are counted; never anything else."""
+
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from waymo_sample import Segment, write_v1, write_v2
+
+from ekya.errors import UserError
+from ekya.streams.waymo import WaymoSpec
+
+SEGMENT = Segment("1000_0", frames=2, size=(32, 24))
+FRAMES = 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder for each version, and the bytes of its files."""
+    found = {}
+    for write in (write_v1, write_v2):
+        root = tmp_path_factory.mktemp(write.__name__)
+        write(root, SEGMENT)
+        found[write.__name__] = (
+            root,
+            {file.relative_to(root): file.read_bytes() for file in sorted(root.rglob("*.*"))},
+        )
+    return found
+
+
+def check_all(root):
+    """Opens and reads a folder by name and by place: frames, some of them counted, or an error."""
+    for spec in (
+        WaymoSpec(root=root, segments=(SEGMENT.name,)),
+        WaymoSpec(root=root, location=SEGMENT.location),
+    ):
+        try:
+            source = spec.open(("vehicle", "pedestrian"))
+            found = list(source.frames())
+        except UserError as error:
+            assert str(root) in str(error)
+            assert "\n" not in str(error)
+        else:
+            assert len(found) + source.damaged >= FRAMES or found == []
+            for frame, truth in found:
+                assert len(truth.boxes) == len(truth.classes) == len(set(truth.tracks.tolist()))
+                assert frame.t_us < 120_000_000
+
+
+def put(root, files):
+    for name, data in files.items():
+        (root / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("version", ["write_v1", "write_v2"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_changed_bits(whole, version, data):
+    root, files = whole[version]
+    name = data.draw(st.sampled_from(sorted(files)))
+    content = bytearray(files[name])
+    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+    put(root, files | {name: bytes(content)})
+    check_all(root)
+
+
+@pytest.mark.parametrize("version", ["write_v1", "write_v2"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_cut_file(whole, version, data):
+    root, files = whole[version]
+    name = data.draw(st.sampled_from(sorted(files)))
+    put(root, files | {name: files[name][: data.draw(st.integers(0, len(files[name]) - 1))]})
+    check_all(root)
+
+
+@pytest.mark.parametrize("version", ["write_v1", "write_v2"])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=40), head=st.sampled_from([b"", b"PAR1"]), data=st.data())
+def test_any_bytes(whole, version, content, head, data):
+    root, files = whole[version]
+    name = data.draw(st.sampled_from(sorted(files)))
+    put(root, files | {name: head + content + head})
+    check_all(root)
+
+
+@pytest.mark.parametrize("version", ["write_v1", "write_v2"])
+def test_a_file_that_is_a_folder_or_gone(whole, version, tmp_path):
+    root, files = whole[version]
+    put(root, files)
+    for number, name in enumerate(files):
+        copy = shutil.copytree(root, tmp_path / str(number))
+        (copy / name).unlink()
+        check_all(copy)
+        (copy / name).mkdir()
+        check_all(copy)

@@ -1,0 +1,218 @@
+"""Version 1: what of a ``.tfrecord`` file can be read when a part of it cannot."""
+
+import io
+import re
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from waymo_sample import Segment, frame_record, framed, write_v1
+
+from ekya.errors import UserError
+from ekya.streams.waymo import messages
+from ekya.streams.waymo.records import check, describe, shots
+from ekya.streams.waymo.shots import Camera, Lost, SegmentFiles, Shot
+from ekya.streams.waymo.tfrecord import masked_crc, read_records
+
+SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
+PROTO = Path(messages.__file__).with_name("frames.proto")
+
+
+def of(file):
+    return SegmentFiles(SEGMENT.name, 1, file)
+
+
+def records_in(data):
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        return list(read_records(file))
+
+
+def read(file, camera=Camera.FRONT):
+    return list(shots(of(file), camera))
+
+
+def whys(found):
+    return [one.why for one in found if isinstance(one, Lost)]
+
+
+def test_the_checksum_is_that_of_tfrecords():
+    # CRC-32C of "123456789" is the standard's check value, 0xE3069283.
+    rotated = 0xE3069283 >> 15 | 0xE3069283 << 17
+    assert masked_crc(b"123456789") == (rotated + 0xA282EAD8) % 2**32
+
+
+def test_records_come_in_order_and_an_empty_file_has_none():
+    assert records_in(framed(b"one") + framed(b"") + framed(b"three")) == [b"one", b"", b"three"]
+    assert records_in(b"") == []
+
+
+def test_a_record_with_a_wrong_checksum_is_lost_and_the_next_is_not():
+    bad = bytearray(framed(b"two"))
+    bad[13] ^= 1
+    found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
+    assert found == [b"one", Lost("record 1: its checksum is wrong"), b"three"]
+
+
+def test_behind_a_length_with_a_wrong_checksum_all_is_lost():
+    bad = bytearray(framed(b"two"))
+    bad[0] ^= 1
+    found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
+    assert found == [b"one", Lost("record 1 and all behind it: the checksum of its length is wrong")]
+
+
+def test_a_length_of_more_than_the_file_is_not_read():
+    length = struct.pack("<Q", 2**63)
+    found = records_in(framed(b"one") + length + struct.pack("<I", masked_crc(length)) + b"data")
+    assert found == [b"one", Lost("record 1 and all behind it: the file ends within the record")]
+
+
+def test_a_length_that_no_frame_has_is_passed_over_unread(tmp_path):
+    file = tmp_path / "sparse.tfrecord"
+    size = 300 * 1024 * 1024
+    length = struct.pack("<Q", size)
+    with file.open("wb") as out:
+        out.write(framed(b"one") + length + struct.pack("<I", masked_crc(length)))
+        out.seek(size + 4, io.SEEK_CUR)
+        out.write(framed(b"three"))
+    with file.open("rb") as opened:
+        found = list(read_records(opened))
+    assert found == [b"one", Lost(f"record 1: {size} bytes are too many for a frame"), b"three"]
+
+
+@pytest.mark.parametrize("left", range(len(framed(b"two"))))
+def test_wherever_the_file_ends_what_was_whole_is_read(left):
+    found = records_in(framed(b"one") + framed(b"two")[:left])
+    assert found[0] == b"one"
+    assert len(found) == (1 if left == 0 else 2)
+    assert all(re.match(r"record 1 and all behind it: the file ends within", why) for why in whys(found))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_records_or_lost(data):
+    for one in records_in(data):
+        assert isinstance(one, bytes | Lost)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_frame_or_none(data):
+    frame = messages.parse_frame(data)
+    if frame is not None:
+        assert isinstance(frame.segment, str) and isinstance(frame.timestamp_us, int)
+        assert isinstance(frame.image(Camera.FRONT), bytes)
+        frame.labels(Camera.FRONT)
+
+
+def test_the_messages_are_those_of_the_proto_file():
+    text = re.sub(r"//[^\n]*", "", PROTO.read_text(encoding="utf-8"))
+    described = {
+        name: tuple(
+            (label, kind, field, int(number))
+            for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+);", body)
+        )
+        for name, body in re.findall(r"message (\w+) \{([^}]*)\}", text)
+    }
+    assert described == messages.MESSAGES
+
+
+def test_a_frame_is_read_by_the_numbers_of_its_fields():
+    # By hand, as the data set writes it: field number and wire type, length, content.
+    context = b"\x0a\x03seg" + b"\x22\x09" + b"\x12\x03Day" + b"\x1a\x02SF"
+    image = b"\x08\x01" + b"\x12\x04JPEG"
+    numbers = {1: 10.0, 2: 20.0, 5: 4.0, 4: 2.0}
+    box = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", value) for number, value in numbers.items())
+    label = b"\x0a" + bytes([len(box)]) + box + b"\x18\x04" + b"\x22\x02id"
+    labels = b"\x08\x01" + b"\x12" + bytes([len(label)]) + label
+    lasers_that_nobody_reads = b"\x2a\x03abc"
+    frame = messages.parse_frame(
+        b"\x0a" + bytes([len(context)]) + context + b"\x10\x07" + b"\x22" + bytes([len(image)]) + image
+        + lasers_that_nobody_reads + b"\x42" + bytes([len(labels)]) + labels
+    )  # fmt: skip
+    assert (frame.segment, frame.time_of_day, frame.location, frame.timestamp_us) == ("seg", "Day", "SF", 7)
+    assert frame.image(Camera.FRONT) == b"JPEG" and frame.image(Camera.SIDE_LEFT) == b""
+    drawn = frame.labels(Camera.FRONT)
+    assert drawn.boxes.tolist() == [[8.0, 19.0, 12.0, 21.0]]
+    assert (drawn.types.tolist(), drawn.objects) == ([4], ("id",))
+    assert frame.labels(Camera.SIDE_LEFT) is None
+
+
+def test_a_segment_says_where_and_when_it_was_driven(tmp_path):
+    facts = describe(of(write_v1(tmp_path, SEGMENT)))
+    assert (facts.location, facts.time_of_day, facts.first_us) == ("location_sf", "Day", SEGMENT.first_us)
+
+
+def test_pictures_come_with_their_own_cameras_labels(tmp_path):
+    found = read(write_v1(tmp_path, SEGMENT), Camera.SIDE_LEFT)
+    for frame, shot in enumerate(found):
+        assert isinstance(shot, Shot)
+        assert shot.timestamp_us == SEGMENT.time(frame)
+        assert shot.jpeg == SEGMENT.jpeg(Camera.SIDE_LEFT, frame)
+        things = SEGMENT.things(Camera.SIDE_LEFT, frame)
+        assert shot.labels.objects == tuple(thing.name for thing in things)
+        assert shot.labels.boxes == pytest.approx(np.array([thing.box for thing in things]))
+
+
+def changed(tmp_path, change):
+    """A file whose second frame was changed, with the checksums that belong to it."""
+    records = [frame_record(SEGMENT, frame) for frame in range(3)]
+    message = messages.FrameMessage.FromString(records[1])
+    change(message)
+    records[1] = message.SerializeToString()
+    file = tmp_path / f"segment-{SEGMENT.name}.tfrecord"
+    file.write_bytes(b"".join(map(framed, records)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda frame: frame.ClearField("images"), "record 1: has no image of camera FRONT"),
+        (lambda frame: frame.ClearField("camera_labels"), "record 1: has no labels of camera FRONT"),
+        (lambda frame: setattr(frame.context, "name", b"other"), "record 1: is of segment 'other'"),
+    ],
+)
+def test_a_frame_that_lacks_something_is_lost_alone(tmp_path, change, why):
+    found = read(changed(tmp_path, change))
+    assert [type(one) for one in found] == [Shot, Lost, Shot]
+    assert whys(found) == [why]
+
+
+def test_a_record_that_is_no_message_is_lost_alone(tmp_path):
+    file = tmp_path / "some.tfrecord"
+    file.write_bytes(framed(b"\xff\xff") + framed(frame_record(SEGMENT, 0)))
+    found = read(file)
+    assert whys(found) == ["record 0: is no Frame message"]
+    assert isinstance(found[1], Shot)
+    assert describe(of(file)).first_us == SEGMENT.first_us
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no frame can be read (it is empty); fetch the file again or leave it out"),
+        (b"not a record at all", "no frame can be read (record 0 and all behind it"),
+        (framed(frame_record(Segment("other"), 0)), "holds segment 'other' and not the one of its name"),
+    ],
+)
+def test_a_file_without_a_frame_of_the_segment_is_refused(tmp_path, content, says):
+    file = tmp_path / "some.tfrecord"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(f"{file}: {says}")):
+        describe(of(file))
+
+
+def test_a_camera_without_pictures_or_labels_is_refused(tmp_path):
+    file = write_v1(tmp_path, SEGMENT)
+    check(of(file), Camera.FRONT)
+    with pytest.raises(UserError, match="has no images of camera FRONT_LEFT; choose another"):
+        check(of(file), Camera.FRONT_LEFT)
+    message = messages.FrameMessage.FromString(frame_record(SEGMENT, 0))
+    message.ClearField("camera_labels")
+    file.write_bytes(framed(message.SerializeToString()))
+    with pytest.raises(UserError, match=r"has no labels of camera FRONT; fetch .*_with_camera_labels"):
+        check(of(file), Camera.FRONT)

@@ -1,0 +1,201 @@
+"""Segments as a stream, in both versions: order, time, tracks, classes, and what is counted."""
+
+import logging
+import re
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+import waymo_sample
+from pydantic import ValidationError
+from waymo_sample import FRAME_US, Segment
+
+from ekya.errors import UserError
+from ekya.streams.waymo import WaymoSpec
+from ekya.streams.waymo.classes import CLASSES, class_of_type
+from ekya.streams.waymo.messages import FrameMessage
+from ekya.streams.waymo.shots import Camera, Labels
+from ekya.streams.waymo.source import fit
+
+# The younger has the smaller name, and they are a day apart.
+YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)
+OLDER = Segment("2000_0", first_us=1_560_000_000_000_000, frames=4, seed=2)
+ELSEWHERE = Segment("3000_0", location="location_phx", frames=2)
+BOTH = (YOUNGER.name, OLDER.name)
+
+
+@pytest.fixture(params=["v1", "v2"])
+def write(request, tmp_path):
+    """Writes a segment in one of the versions, into the folder that ``spec`` reads."""
+    of_version = {"v1": waymo_sample.write_v1, "v2": waymo_sample.write_v2}[request.param]
+    return lambda segment: of_version(tmp_path, segment)
+
+
+@pytest.fixture
+def three(write):
+    return [write(segment) for segment in (YOUNGER, OLDER, ELSEWHERE)]
+
+
+def picture(segment):
+    """The first of its front camera."""
+    return cv2.imdecode(np.frombuffer(segment.jpeg(Camera.FRONT, 0), np.uint8), cv2.IMREAD_COLOR)
+
+
+def frames(spec, classes=CLASSES):
+    source = spec.open(classes)
+    return list(source.frames()), source.damaged
+
+
+def test_segments_play_in_the_order_of_time_without_the_gaps_between_them(tmp_path, three):
+    for spec in (
+        WaymoSpec(root=tmp_path, segments=BOTH),
+        WaymoSpec(root=tmp_path, segments=BOTH[::-1]),
+        WaymoSpec(root=tmp_path, location="location_sf"),
+    ):
+        found, damaged = frames(spec)
+        assert damaged == 0
+        assert [frame.t_us for frame, _ in found] == [FRAME_US * at for at in range(7)]
+        assert np.array_equal(found[0][0].image, picture(OLDER))
+        assert np.array_equal(found[4][0].image, picture(YOUNGER))
+
+
+def test_a_track_is_one_object_of_one_segment(tmp_path, three):
+    found, _ = frames(WaymoSpec(root=tmp_path, segments=BOTH))
+    for (_, truth), (_, later) in pairwise(found[:4]):
+        one, other = (sorted(zip(of.tracks, of.classes, strict=True)) for of in (truth, later))
+        assert one == other
+    older, younger = (
+        {track for _, truth in part for track in truth.tracks} for part in (found[:4], found[4:])
+    )
+    assert older == {0, 1, 2, 3} and younger == {4, 5, 6, 7}
+
+
+def test_boxes_shrink_with_the_picture_and_stand_where_the_object_is(tmp_path, three):
+    full, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,), camera="SIDE_LEFT"))
+    for side in (64, 48, 32):
+        small, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,), camera="SIDE_LEFT", max_side=side))
+        for (large_frame, large), (frame, truth) in zip(full, small, strict=True):
+            assert frame.image.shape[1] == side
+            assert truth.boxes / side == pytest.approx(large.boxes / 96, abs=0.01)
+            vehicle = truth.classes.tolist().index(0)
+            x0, y0, x1, y1 = truth.boxes[vehicle].round().astype(int)
+            inside = frame.image[y0 + 1 : y1 - 1, x0 + 2 : x1 - 2].reshape(-1, 3).mean(axis=0)
+            assert inside == pytest.approx(np.array([170, 60, 40]), abs=25)
+            assert large_frame.index == frame.index
+
+
+def test_objects_of_other_classes_are_left_out(tmp_path, three):
+    found, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,)), ("sign", "person", "background"))
+    for frame, truth in found:
+        assert sorted(truth.classes) == [0, 1]
+        assert np.array_equal(frame.boxes, truth.boxes)
+
+
+def test_the_fleet_may_call_them_as_others_do():
+    assert class_of_type(("bicycle", "car", "background", "pedestrian")) == {4: 0, 1: 1, 2: 3}
+    with pytest.raises(UserError, match="does not know 'truck'; its classes are vehicle, car, pedestrian"):
+        class_of_type(("car", "truck"))
+    with pytest.raises(UserError, match="'vehicle' and 'car' are the same in the Waymo Open Dataset"):
+        class_of_type(("vehicle", "car"))
+
+
+def test_what_cannot_be_shown_is_counted_and_named_once_a_segment(tmp_path, caplog):
+    for segment in (OLDER, YOUNGER):
+        file = waymo_sample.write_v1(tmp_path, segment)
+        records = [waymo_sample.frame_record(segment, frame) for frame in range(segment.frames)]
+        message = FrameMessage.FromString(records[1])
+        message.images[0].image = b"no picture"
+        broken = bytearray(waymo_sample.framed(records[2]))
+        broken[-1] ^= 1
+        whole = waymo_sample.framed(message.SerializeToString())
+        file.write_bytes(waymo_sample.framed(records[0]) + whole + bytes(broken) + broken[:30])
+    source = WaymoSpec(root=tmp_path, segments=BOTH).open(CLASSES)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert len(list(source.frames())) == 2
+        assert source.damaged == 6
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{tmp_path}/training/segment-{segment.name}_with_camera_labels.tfrecord: 3 frames are left out, "
+            f"the first is frame {segment.time(1)}: its image cannot be decoded"
+            for segment in (OLDER, YOUNGER)
+        ]
+
+
+@pytest.mark.parametrize("step", [0, -FRAME_US, 61_000_000, 2**62])
+def test_a_time_that_does_not_follow_is_a_lost_frame(tmp_path, step):
+    file = waymo_sample.write_v1(tmp_path, OLDER)
+    records = [FrameMessage.FromString(waymo_sample.frame_record(OLDER, frame)) for frame in range(4)]
+    records[1].timestamp_micros = OLDER.first_us + step
+    file.write_bytes(b"".join(waymo_sample.framed(one.SerializeToString()) for one in records))
+    found, damaged = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,)))
+    assert [frame.t_us for frame, _ in found] == [0, 2 * FRAME_US, 3 * FRAME_US]
+    assert damaged == 1
+
+
+def test_a_segment_that_breaks_after_it_was_opened_does_not_stop_the_stream(tmp_path, three):
+    source = WaymoSpec(root=tmp_path, segments=BOTH).open(CLASSES)
+    three[1].unlink()
+    assert [frame.t_us for frame, _ in source.frames()] == [0, FRAME_US, 2 * FRAME_US]
+    assert source.damaged == 1
+
+
+def test_of_a_location_what_cannot_be_used_is_named_and_left_out(tmp_path, write, caplog):
+    for segment in (YOUNGER, OLDER):
+        write(segment)
+    write(Segment("4000_0", cameras=(Camera.FRONT_LEFT,)))
+    broken = write(Segment("5000_0"))
+    broken.write_bytes(broken.read_bytes()[:20])
+    with caplog.at_level(logging.WARNING):
+        found, damaged = frames(WaymoSpec(root=tmp_path, location="location_sf"))
+    assert (len(found), damaged) == (7, 0)
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "4000_0" in said and "has no images of camera FRONT" in said and str(broken) in said
+
+
+def test_a_location_or_segment_that_is_not_there_is_refused(tmp_path, three):
+    with pytest.raises(
+        UserError, match=r"no segment of location 'sf', .*; the locations are location_phx, l"
+    ):
+        WaymoSpec(root=tmp_path, location="sf").open(CLASSES)
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}: has no segment 'none', named by the key")):
+        WaymoSpec(root=tmp_path, segments=("none",)).open(CLASSES)
+    with pytest.raises(
+        UserError, match=r"no segment of location 'location_sf' can be used; the first: .*_LEFT"
+    ):
+        WaymoSpec(root=tmp_path, location="location_sf", camera="FRONT_LEFT").open(CLASSES)
+
+
+def test_without_statistics_nobody_knows_where_it_was(tmp_path):
+    waymo_sample.write_v2(tmp_path, OLDER)
+    (tmp_path / "training" / "stats" / f"{OLDER.name}.parquet").unlink()
+    with pytest.raises(UserError, match="fetch the files of its folder 'stats'"):
+        WaymoSpec(root=tmp_path, location="location_sf").open(CLASSES)
+    assert len(frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,)))[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({}, "write either segments or location"),
+        ({"segments": ["a"], "location": "b"}, "write either segments or location"),
+        ({"segments": ["a", "a"]}, "a segment stands there twice"),
+        ({"segments": ["a"], "camera": "REAR"}, "'FRONT', 'FRONT_LEFT', 'FRONT_RIGHT'"),
+    ],
+)
+def test_a_specification_that_says_too_little_or_too_much_is_refused(tmp_path, keys, says):
+    with pytest.raises(ValidationError, match=says):
+        WaymoSpec(root=tmp_path, **keys)
+
+
+def test_a_box_that_cannot_be_is_left_out():
+    boxes = [(0, 0, 10, 10), (-50, -50, -10, -10), (np.nan, 0, 5, 5), (1e308, 0, np.inf, 5), (5, 5, 3, 3)]
+    boxes += [(90, 60, 1e300, 1e300), (2, 2, 2.5, 9), (0, 0, 10, 10), (0, 0, 10, 10)]
+    kinds = [1, 1, 1, 1, 1, 1, 1, 7, 1]
+    names = tuple("abcdefgha")
+    labels = Labels(np.array(boxes, np.float64), np.array(kinds), names)
+    kept, rows = fit(labels, np.ones(4), (96, 64), {1: 0})
+    assert rows.tolist() == [0, 5]
+    assert kept.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]]
+    assert kept.dtype == np.float32
