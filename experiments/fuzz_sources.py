@@ -1,0 +1,244 @@
+"""Damaged files of every kind, read as a run reads them: what becomes of the stream.
+
+    python experiments/fuzz_sources.py                     (20 of each kind)
+    python experiments/fuzz_sources.py --full              (200 of each kind)
+    python experiments/fuzz_sources.py --kind video --count 50 --seed 3 --json -
+
+Each case copies a small sound sample, cuts one of its files off at a random place or turns up to 64 of its
+bits over, and reads the stream to its end in a process of its own. What may happen:
+
+    read      nothing was noticed: the damage hit nothing that matters, or pixels
+    counted   frames or records were skipped, counted, and named in the log
+    refused   one sentence that names the file
+    died      the decoder took its process with it, and that stream alone is lost
+
+and what may not: an error that names no file, an exception that nobody turned into a sentence, or no end
+within a minute. Then the exit code is 1.
+"""
+
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import cv2
+import numpy as np
+import typer
+from recipe import RESULTS, Full, Json, Out, Seed, as_csv, run
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ekya.commands.output import output
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.streams.city import CitySpec
+from ekya.streams.process import SourceProcess, SourceSpec
+from ekya.streams.video import VideoSpec
+
+QUICK, FULL = 20, 200
+LONGEST_S = 60.0
+MOST_BITS = 64
+CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+class Fate(StrEnum):
+    """What became of a stream."""
+
+    READ = "read"
+    COUNTED = "counted"
+    REFUSED = "refused"
+    DIED = "died"
+    UNNAMED = "an error that names no file"
+    RAISED = "an exception"
+    HUNG = "no end"
+
+
+BAD = (Fate.UNNAMED, Fate.RAISED, Fate.HUNG)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Something sound to read.
+
+    Attributes:
+        spec: the source.
+        files: those that may be damaged.
+    """
+
+    spec: SourceSpec
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One damaged file and what became of it."""
+
+    kind: str
+    number: int
+    damage: str
+    fate: Fate
+    frames: int
+    damaged: int
+    words: str
+
+
+def _video(folder: Path) -> Sample:
+    """An MP4, which keeps what it is at its end, and an AVI, which can be read up to where it is cut off."""
+    city = CitySpec(seed=5, fps=12, duration_s=2.0)
+    frames = [frame.image for frame, _ in city.open(CLASSES).frames()]
+    files = (folder / "street.mp4", folder / "street.avi")
+    for file, codec in zip(files, ("mp4v", "MJPG"), strict=True):
+        size = (city.width, city.height)
+        writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*codec), city.fps, size)
+        for image in frames:
+            writer.write(image)
+        writer.release()
+    return Sample(VideoSpec(files=files), files)
+
+
+KINDS: Mapping[str, Callable[[Path], Sample]] = {"video": _video}
+"""How to make a sound sample of each kind of file in an empty folder."""
+
+
+class _Words(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def damage(file: Path, generator: np.random.Generator) -> str:
+    """Cuts a file off or turns some of its bits over; says which."""
+    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    if generator.random() < 0.5:
+        left = int(generator.integers(0, len(content)))
+        file.write_bytes(content[:left].tobytes())
+        return f"{file.name}: cut off at {left} of {len(content)} bytes"
+    count = int(generator.integers(1, MOST_BITS + 1))
+    at = generator.integers(0, len(content), count)
+    np.bitwise_xor.at(content, at, (1 << generator.integers(0, 8, count)).astype(np.uint8))
+    file.write_bytes(content.tobytes())
+    return f"{file.name}: {count} bits turned over"
+
+
+def read(spec: SourceSpec, damaged: Path) -> tuple[Fate, int, int, str]:
+    """Reads all of it: what became of it, frames read, frames that were damaged, and what was said."""
+    words = _Words()
+    logging.getLogger("ekya").addHandler(words)
+    frames = 0
+    try:
+        with SourceProcess(spec, CLASSES) as process:
+            process.wait_open(LONGEST_S)
+            process.begin(None)
+            while not process.ended:
+                arrived = process.poll(LONGEST_S)
+                if not arrived and not process.ended:
+                    return Fate.HUNG, frames, process.damaged, f"nothing for {LONGEST_S:g} s"
+                frames += len(arrived)
+            said = " ".join(words.said)
+            if process.died is not None:
+                return _fate_of(process.died, damaged), frames, process.damaged, process.died
+            if process.damaged:
+                named = damaged.name in said
+                return Fate.COUNTED if named else Fate.UNNAMED, frames, process.damaged, said
+            return Fate.READ, frames, 0, said
+    except UserError as error:
+        return _fate_of(str(error), damaged), frames, 0, str(error)
+    finally:
+        logging.getLogger("ekya").removeHandler(words)
+
+
+def _fate_of(words: str, damaged: Path) -> Fate:
+    if "killed by signal" in words:
+        return Fate.DIED
+    if damaged.name in words and "Error:" not in words:
+        return Fate.REFUSED
+    return Fate.RAISED if "Error" in words else Fate.UNNAMED
+
+
+def cases(kind: str, count: int, seed: int, console: Console) -> Iterator[Case]:
+    """So many of a kind, one after the other."""
+    with tempfile.TemporaryDirectory() as made:
+        sound = Path(made) / "sound"
+        sound.mkdir()
+        sample = KINDS[kind](sound)
+        for number in track(range(count), kind, console=console, transient=True):
+            generator = np.random.default_rng((seed, sorted(KINDS).index(kind), number))
+            folder = Path(made) / "case"
+            shutil.copytree(sound, folder)
+            file = folder / sample.files[int(generator.integers(len(sample.files)))].relative_to(sound)
+            how = damage(file, generator)
+            fate, frames, damaged, words = read(_moved(sample.spec, sound, folder), file)
+            yield Case(kind, number, how, fate, frames, damaged, words)
+            shutil.rmtree(folder)
+
+
+def _moved(spec: SourceSpec, before: Path, after: Path) -> SourceSpec:
+    """The same source in a copy of its folder."""
+    moved: SourceSpec = type(spec).model_validate_json(
+        spec.model_dump_json().replace(str(before), str(after))
+    )
+    return moved
+
+
+def show(console: Console, found: list[Case]) -> None:
+    """What became of them, and every one that may not be."""
+    table = Table(title="Damaged files", title_justify="left")
+    for name in ("kind", *Fate):
+        table.add_column(str(name), justify="left" if name == "kind" else "right")
+    for kind in dict.fromkeys(case.kind for case in found):
+        fates = Counter(case.fate for case in found if case.kind == kind)
+        table.add_row(kind, *(str(fates[fate]) for fate in Fate))
+    console.print(table)
+    for case in found:
+        if case.fate in BAD:
+            console.print(
+                f"{case.kind} {case.number}, {case.damage}: {case.fate}: {case.words}", highlight=False
+            )
+
+
+def main(
+    kind: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(KINDS)}; all of them.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help=f"Of each kind; {QUICK}, or {FULL}.")] = None,
+    full: Full = False,
+    seed: Seed = 0,
+    out: Out = RESULTS,
+    json_to: Json = None,
+) -> None:
+    """Damage files of every kind and read them."""
+    with output(json_to) as channel:
+        for name in kind or ():
+            if name not in KINDS:
+                raise UserError(f"--kind {name}: there is no such kind; use one of {', '.join(KINDS)}")
+        of_each = count or (FULL if full else QUICK)
+        found = [case for name in kind or KINDS for case in cases(name, of_each, seed, channel.console)]
+        out.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(out / "fuzz_sources.csv", as_csv([asdict(case) for case in found]))
+        bad = sum(case.fate in BAD for case in found)
+        channel.report(
+            {
+                "seed": seed,
+                "bad": bad,
+                "kinds": {
+                    name: Counter(str(case.fate) for case in found if case.kind == name)
+                    for name in kind or KINDS
+                },
+            }
+        )
+        show(channel.console, found)
+    if bad:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/fuzz_sources.py --kind video --count 50 --json -")
