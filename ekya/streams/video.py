@@ -90,7 +90,7 @@ class VideoSource:
         index = 0
         file_start_us = 0
         for file, rate in zip(self.files, self.rates, strict=True):
-            position = 0
+            position, damaged_before = 0, self._damaged
             for image in _images(file):
                 if image is None:
                     self._damaged += 1
@@ -100,6 +100,8 @@ class VideoSource:
                     index += 1
                 position += 1
             file_start_us += round(position * US_PER_S / rate)
+            if self._damaged > damaged_before:
+                _log.warning("%s: %d frames cannot be decoded", file, self._damaged - damaged_before)
 
 
 def _check(file: Path) -> float:

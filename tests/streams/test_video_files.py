@@ -78,7 +78,12 @@ class Flaky:
     [("....", [0, 1, 2, 3], 0), ("..xx.!..", [0, 1, 4, 6, 7], 3), ("." + "x" * 49 + ".", [0, 50], 49)],
 )
 def test_damage_in_the_middle_is_counted_and_its_time_passes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, good: list[int], damaged: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    script: str,
+    good: list[int],
+    damaged: int,
 ) -> None:
     path = tmp_path / "flaky.mp4"
     path.write_bytes(b"x")
@@ -90,6 +95,8 @@ def test_damage_in_the_middle_is_counted_and_its_time_passes(
     assert [f.index for f in frames] == list(range(len(good)))
     assert [f.t_us for f in frames] == [i * 40_000 for i in good]
     assert source.damaged == damaged
+    said = [message for message in caplog.messages if "cannot be decoded" in message]
+    assert said == ([f"{path}: {damaged} frames cannot be decoded"] if damaged else [])
 
 
 def test_a_really_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
