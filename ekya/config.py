@@ -5,6 +5,8 @@ file puts the parts together and checks what can only be checked of the whole.
 """
 
 import math
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -31,13 +33,13 @@ from ekya.core.profile import Profiler
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
-from ekya.gpu.cores import usable_cores
-from ekya.labeling.detectors import DETECTORS, FASTESTDET
 from ekya.labeling.golden import GoldenSpec
 from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
-from ekya.shipped import shipped_path, shipped_root
+from ekya.shipped import shipped_root
+from ekya.streams.camera import CameraSpec
+from ekya.streams.credentials import masked, without_passwords
 from ekya.streams.playing import PlayConfig, PlayedSpec
 from ekya.streams.process import SourceSpec
 from ekya.streams.sources import AnySource
@@ -336,64 +338,21 @@ def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> Fleet
     """
     raw = read_mapping(path)
     origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
-    return _parse({**raw, **(changes or {})}, origin, (path.parent, shipped_root()))
-
-
-def fleet_from_videos(
-    videos: Sequence[Sequence[Path]],
-    golden: str | Path,
-    changes: Mapping[str, object] | None = None,
-) -> FleetConfig:
-    """One camera for each list of files, ``cam-1`` onwards, with the shipped fleet's edge model and choices.
-
-    Args:
-        videos: files that play one after the other, for each camera.
-        golden: a golden detector: FastestDet's ONNX file, the name of a torchvision detector, or
-            ``NAME=FILE`` for one with weights from a local file.
-        changes: top-level keys to set instead of the defaults (16 s windows until the videos end, at
-            most 1.5 GPUs, the classes that occur).
-
-    Raises:
-        UserError: as ``load_fleet``.
-    """
-    shipped = load_fleet(shipped_path(DEFAULT_FLEET))
-    gpus = min(float(usable_cores()), 1.5)
-    quantum = shipped.quantum_milli
-    # Six tenths of what there is: a fleet of one core still has room for inference while it prepares.
-    share_milli = min(shipped.preparation.share_milli, int(gpus * 600) // quantum * quantum)
-    raw = {
-        "name": "videos",
-        "gpus": gpus,
-        "window_s": 16.0,
-        "preparation": {"share_milli": share_milli},
-        "golden": _golden_entry(str(golden)),
-        "streams": [
-            {"id": f"cam-{number}", "source": {"kind": "video", "files": list(files)}}
-            for number, files in enumerate(videos, start=1)
-        ],
-        **shipped.model_dump(include={"edge", "retraining", "inference", "quantum_milli", "steal_milli"}),
-    }
-    return _parse({**raw, **(changes or {})}, "command line", (Path(),))
-
-
-def _golden_entry(golden: str) -> Mapping[str, object]:
-    name, equals, file = golden.partition("=")
-    if equals:
-        return {"model": name, "weights": file}
-    if golden in DETECTORS:
-        return {"model": golden}
-    return {"model": FASTESTDET, "weights": golden}
+    return parse_fleet({**raw, **(changes or {})}, origin, (path.parent, shipped_root()))
 
 
 def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
-    """The fleet with the same said of how every stream is played, as from the command line.
+    """The fleet with the same said of how every recording is played, as from the command line.
 
     Raises:
         UserError: as ``load_fleet``.
     """
     raw = fleet.model_dump(mode="json")
-    streams = [{**stream, "play": {**stream["play"], **changes}} for stream in raw["streams"]]
-    return _parse({**raw, "streams": streams}, "command line", (Path(),))
+    streams = [
+        stream if known.source.live else {**stream, "play": {**stream["play"], **changes}}
+        for known, stream in zip(fleet.streams, raw["streams"], strict=True)
+    ]
+    return parse_fleet({**raw, "streams": streams}, "command line", (Path(),))
 
 
 def dump_fleet(fleet: FleetConfig) -> str:
@@ -401,9 +360,40 @@ def dump_fleet(fleet: FleetConfig) -> str:
     return yaml.safe_dump(fleet.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _parse(raw: Mapping[str, object], origin: str, folders: Sequence[Path]) -> FleetConfig:
+def parse_fleet(raw: Mapping[str, object], origin: str, folders: Sequence[Path]) -> FleetConfig:
+    """A fleet from keys and values.
+
+    Args:
+        raw: as in a fleet file.
+        origin: what errors call it.
+        folders: where relative paths begin.
+
+    Raises:
+        UserError: as ``load_fleet``.
+    """
     try:
         fleet = FleetConfig.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"{origin}: {describe(error, raw, FleetConfig)}") from error
-    return find_files(fleet, origin, folders)
+        raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
+    return find_files(_without_passwords(fleet), origin, folders)
+
+
+def _without_passwords(fleet: FleetConfig) -> FleetConfig:
+    """The fleet as it may be written down: passwords of cameras stand in this process's environment.
+
+    Whoever opens a camera inherits it from here. To resume the run later they have to be set again.
+    """
+    streams = []
+    prefixes: set[str] = set()
+    for stream in fleet.streams:
+        source = stream.source
+        if isinstance(source, CameraSpec):
+            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
+            while prefix in prefixes:
+                prefix += "_2"
+            prefixes.add(prefix)
+            url, values = without_passwords(source.url, prefix)
+            os.environ.update(values)
+            source = source.model_copy(update={"url": url})
+        streams.append(stream.model_copy(update={"source": source}))
+    return fleet.model_copy(update={"streams": tuple(streams)})

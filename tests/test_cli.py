@@ -102,8 +102,13 @@ def error_line(capfd):
         (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
         (
             ["run", "--video", "a.mp4"],
-            "--video: a golden detector has to label the videos; add --golden FILE",
+            "--video: a golden detector has to label what it shows; add --golden FILE",
         ),
+        (
+            ["run", "--camera", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"],
+            "--camera: everybody on this machine can see a password",
+        ),
+        (["run", "--video", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"], "--video: it names files"),
         (["run", "--golden", "a.onnx"], "--golden: it goes with --video"),
         (
             ["run", "f.yaml", "--video", "a.mp4"],
@@ -123,6 +128,29 @@ def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     assert says in error_line(capfd)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--clock", "virtual"], "a live camera cannot be watched on virtual time, since"),
+        (["compare"], "key 'streams.cam-1.source': a live camera cannot be watched on virtual time"),
+        (["profile", "--out", "t.parquet"], "a live camera cannot be watched by ekya profile"),
+        (["run"], "key 'streams.cam-1.source.url': the environment variable EKYA_NOT_SET is not set"),
+    ],
+)
+def test_what_live_cameras_cannot_do_is_said_before_anything_is_begun(
+    arguments, says, capfd, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yaml").write_text(
+        "gpus: 1\nwindow_s: 20\ngolden: {model: fasterrcnn_mobilenet_v3_large_320_fpn}\n"
+        "preparation: {share_milli: 500}\n"
+        "streams: [{id: cam-1, source: {kind: camera, url: 'rtsp://u:${EKYA_NOT_SET}@cam/'}}]\n"
+    )
+    assert cli.main([*arguments, "f.yaml"]) == 2
+    assert says in error_line(capfd)
+    assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
+import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -9,12 +11,15 @@ from ekya.config import (
     MIN_PREPARATION_GPU_S,
     FleetConfig,
     dump_fleet,
-    fleet_from_videos,
     load_fleet,
 )
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
 from ekya.placement.pack import Packing
+from ekya.quick_fleet import fleet_from_videos
+from ekya.streams.sources import AnySource
+
+KINDS = ", ".join(repr(kind.model_fields["kind"].default) for kind in get_args(get_args(AnySource)[0]))
 
 
 def fleet_dict():
@@ -159,7 +164,7 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         (
             ["streams", 0, "source"],
             {"kind": "vidio"},
-            "streams.cam-2.source: there is no kind 'vidio'; use one of 'synthetic_city', 'video'",
+            f"streams.cam-2.source: there is no kind 'vidio'; use one of {KINDS}",
         ),
         (["streams", 0, "source"], {"files": []}, "streams.cam-2.source: kind is missing; add it"),
         (["retraining", "epochs"], [4, 4], "retraining.epochs: a value stands there twice; keep one of them"),
@@ -270,7 +275,7 @@ def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, va
 
 
 def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
-    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
     fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
@@ -283,7 +288,7 @@ def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
 
 
 def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
-    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
     assert (golden.model, golden.weights) == (name, None)
@@ -296,8 +301,8 @@ def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
 
 
 def test_videos_fit_one_core(folder, monkeypatch):
-    monkeypatch.setattr("ekya.config.shipped_path", lambda _: shipped_fleet(folder))
-    monkeypatch.setattr("ekya.config.usable_cores", lambda: 1)
+    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.quick_fleet.usable_cores", lambda: 1)
     fleet = fleet_from_videos([[folder / "a.mp4"]] * 3, "fasterrcnn_mobilenet_v3_large_320_fpn")
     assert fleet.capacity_milli == 1000
 
@@ -306,3 +311,35 @@ def shipped_fleet(folder):
     path = folder / "shipped.yaml"
     path.write_text(yaml.safe_dump(fleet_dict() | {"edge": {"weights": "golden.safetensors"}}))
     return path
+
+
+def test_cameras_from_the_command_line_come_after_the_videos(folder):
+    golden = folder / "golden.safetensors"
+    fleet = fleet_from_videos([[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"])
+    assert [stream.source.kind for stream in fleet.streams] == ["video", "camera", "camera"]
+    assert fleet.streams[2].source.url == "/dev/video0"
+    assert fleet.name == "cameras"
+
+
+def test_a_password_in_a_fleet_file_is_never_written_again(folder, monkeypatch):
+    for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN"):
+        monkeypatch.setenv(name, "")  # so that it is unset in the end
+    raw = fleet_dict()
+    for stream, name in zip(raw["streams"], ("cam-1", "cam_1"), strict=True):
+        url = f"rtsp://admin:tops3cret-{name}@10.0.0.5/live"
+        stream |= {"id": name, "source": {"kind": "camera", "url": url}}
+    fleet = load(folder, raw)
+    assert fleet.streams[0].source.url == "rtsp://${EKYA_CAM_1_LOGIN}@10.0.0.5/live"
+    assert fleet.streams[1].source.url == "rtsp://${EKYA_CAM_1_2_LOGIN}@10.0.0.5/live"
+    assert os.environ["EKYA_CAM_1_2_LOGIN"] == "admin:tops3cret-cam_1"
+    written = dump_fleet(fleet)
+    assert "tops3cret" not in written + repr(fleet)
+    (folder / "again.yaml").write_text(written)
+    assert load_fleet(folder / "again.yaml") == fleet
+
+
+@pytest.mark.parametrize("url", ["rtsps:/admin:tops3cret@cam/", ["rtsp://admin:tops3cret@cam/"], {"a": 1}])
+def test_a_bad_url_is_not_repeated_with_its_password(folder, url):
+    said = refusal(folder, changed(["streams", 0, "source"], {"kind": "camera", "url": url}))
+    assert said.startswith("streams.cam-2.source.url: ")
+    assert "tops3cret" not in said

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ekya.commands.output import Output, require_writable
-from ekya.commands.run import FleetArguments, noticing_ctrl_c
+from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_recorded
 from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
 from ekya.errors import UserError
@@ -35,6 +35,7 @@ def record_trace(
         raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
     before = read_trace(to) if resume and to.exists() else None
     fleet = arguments.read()
+    require_recorded(fleet, "by ekya profile")
     with noticing_ctrl_c(), _shown(output.console) as progress:
         trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), progress)
     output.report(contents(trace))

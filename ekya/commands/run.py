@@ -16,17 +16,18 @@ from ekya.config import (
     DEFAULT_FLEET,
     FleetConfig,
     RunOptions,
-    fleet_from_videos,
     load_fleet,
     with_play,
 )
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.registry import choose_backend
+from ekya.quick_fleet import fleet_from_videos
 from ekya.report.table import run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
+from ekya.streams.credentials import has_password, require_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class FleetArguments:
     Attributes:
         fleet: a fleet file.
         videos: for each camera its files, separated by commas.
-        golden: the golden detector of ``videos``, as ``fleet_from_videos`` takes it.
+        golden: the golden detector of ``videos`` and ``cameras``, as ``fleet_from_videos`` takes it.
         classes: names separated by commas.
         gpus, window_s, windows, scheduler: instead of what the fleet file says.
         speed, loop: how every stream is played, instead of what the fleet file says.
+        cameras: URLs of live cameras.
     """
 
     fleet: Path | None = None
@@ -52,6 +54,7 @@ class FleetArguments:
     scheduler: str | None = None
     speed: float | None = None
     loop: bool | None = None
+    cameras: tuple[str, ...] = ()
 
     def read(self) -> FleetConfig:
         """The fleet.
@@ -64,19 +67,22 @@ class FleetArguments:
         return with_play(self._named(), play) if play else self._named()
 
     def _named(self) -> FleetConfig:
-        """As the file or the videos say."""
-        if not self.videos:
+        """As the file, the videos or the cameras say."""
+        if not self.videos and not self.cameras:
             if self.golden is not None:
                 raise UserError(
-                    "--golden: it goes with --video; name the videos, or set golden: in the fleet file"
+                    "--golden: it goes with --video and --camera; name one, or set golden: in the fleet file"
                 )
             return load_fleet(self.fleet or shipped_path(DEFAULT_FLEET), self._changes())
+        option = "--video" if self.videos else "--camera"
         if self.fleet is not None:
-            raise UserError(f"--video: {self.fleet} names the cameras already; use one of the two")
+            raise UserError(f"{option}: {self.fleet} names the cameras already; use one of the two")
         if self.golden is None:
-            raise UserError("--video: a golden detector has to label the videos; add --golden FILE")
-        cameras = [[Path(file) for file in video.split(",") if file] for video in self.videos]
-        return fleet_from_videos(cameras, self.golden, self._changes())
+            raise UserError(f"{option}: a golden detector has to label what it shows; add --golden FILE")
+        _require_no_url(self.videos)
+        _require_no_password(self.cameras)
+        videos = [[Path(file) for file in video.split(",") if file] for video in self.videos]
+        return fleet_from_videos(videos, self.golden, self._changes(), self.cameras)
 
     def _changes(self) -> Mapping[str, object]:
         classes = self.classes.split(",") if self.classes not in (None, "auto") else self.classes
@@ -88,6 +94,21 @@ class FleetArguments:
             "scheduler": self.scheduler,
         }
         return {key: value for key, value in said.items() if value is not None}
+
+
+def _require_no_url(videos: tuple[str, ...]) -> None:
+    if any("://" in video for video in videos):
+        raise UserError("--video: it names files; give the URL of a camera with --camera")
+
+
+def _require_no_password(cameras: tuple[str, ...]) -> None:
+    """A command line is seen by everybody on the machine, and by the dashboard."""
+    if any(has_password(url) for url in cameras):
+        raise UserError(
+            "--camera: everybody on this machine can see a password that stands on the command line; put it "
+            "into an environment variable, say CAM_PASSWORD, and write "
+            "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
+        )
 
 
 def run(
@@ -109,6 +130,7 @@ def run(
     require_world(fleet.scheduler, fleet, clock)
     if clock == "wall":
         require_capacity(fleet, options.shares)
+        require_credentials(fleet)
     with noticing_ctrl_c() as came:
         folder = RunFolder(_RUNNERS[clock](fleet, options, output.console))
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
@@ -122,13 +144,15 @@ def run(
 
 
 def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:
-    """Refuses a scheduler that needs what a run does not have.
+    """Refuses a scheduler that needs what a run does not have, and live cameras on virtual time.
 
     That is the future, weights that nobody sends, or a γ that the fleet does not offer.
 
     Raises:
         UserError: it is one, or there is no such scheduler.
     """
+    if clock == "virtual":
+        require_recorded(fleet, "on virtual time")
     chosen = make_scheduler(scheduler, offered=fleet.retrain_configs())
     if chosen.needs.true_profile:
         raise UserError(
@@ -140,6 +164,34 @@ def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "vi
             f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and nobody "
             "sends them to a live run; use --clock virtual, or choose another scheduler"
         )
+
+
+def require_recorded(fleet: FleetConfig, how: str) -> None:
+    """Refuses live cameras where what they showed would have to be shown again.
+
+    Raises:
+        UserError: names the first.
+    """
+    for stream in fleet.streams:
+        if stream.source.live:
+            raise UserError(
+                f"key 'streams.{stream.id}.source': a live camera cannot be watched {how}, since its frames "
+                "come only once; use ekya run without --clock virtual, or a recorded video"
+            )
+
+
+def require_credentials(fleet: FleetConfig) -> None:
+    """Refuses a fleet whose cameras name environment variables that are not set.
+
+    Raises:
+        UserError: names the first.
+    """
+    for stream in fleet.streams:
+        if stream.source.live:
+            try:
+                require_set(stream.source.model_dump_json())
+            except UserError as error:
+                raise UserError(f"key 'streams.{stream.id}.source.url': {error}") from None
 
 
 @contextmanager

@@ -37,8 +37,6 @@ ESTIMATE_EVERY_EPOCHS = 2
 NOTHING_RIGHT = 1e-9
 """Weights below this accuracy have shown nothing."""
 
-_GONE = (*OVER, Status.LOST)
-
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
@@ -110,8 +108,8 @@ def _at_granted_shares(
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """The loop's own events: borders of windows, and the end of the time for preparation.
 
-    After a window in which every stream has ended, was set aside or has lost its camera, none opens and
-    the run is over: no source that there is comes back once it is lost.
+    After a window in which every stream has ended or was set aside, none opens and the run is over. A
+    camera that is lost may come back, so the run waits for it.
     """
     if state.window < 0:
         return (ev.WindowOpened(0, 0, options.window_us),)
@@ -119,7 +117,7 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         closed = ev.WindowClosed(state.window_end_us, state.window)
         following = state.window + 1
         over = options.windows is not None and following >= options.windows
-        if over or all(stream.status in _GONE for stream in state.streams):
+        if over or all(stream.status in OVER for stream in state.streams):
             return (closed,)
         end_us = state.window_end_us + options.window_us
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))

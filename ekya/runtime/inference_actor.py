@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamEnded, StreamLost
+from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamBack, StreamEnded, StreamLost
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.gpu.protocol import ShareJob
@@ -22,7 +22,8 @@ from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import StreamOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
-from ekya.streams.process import Arrived, Pace, SourceProcess
+from ekya.streams.feed import Feed
+from ekya.streams.process import Arrived, Pace
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier, InferenceWorker
 from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
@@ -78,7 +79,7 @@ class InferenceActor:
         self._orders = orders
         self._classes = fleet_classes(common.fleet)
         self._stream = common.fleet.streams[orders.place]
-        self._source = SourceProcess(self._stream.played, self._classes)
+        self._source = Feed(self._stream.played, self._classes)
         setup = stream_setup(common.fleet, orders.place, self._source.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device)
         self._worker = InferenceWorker(
@@ -97,6 +98,7 @@ class InferenceActor:
         self._mailbox = Mailbox()
         self._arrived = 0
         self._last_analysed = -1
+        self._told_lost: bool | None = False
         self._thread: threading.Thread | None = None
 
     def ready(self) -> Ready:
@@ -122,6 +124,9 @@ class InferenceActor:
         done = read_predictions(self._orders.common.folder.predictions(self._stream.id)).frame
         self._arrived = int(done[-1]) + 1 if len(done) else 0
         self._clock = RunClock(started_monotonic_ns)
+        if self._clock.now_us() > 0:
+            # It takes over, and what the loop knows of the camera was said by somebody else.
+            self._told_lost = None
         self._source.begin(Pace(started_monotonic_ns), self._arrived)
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self._thread.start()
@@ -167,7 +172,9 @@ class InferenceActor:
     def _run(self) -> None:
         measured_s = flushed_s = time.monotonic()
         while not self._stopped():
-            self._take(self._source.poll(_POLL_S), None)
+            arrived = self._source.poll(_POLL_S)
+            self._tell_of_camera(bool(arrived))
+            self._take(arrived, None)
             now_s = time.monotonic()
             if now_s - measured_s >= MEASURE_EVERY_S:
                 measured_s = now_s
@@ -237,13 +244,25 @@ class InferenceActor:
         share_milli = self._handle.measured().share_milli
         self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
 
+    def _tell_of_camera(self, frames_came: bool) -> None:
+        """Says when a live camera is lost and when it is back, each once."""
+        lost = self._source.lost
+        if not self._stream.source.live or (lost is not None) == self._told_lost:
+            return
+        if lost is not None:
+            self._told_lost = True
+            self._mailbox.put(StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
+        elif frames_came:
+            self._told_lost = False
+            self._mailbox.put(StreamBack(self._clock.now_us(), self._stream.id))
+
     def _tell_of_end(self) -> None:
+        """A recording is over; one whose decoder died is lost first, with the reason."""
         self._record.flush()
         now_us, died = self._clock.now_us(), self._source.died
-        if died is None:
-            self._mailbox.put(StreamEnded(now_us, self._stream.id))
-        else:
+        if died is not None:
             self._mailbox.put(StreamLost(now_us, self._stream.id, died))
+        self._mailbox.put(StreamEnded(now_us, self._stream.id))
 
     def _stopped(self) -> bool:
         with self._control.lock:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +65,38 @@ class StreamSource(Protocol):
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """All frames from the first to the last; ``Truth`` only where the source knows it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What a live camera shows.
+
+    Attributes:
+        arrived_ns: monotonic time at which it was decoded.
+        image: (H, W, 3) uint8, BGR.
+    """
+
+    arrived_ns: int
+    image: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A live camera gives nothing for now; ``reason`` says why, in words without credentials."""
+
+    reason: str
+
+
+@runtime_checkable
+class LiveSource(Protocol):
+    """A stream that happens once and has no end. What is not taken when it comes is gone."""
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, as far as it is known."""
+
+    def watch(self) -> Iterator[Sight | Silence]:
+        """What the camera shows, as it comes; waits for it, and looks for the camera while it is away.
+
+        A ``Silence`` comes when the camera is lost and after each vain try to reach it, a ``Sight`` ends it.
+        """

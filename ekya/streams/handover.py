@@ -24,7 +24,7 @@ _HEADER = struct.Struct("<qqqqqHHii")
 
 
 class MessageKind(IntEnum):
-    """What a message says. All but FRAME carry UTF-8 text: a number, or words for a person."""
+    """What a message says. All but FRAME carry UTF-8 text: a number, words for a person, or nothing."""
 
     OPENED = 1
     FRAME = 2
@@ -32,6 +32,8 @@ class MessageKind(IntEnum):
     REFUSED = 4
     FAILED = 5
     NOTED = 6
+    LOST = 7
+    BACK = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)

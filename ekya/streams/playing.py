@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.units import US_PER_S
-from ekya.streams.frame import Frame, StreamSource, Truth
+from ekya.errors import UserError
+from ekya.streams.frame import Frame, LiveSource, StreamSource, Truth
 from ekya.streams.sources import AnySource
 
 
@@ -46,9 +47,12 @@ class PlayedSpec(BaseModel):
         """The source, opened.
 
         Raises:
-            UserError: as of the source.
+            UserError: as of the source; or it is live, and cannot be played.
         """
-        return PlayedSource(self.source.open(classes), self.play)
+        source = self.source.open(classes)
+        if isinstance(source, LiveSource):
+            raise UserError("key 'play': a live camera gives its frames as they happen; remove it")
+        return PlayedSource(source, self.play)
 
 
 @dataclass(eq=False)

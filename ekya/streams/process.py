@@ -2,7 +2,7 @@
 
 ``SourceProcess`` is the reader's side. Paced, it is a camera: frames come at their time, the newest
 frame wins, and frames that were passed over are still reported, without their pixels. On demand, it
-is a recording: every frame comes with its pixels, as fast as they are taken.
+is a recording: every frame comes with its pixels, as fast as they are taken. A live source is a camera.
 """
 
 import json
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from ekya.errors import UserError
-from ekya.streams.frame import Frame, StreamSource, Truth
+from ekya.streams.credentials import masked
+from ekya.streams.frame import Frame, LiveSource, StreamSource, Truth
 from ekya.streams.handover import FrameHeader, MessageKind, SlotReader, Unpacker, unpack_frame
 
 _log = logging.getLogger(__name__)
@@ -49,8 +50,8 @@ class SourceSpec(Protocol):
     def model_dump_json(self) -> str:
         """The specification as JSON, from which its type can be made again elsewhere."""
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The source itself."""
+    def open(self, classes: tuple[str, ...]) -> StreamSource | LiveSource:
+        """The source itself, a ``LiveSource`` where it is live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class SourceProcess:
         self._fps: float | None = None
         self._died: str | None = None
         self._refused: str | None = None
+        self._lost: str | None = None
         self._damaged = 0
         self._ended = False
         self._on_demand = False
@@ -138,11 +140,6 @@ class SourceProcess:
         )
 
     @property
-    def pid(self) -> int:
-        """Number of the process, for whoever looks after it."""
-        return self._process.pid
-
-    @property
     def died(self) -> str | None:
         """How the process died before its frames were all there, in words; None while it has not."""
         return self._died
@@ -151,6 +148,11 @@ class SourceProcess:
     def ended(self) -> bool:
         """Nothing more will come: all frames were polled, or the process died."""
         return self._ended or self._died is not None
+
+    @property
+    def lost(self) -> str | None:
+        """Why a live camera gives nothing for now, in words; None while it gives frames."""
+        return self._lost
 
     @property
     def damaged(self) -> int:
@@ -183,7 +185,8 @@ class SourceProcess:
         """Let the frames come.
 
         Args:
-            pace: when; None for on demand.
+            pace: when; None for on demand, which a live source cannot. A live source's frames have the time
+                at which they came, and those that came before the start are left out.
             from_index: earlier frames are not reported. A source that takes over from a dead one
                 begins behind the last frame that was polled, so that every frame is reported once.
         """
@@ -295,6 +298,10 @@ class SourceProcess:
                 self._died = text
             case MessageKind.NOTED:
                 _log.warning("%s", text)
+            case MessageKind.LOST:
+                self._lost = text
+            case MessageKind.BACK:
+                self._lost = None
 
     def _note_death(self) -> None:
         """The pipe closed without a last message."""
@@ -306,7 +313,8 @@ class SourceProcess:
             code = self._process.wait()
         start = max(0, os.fstat(self._errors).st_size - _LAST_WORDS_BYTES)
         lines = os.pread(self._errors, _LAST_WORDS_BYTES, start).decode(errors="replace").strip().splitlines()
-        last = f"; its last words: {lines[-1].strip()}" if lines else ""
+        said = masked(lines[-1].strip(), self._spec.model_dump_json()) if lines else ""
+        last = f"; its last words: {said}" if said else ""
         self._died = _in_words(code) + last
 
 

@@ -1,4 +1,4 @@
-"""The process in which a source runs: reads frames and hands them over, paced or on demand.
+"""The process in which a source runs: reads frames and hands them over, paced, live or on demand.
 
 Started by ``ekya.streams.process`` as ``python -m ekya.streams.process_child``, which imports
 neither ray nor torch. Standard input brings one JSON object a line: first what to open and where to
@@ -21,8 +21,10 @@ from typing import Any
 import cv2
 
 from ekya.errors import UserError
-from ekya.streams.frame import Frame, StreamSource, Truth
+from ekya.streams.credentials import masked
+from ekya.streams.frame import Frame, LiveSource, Silence, StreamSource, Truth
 from ekya.streams.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_frame, pack_text
+from ekya.streams.process import SourceSpec
 
 _Orders = queue.SimpleQueue[dict[str, Any]]
 
@@ -90,10 +92,10 @@ def _listen(orders: _Orders) -> None:
     os._exit(0)
 
 
-def _open(order: dict[str, Any]) -> StreamSource:
+def _open(order: dict[str, Any]) -> StreamSource | LiveSource:
     spec_type = getattr(importlib.import_module(order["module"]), order["type"])
-    source: StreamSource = spec_type.model_validate_json(order["spec"]).open(tuple(order["classes"]))
-    return source
+    spec: SourceSpec = spec_type.model_validate_json(order["spec"])
+    return spec.open(tuple(order["classes"]))
 
 
 class _Sender:
@@ -123,6 +125,42 @@ class _Sender:
             self._send(frame, truth, source.damaged)
             on_the_way += 1
 
+    def live(self, source: LiveSource) -> None:
+        """Every frame that comes once the run has begun, at the time at which it came.
+
+        Until then frames are taken and left, so that none is old when the run begins.
+        """
+        begun: dict[str, Any] | None = None
+        lost = False
+        index = last_us = 0
+        for seen in source.watch():
+            if begun is None:
+                begun = self._begun(wait=isinstance(seen, Silence))
+                if begun is None:
+                    continue
+                index, last_us = begun["from_index"], -1
+            if isinstance(seen, Silence):
+                if not lost:
+                    self._outbox.put(pack_text(MessageKind.LOST, seen.reason))
+                lost = True
+                self._outbox.empty()
+                continue
+            if lost:
+                self._outbox.put(pack_text(MessageKind.BACK, ""))
+            lost = False
+            t_us = (seen.arrived_ns - begun["started_monotonic_ns"]) // 1000
+            if t_us < 0:
+                continue
+            last_us = max(t_us, last_us + 1)
+            self._send(Frame(index, last_us, seen.image, None), None, 0)
+            index += 1
+
+    def _begun(self, wait: bool) -> dict[str, Any] | None:
+        try:
+            return self._orders.get(wait)
+        except queue.Empty:
+            return None
+
     def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
         height, width = frame.image.shape[:2]
         offset = self._slots.write(frame)
@@ -133,11 +171,17 @@ class _Sender:
         self._outbox.put(pack_frame(header))
 
 
-def _run(sender: _Sender, source: StreamSource, order: dict[str, Any]) -> None:
+def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) -> int:
+    """Sends everything; returns how many frames were damaged."""
+    if isinstance(source, LiveSource):
+        sender.live(source)
+        return 0
+    order = orders.get()
     if order["started_monotonic_ns"] is None:
         sender.on_demand(source, order["from_index"])
     else:
         sender.paced(source, order["started_monotonic_ns"], order["speed"], order["from_index"])
+    return source.damaged
 
 
 def main() -> int:
@@ -154,13 +198,14 @@ def main() -> int:
         source = _open(opening)
         outbox.put(pack_text(MessageKind.OPENED, str(source.fps)))
         outbox.empty()
-        _run(_Sender(outbox, SlotWriter(opening["memory_fd"]), orders), source, orders.get())
-        outbox.put(pack_text(MessageKind.ENDED, str(source.damaged)))
+        damaged = _run(_Sender(outbox, SlotWriter(opening["memory_fd"]), orders), source, orders)
+        outbox.put(pack_text(MessageKind.ENDED, str(damaged)))
     except UserError as error:
-        outbox.put(pack_text(MessageKind.REFUSED, str(error)))
+        outbox.put(pack_text(MessageKind.REFUSED, masked(str(error), opening["spec"])))
         code = 2
     except Exception as error:
-        outbox.put(pack_text(MessageKind.FAILED, f"{type(error).__name__}: {error}"))
+        words = masked(f"{type(error).__name__}: {error}", opening["spec"])
+        outbox.put(pack_text(MessageKind.FAILED, words))
         code = 1
     outbox.empty()
     return code

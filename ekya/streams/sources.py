@@ -7,9 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ekya.streams.camera import CameraSpec
 from ekya.streams.city import CitySpec
 from ekya.streams.video import VideoSpec
 from ekya.streams.waymo import WaymoSpec
 
-AnySource = Annotated[CitySpec | VideoSpec | WaymoSpec, Field(discriminator="kind")]
+AnySource = Annotated[CameraSpec | CitySpec | VideoSpec | WaymoSpec, Field(discriminator="kind")]
 """A new source adds its specification here, and itself to ``tests/streams/test_every_source.py``."""

@@ -9,7 +9,7 @@ from ekya.control.loop import closes_run
 from ekya.control.protocols import Batch
 from ekya.control.step import due, next_due_us
 from ekya.core import events as ev
-from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.state import OVER, FleetState, Status, StreamState
 
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
@@ -43,14 +43,11 @@ def test_after_the_last_window_none_opens():
     assert not closes_run(Batch(200 * S, ()))
 
 
-GONE = (Status.LOST, Status.ENDED, Status.SET_ASIDE)
-
-
-@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("gone", OVER)
 def test_a_run_without_streams_ends_with_its_window(gone):
     endless = replace(OPTIONS, windows=None)
     assert due(window(7, statuses=(gone, gone)), 800 * S, endless) == (ev.WindowClosed(800 * S, 7),)
-    for status in (Status.SERVING, Status.RESTARTING):
+    for status in (Status.SERVING, Status.RESTARTING, Status.LOST):
         assert len(due(window(7, statuses=(gone, status)), 800 * S, endless)) == 2
 
 

@@ -2,14 +2,16 @@
 
 import gc
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import waymo_sample
+from mjpeg_camera import MjpegCamera
 
+from ekya.streams.camera import CameraSpec
 from ekya.streams.city import CitySpec, Scene
 from ekya.streams.process import SourceProcess, SourceSpec
 from ekya.streams.video import VideoSpec
@@ -18,6 +20,7 @@ from ekya.streams.waymo import WaymoSpec
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 WAYMO_CLASSES = ("person", "car", "bicycle")
 OPENS = 1000
+LIVE_OPENS = 100
 
 
 def city(_: Path) -> CitySpec:
@@ -137,6 +140,33 @@ def test_in_its_own_process_it_gives_the_same_frames(spec):
         elsewhere = [(frame.index, frame.t_us) for frame, _ in process.frames()]
         assert (process.died, process.damaged) == (None, 0)
     assert elsewhere == own
+
+
+@pytest.fixture
+def live_spec():
+    with MjpegCamera(fps=50.0) as camera:
+        yield CameraSpec(url=camera.url, fps=50.0)
+
+
+def test_a_live_source_shows_frames_as_they_come_and_leaves_nothing_open(live_spec):
+    assert live_spec.live and type(live_spec).model_validate_json(live_spec.model_dump_json()) == live_spec
+    source = live_spec.open(CLASSES)
+    assert source.fps == 50.0
+    seen = list(islice(source.watch(), 10))
+    assert all(before.arrived_ns < after.arrived_ns for before, after in pairwise(seen))
+    assert all(one.image.dtype == np.uint8 and one.image.ndim == 3 for one in seen)
+
+
+@pytest.mark.live
+def test_a_live_source_that_is_opened_often_leaves_nothing_open(live_spec):
+    for number in range(LIVE_OPENS + 2):
+        watching = live_spec.open(CLASSES).watch()
+        next(watching)
+        watching.close()
+        if number == 1:
+            before = _open_files()
+    gc.collect()
+    assert _open_files() <= before + 1  # the server's side of the last one may not be closed yet
 
 
 def _read_one(spec):

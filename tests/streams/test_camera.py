@@ -1,0 +1,205 @@
+"""Live cameras over HTTP; RTSP is in ``test_rtsp.py``."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from mjpeg_camera import MjpegCamera
+from pydantic import ValidationError
+
+from ekya.errors import UserError
+from ekya.streams.camera import ASSUMED_FPS, CameraSpec
+from ekya.streams.feed import Feed
+from ekya.streams.frame import Sight, Silence
+from ekya.streams.process import Pace, SourceProcess
+
+
+def watched(feed, seconds, pause_s=0.0, until=lambda arrived: False):
+    """What came in so many seconds, and what the feed said of being lost, in order."""
+    arrived, said = [], []
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s and not until(arrived):
+        arrived += feed.poll(0.05)
+        if not said or said[-1] != feed.lost:
+            said.append(feed.lost)
+        time.sleep(pause_s)
+    return arrived, said
+
+
+@pytest.fixture
+def camera():
+    with MjpegCamera(fps=40.0) as camera:
+        yield camera
+
+
+@pytest.fixture
+def feed():
+    """Opens a feed and closes it in the end."""
+    feeds = []
+
+    def open_(spec):
+        feeds.append(Feed(spec, ()))
+        return feeds[-1]
+
+    yield open_
+    for one in feeds:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["rtsp://10.0.0.5/live", "http://cam:8080/video", "/dev/video12", "${CAMERA}", "rtsps://a/b"]
+)
+def test_a_camera_is_named_by_its_url(url):
+    assert CameraSpec(url=url).url == url
+
+
+@pytest.mark.parametrize("url", ["gate.mp4", "ftp://u:secret@cam/x", "/dev/sda1", "rtsp:/cam", ""])
+def test_what_is_no_camera_is_refused_and_not_repeated(url):
+    with pytest.raises(ValidationError, match="this is no camera; write rtsp://") as refused:
+        CameraSpec(url=url)
+    assert "secret" not in refused.value.errors()[0]["msg"]
+
+
+def test_a_variable_that_is_not_set_is_a_user_error(monkeypatch):
+    monkeypatch.delenv("CAM_PASSWORD", raising=False)
+    with (
+        SourceProcess(CameraSpec(url="rtsp://u:${CAM_PASSWORD}@cam/"), ()) as process,
+        pytest.raises(UserError, match="CAM_PASSWORD is not set"),
+    ):
+        process.wait_open()
+
+
+def test_every_frame_is_numbered_and_the_newest_wins(camera, feed):
+    watching = feed(CameraSpec(url=camera.url, fps=40))
+    assert watching.wait_open() == 40
+    started_ns = time.monotonic_ns()
+    watching.begin(Pace(started_ns), from_index=7)
+    arrived, said = watched(watching, 3.0, pause_s=0.2, until=lambda seen: len(seen) > 40)
+    assert [one.index for one in arrived] == list(range(7, 7 + len(arrived)))
+    times = [one.t_us for one in arrived]
+    assert times == sorted(set(times))
+    assert all(0 <= one.released_ns - started_ns - 1000 * one.t_us < 100e6 for one in arrived)
+    with_pixels = [one for one in arrived if one.frame is not None]
+    assert 2 <= len(with_pixels) < len(arrived) / 2
+    assert with_pixels[0].frame.image.shape == (48, 64, 3)
+    assert said == [None]
+
+
+def test_frames_from_before_the_run_are_left_out(camera, feed):
+    watching = feed(CameraSpec(url=camera.url, fps=40))
+    watching.wait_open()
+    time.sleep(0.5)
+    begins_ns = time.monotonic_ns() + 300_000_000
+    watching.begin(Pace(begins_ns))
+    arrived, _ = watched(watching, 3.0, until=lambda seen: len(seen) > 5)
+    assert arrived[0].index == 0
+    assert 0 <= arrived[0].t_us < 200_000
+
+
+def test_a_rate_that_the_stream_says_wrongly_is_measured(camera, feed):
+    camera.fps = 10.0
+    # FFmpeg takes any MJPEG stream for one of 25 frames a second.
+    assert feed(CameraSpec(url=camera.url)).wait_open() == pytest.approx(10.0, rel=0.2)
+
+
+def test_a_camera_that_goes_away_is_lost_and_comes_back(camera, feed):
+    watching = feed(CameraSpec(url=camera.url, fps=40))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    before, _ = watched(watching, 3.0, until=lambda seen: len(seen) > 5)
+    camera.stop()
+    _, said = watched(watching, 3.0, until=lambda _: watching.lost is not None)
+    assert said[-1] == "the camera ended the connection"
+    camera.start()
+    after, _ = watched(watching, 5.0, until=lambda seen: len(seen) > 5)
+    assert watching.lost is None
+    indices = [one.index for one in before + after]
+    assert indices[-1] >= len(before) + 5
+    assert indices == sorted(set(indices))
+
+
+def test_a_camera_that_says_nothing_any_more_is_lost(camera, feed):
+    watching = feed(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    watched(watching, 3.0, until=lambda seen: len(seen) > 5)
+    camera.frozen = True
+    _, said = watched(watching, 3.0, until=lambda _: watching.lost is not None)
+    assert said[-1] == "no frame for 0.5 s"
+
+
+def test_a_camera_that_is_not_there_is_waited_for(camera, feed):
+    camera.stop()
+    watching = feed(CameraSpec(url=camera.url))
+    assert watching.wait_open() == ASSUMED_FPS
+    watching.begin(Pace(time.monotonic_ns()))
+    _, said = watched(watching, 3.0, until=lambda _: watching.lost is not None)
+    assert said[-1] == "no connection: Connection refused"
+    camera.start()
+    arrived, _ = watched(watching, 5.0, until=bool)
+    assert arrived
+    assert arrived[0].index == 0
+
+
+def test_a_login_that_is_refused_is_said_without_it(camera, feed, monkeypatch):
+    camera.login = "admin:tops3cret"
+    monkeypatch.setenv("CAM_LOGIN", "admin:wr0ngone")
+    watching = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    _, said = watched(watching, 3.0, until=lambda _: watching.lost is not None)
+    assert said[-1] == "the camera answers and gives no video; check login, path and codec"
+    monkeypatch.setenv("CAM_LOGIN", "admin:tops3cret")
+    again = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@"), fps=40))
+    again.wait_open()
+    again.begin(Pace(time.monotonic_ns()))
+    assert watched(again, 3.0, until=bool)[0]
+
+
+def test_a_device_that_is_not_there_is_lost(feed):
+    watching = feed(CameraSpec(url="/dev/video97"))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    assert (
+        watched(watching, 3.0, until=lambda _: watching.lost is not None)[1][-1] == "there is no such device"
+    )
+
+
+def test_a_process_that_dies_is_replaced_and_no_frame_is_counted_twice(camera, feed):
+    watching = feed(CameraSpec(url=camera.url, fps=40))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    before, _ = watched(watching, 3.0, until=lambda seen: len(seen) > 5)
+    watching._process._process.kill()
+    between, said = watched(watching, 3.0, until=lambda _: watching.lost is not None)
+    assert said[-1] == "its process died (killed by signal SIGKILL)"
+    after, said = watched(watching, 8.0, until=lambda seen: len(seen) > 5)
+    assert said[-1] is None
+    assert [one.index for one in before + between + after] == list(range(len(before + between + after)))
+    assert not watching.ended
+
+
+def test_a_camera_looks_for_itself_in_growing_steps(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    source = CameraSpec(url="/dev/video97", fps=5).open(())
+    seen = source.watch()
+    assert [type(next(seen)) for _ in range(6)] == [Silence] * 6
+    assert slept == [0.5, 1.0, 2.0, 4.0, 4.0]
+
+
+def test_watching_in_its_own_process_needs_neither_ray_nor_torch():
+    code = (
+        "import sys, ekya.streams.process_child, ekya.streams.camera, ekya.streams.feed; "
+        "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_watch_that_is_broken_off_closes_the_connection(camera):
+    source = CameraSpec(url=camera.url, fps=40).open(())
+    seen = source.watch()
+    assert isinstance(next(seen), Sight)
+    seen.close()
+    assert source._capture is None

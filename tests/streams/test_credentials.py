@@ -1,0 +1,77 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.errors import UserError
+from ekya.streams.credentials import filled_in, has_password, masked, variables_in, without_passwords
+
+SECRETS = [
+    ("rtsp://admin:tops3cret@10.0.0.5:554/live/main", "rtsp://${X_LOGIN}@10.0.0.5:554/live/main"),
+    ("rtsp://tops3cret@10.0.0.5/live", "rtsp://${X_LOGIN}@10.0.0.5/live"),
+    ("rtsp://admin:t@p/tops3cret@10.0.0.5/live", "rtsp://${X_LOGIN}@10.0.0.5/live"),
+    ("http://10.0.0.5/video.cgi?user=admin&pwd=tops3cret", "http://10.0.0.5/${X_PATH}"),
+    ("rtsp://10.0.0.5/user=admin_password=tops3cret_channel=1.sdp", "rtsp://10.0.0.5/${X_PATH}"),
+    ("http://a:tops3cret@cam/mjpg?token=tops3cret", "http://${X_LOGIN}@cam/${X_PATH}"),
+]
+HARMLESS = [
+    "rtsp://10.0.0.5/live?channel=2",
+    "rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live",
+    "rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live",
+    "http://10.0.0.5/video?pwd=${CAM_PASSWORD}",
+    "/dev/video0",
+    "${CAMERA}",
+]
+
+
+@pytest.mark.parametrize(("url", "named"), SECRETS)
+def test_a_password_moves_to_variables_and_the_camera_stays_the_same(url, named, monkeypatch):
+    assert has_password(url)
+    written, values = without_passwords(url, "X")
+    assert written == named
+    assert not has_password(written)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert filled_in(written) == url
+    assert "tops3cret" not in masked(f"cannot open '{url}': no route to tops3cret", written)
+
+
+@pytest.mark.parametrize("url", HARMLESS)
+def test_a_url_without_a_password_stays_as_it_is(url):
+    assert not has_password(url)
+    assert without_passwords(url, "X") == (url, {})
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch):
+    monkeypatch.setenv("CAM_USER", "admin")
+    monkeypatch.delenv("CAM_PASSWORD", raising=False)
+    with pytest.raises(UserError, match="CAM_PASSWORD is not set; set it"):
+        filled_in("rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live")
+
+
+def test_what_a_variable_holds_is_masked_in_every_form_of_it(monkeypatch):
+    monkeypatch.setenv("LOGIN", "ad%40min:tops%2Fecret")
+    for text in ("ad%40min:tops%2Fecret", "tops%2Fecret", "tops/ecret", "user ad@min"):
+        shown = masked(f"cannot open {text}!", "rtsp://${LOGIN}@10.0.0.5/")
+        assert "***" in shown
+        assert not any(secret in shown for secret in ("tops", "min"))
+
+
+def test_only_logins_are_masked_where_nothing_is_named():
+    text = "10.0.0.5 and rtsp://admin:x@cam-1/live, 'http://cam-2/video', me@example.org"
+    assert masked(text) == "10.0.0.5 and rtsp://***@cam-1/live, 'http://cam-2/video', me@example.org"
+    assert masked("rtsp:/admin:x@cam-1/live is no file") == "rtsp:/***@cam-1/live is no file"
+
+
+PIECE = st.text("aZ0-_.%", min_size=1, max_size=6)
+
+
+@given(user=PIECE, password=st.text("aZ09/@:?%", min_size=1, max_size=8), path=PIECE)
+def test_no_password_stays_in_a_url(user, password, path):
+    secret = f"q{password}q"
+    url = f"rtsp://{user}:{secret}@cam/{path}"
+    written, values = without_passwords(url, "X")
+    assert secret not in written
+    for name in variables_in(written):
+        written = written.replace(f"${{{name}}}", values[name])
+    assert written == url
+    assert secret not in masked(f"cannot open {url}")
