@@ -293,7 +293,7 @@ def compared(
     fleet: FleetConfig, seeds: int, in_turn: int, records: Path
 ) -> tuple[list[Worth], dict[str, NDArray[np.float64]]]:
     """Records what is not recorded yet of a fleet, micro-profiles it all, and compares."""
-    card, golden = load_card(), open_golden(fleet.golden, fleet_classes(fleet))
+    card, golden = load_card().of(fleet.edge.model), open_golden(fleet.golden, fleet_classes(fleet))
     rows = []
     for seed in range(seeds):
         folder = records / f"{fleet.name}-{seed}"

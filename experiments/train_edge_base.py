@@ -22,8 +22,9 @@ from rich.table import Table
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
 from ekya.files import write_text_atomic
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
 from ekya.learning.checkpoints import load_model, save_model
-from ekya.learning.edge import DEFAULT_ARCHITECTURE, EDGE_MODELS, EdgeModel, build_edge_model
+from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy
 from ekya.learning.trainer import Retraining, SgdRecipe
@@ -81,7 +82,9 @@ def train(
     fresh = build_edge_model(fleet.classes, 0, seed, architecture)
     retraining = Retraining(
         fresh,
-        RetrainConfig(epochs, batch_size=32, head_width=0, trainable_blocks=5, data_fraction=1.0),
+        RetrainConfig(
+            epochs, batch_size=32, head_width=0, trainable_blocks=len(fresh.blocks), data_fraction=1.0
+        ),
         training,
         validation,
         memory=None,

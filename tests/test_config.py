@@ -169,6 +169,18 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         (["streams", 0, "source"], {"files": []}, "streams.cam-2.source: kind is missing; add it"),
         (["retraining", "epochs"], [4, 4], "retraining.epochs: a value stands there twice; keep one of them"),
         (["retraining", "epochs"], [4, 0], "retraining.epochs[1]: 0 is too small; use at least 1"),
+        (
+            ["edge"],
+            {"model": "resnet50"},
+            "edge.model: there is no edge model 'resnet50'; use one of resnet18, mobilenet_v3_small, "
+            "shufflenet_v2_x1_0, efficientnet_b0, resnet101",
+        ),
+        (
+            ["retraining", "trainable_blocks"],
+            [0, 6],
+            "retraining.trainable_blocks: 6 is more than a resnet18 has; its blocks, from the last, are "
+            "layer4, layer3, layer2, layer1, stem; use at most 5",
+        ),
         (["classes"], "automatic", "classes: write a list of names, or auto"),
         (["classes"], "auto", "classes: auto is for unlabelled video, and cam-1 is none; list the names"),
         (["golden", "model"], "vgg", None),

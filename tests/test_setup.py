@@ -1,13 +1,18 @@
 """From a fleet file to the loop's constants and the first λ."""
 
 import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
 
-from ekya.config import DEFAULT_FLEET, load_fleet
+from ekya.config import DEFAULT_FLEET, EdgeConfig, load_fleet
 from ekya.control.options import StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.view import Objective
 from ekya.errors import UserError
-from ekya.setup import first_inference_options, loop_options
+from ekya.learning.checkpoints import save_model
+from ekya.learning.edge import build_edge_model
+from ekya.setup import base_model, first_inference_options, loop_options
 from ekya.shipped import shipped_path
 from ekya.workers.costs import load_card
 
@@ -34,3 +39,53 @@ def test_a_latency_limit_that_no_share_could_keep_is_the_users_error():
         UserError, match=r"'streams\.cam-2\.max_age_s': 0\.05 is too little.* use at least 0\.1"
     ):
         first_inference_options(fleet(max_age_s=0.05), CAMERA, 10.0, COSTS)
+
+
+def begins_with(weights, model="mobilenet_v3_small"):
+    """The shipped fleet with another edge model."""
+    return fleet().model_copy(update={"edge": EdgeConfig(model=model, weights=weights)})
+
+
+@pytest.mark.parametrize("stored", ["safetensors", "pth"])
+def test_imagenet_weights_from_a_file_get_a_fresh_head_for_the_fleets_classes(tmp_path, stored):
+    path = tmp_path / f"imagenet.{stored}"
+    state = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
+    save_file(state, path) if stored == "safetensors" else torch.save(state, path)
+    model = base_model(begins_with(path), seed=3)
+    assert (model.architecture, model.classes) == ("mobilenet_v3_small", fleet().classes)
+    assert torch.equal(model.blocks[0][0].weight, state["features.0.0.weight"])
+    assert torch.equal(model.head.weight, base_model(begins_with(path), seed=3).head.weight)
+
+
+def test_ekyas_own_weights_keep_their_head(tmp_path):
+    path = tmp_path / "base.safetensors"
+    trained = build_edge_model(fleet().classes, 0, 7, "mobilenet_v3_small")
+    save_model(trained, path)
+    assert torch.equal(base_model(begins_with(path), seed=3).head.weight, trained.head.weight)
+
+
+def test_weights_of_another_edge_model_are_the_users_error(tmp_path):
+    path = tmp_path / "base.safetensors"
+    save_model(build_edge_model(fleet().classes, 0, 7, "shufflenet_v2_x1_0"), path)
+    with pytest.raises(UserError, match=r"base\.safetensors: is a shufflenet_v2_x1_0, and .*'edge\.model'"):
+        base_model(begins_with(path), seed=3)
+    torch.save(torchvision.models.mobilenet_v3_large(weights=None).state_dict(), tmp_path / "large.pth")
+    with pytest.raises(UserError, match=r"large\.pth: does not fit the mobilenet_v3_small"):
+        base_model(begins_with(tmp_path / "large.pth"), seed=3)
+
+
+@pytest.mark.parametrize("name", ["cut.safetensors", "cut.pth"])
+def test_damaged_weights_are_the_users_error(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
+    with pytest.raises(UserError, match=name):
+        base_model(begins_with(tmp_path / name), seed=3)
+
+
+def test_retraining_is_charged_for_the_fleets_edge_model():
+    card = load_card()
+    costs = [
+        loop_options(fleet(), card.of(model), 0, 1, 2000).family_costs
+        for model in ("resnet18", "mobilenet_v3_small")
+    ]
+    assert [one.family for one in costs[0]] == [one.family for one in costs[1]]
+    assert costs[0][-1].epoch_gpu_s != costs[1][-1].epoch_gpu_s

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ekya.errors import UserError
 from ekya.files import write_bytes_atomic
-from ekya.learning.edge import EDGE_MODELS, EdgeModel
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import EdgeModel
 
 FORMAT = "ekya-edge-model"
 VERSION = "1"
@@ -85,6 +86,15 @@ def load_model(path: Path) -> EdgeModel:
             f"{path}: cannot read the model ({error.strerror}); give the path of a readable model file"
         ) from error
     return from_bytes(data, str(path))
+
+
+def is_edge_model(path: Path) -> bool:
+    """Whether a file of weights says that it is a model of Ekya, whole or not."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as weights:
+            return (weights.metadata() or {}).get("format") == FORMAT
+    except (OSError, safetensors.SafetensorError):
+        return path.suffix == ".safetensors"  # whoever loads it says what is wrong with it
 
 
 def read_metadata(path: Path) -> Mapping[str, str]:

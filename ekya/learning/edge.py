@@ -2,53 +2,18 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
-import torchvision
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-DEFAULT_ARCHITECTURE = "resnet18"
-"""What a stream's model is made of unless it is told otherwise."""
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
 
 INPUT_MEAN = 0.45
 INPUT_SCALE = 0.25
 """Pixels in [0, 1] are shifted and scaled by these before they enter a model."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trunk:
-    """The blocks of an architecture from input to features, and how many features come out."""
-
-    blocks: tuple[nn.Module, ...]
-    features: int
-
-
-def _resnet18_trunk() -> Trunk:
-    return _trunk_of(torchvision.models.resnet18(weights=None))
-
-
-def _resnet101_trunk() -> Trunk:
-    """The larger model of the paper's §2.3; too slow for a stream.
-
-    Its blocks begin as what they get, so that fresh weights of such depth can be trained at all.
-    """
-    return _trunk_of(torchvision.models.resnet101(weights=None, zero_init_residual=True))
-
-
-def _trunk_of(net: torchvision.models.ResNet) -> Trunk:
-    stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
-    return Trunk((stem, net.layer1, net.layer2, net.layer3, net.layer4), int(net.fc.in_features))
-
-
-EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
-    "resnet18": _resnet18_trunk,
-    "resnet101": _resnet101_trunk,
-}
-"""Architectures by name; one function each that builds the trunk with fresh weights."""
 
 
 class EdgeModel(nn.Module):
@@ -69,7 +34,7 @@ class EdgeModel(nn.Module):
         self.classes = classes
         self.head_width = head_width
         self.features = trunk.features
-        self.blocks = nn.ModuleList(trunk.blocks)
+        self.blocks = nn.ModuleList(trunk.blocks.values())
         self.head = _head(trunk.features, head_width, len(classes))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ once on the very modules that the trainer runs, and scale with the crops.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.edge import DEFAULT_ARCHITECTURE, build_edge_model
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.edge import build_edge_model
 from ekya.learning.trainer import Retraining, split_at, steps_in_epoch
 
 _COUNTED_CROPS = 2
@@ -112,6 +114,39 @@ def _counts(architecture: str, head_width: int, trainable_blocks: int, resolutio
 
 
 def _count(run: Callable[[], object]) -> int:
-    with FlopCounterMode(display=False) as counter:
+    with operations_counter() as counter:
         run()
     return int(counter.get_total_flops()) // _COUNTED_CROPS
+
+
+def operations_counter() -> FlopCounterMode:
+    """Counts what is run inside it: torch's counter, but for gradients of convolutions in groups.
+
+    Torch counts those as if every output channel saw every input channel, which is hundreds of times too
+    much where each sees one.
+    """
+    return FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward}
+    )
+
+
+def _convolution_backward(
+    out_gradient: torch.Size,
+    _inputs: torch.Size,
+    kernel: torch.Size,
+    _bias: object,
+    _stride: object,
+    _padding: object,
+    _dilation: object,
+    _transposed: bool,
+    _output_padding: object,
+    _groups: int,
+    wanted: tuple[bool, bool, bool],
+    **_: object,
+) -> int:
+    """Operations of a convolution's gradients, from shapes: one pass for its inputs, one for its kernel.
+
+    A kernel's second dimension is the channels of one group, so groups need not be asked for.
+    """
+    one_pass = 2 * out_gradient[0] * prod(out_gradient[2:]) * prod(kernel)
+    return one_pass * (wanted[0] + wanted[1])

@@ -74,7 +74,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     _LOG.info("shares: %s", chosen.why)
     constants = loop_options(
         fleet,
-        load_card(),
+        load_card().of(fleet.edge.model),
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,

@@ -3,15 +3,18 @@
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.labeling.detections import Question
 from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
 from ekya.labeling.golden import detector_of, open_golden
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
@@ -20,7 +23,7 @@ from ekya.learning.predictor import FORWARD_BATCH, Predictor
 from ekya.learning.trainer import Retraining
 from ekya.setup import crop_side, fleet_classes
 from ekya.shipped import shipped_path
-from ekya.workers.costs import CostCard
+from ekya.workers.costs import CostCard, EdgeRates
 from ekya.workers.preparation import TYPICAL_OBJECTS
 
 PLANNING_US = 10_000
@@ -33,52 +36,61 @@ _IMAGE = (240, 320, 3)
 
 
 def calibrate(fleet: FleetConfig | None = None) -> CostCard:
-    """Measures this device, one thread, with the models of a fleet (the shipped one by default)."""
+    """Measures this device, one thread: all edge models, and a fleet's golden model (the shipped one's)."""
     fleet = fleet or load_fleet(shipped_path(DEFAULT_FLEET))
     torch.set_num_threads(1)
     side = crop_side(fleet)
     rng = np.random.default_rng(0)
     crops = rng.integers(0, 256, (_CROPS, side, side, 3), np.uint8)
-    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, fleet.edge.model))
-    objects = round(TYPICAL_OBJECTS)
-    operations = forward_operations(side)
-    frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))
-    batch_s = _seconds(lambda: predictor.predict(crops[:FORWARD_BATCH], side))
-    training_ops_per_s, training_step_s = _training(fleet, crops)
+    own = _edge_rates(fleet, DEFAULT_ARCHITECTURE, crops)
     return CostCard(
         device=f"one core of {platform.machine()}, torch {torch.__version__}",
+        **asdict(own),
+        golden_ops_per_s=_golden_ops_per_s(fleet, rng),
+        detector_ops_per_s=_detector_ops_per_s(fleet, rng, own.batch_inference_ops_per_s),
+        planning_us=PLANNING_US,
+        others={
+            name: _edge_rates(fleet, name, crops) for name in EDGE_MODELS if name != DEFAULT_ARCHITECTURE
+        },
+    )
+
+
+def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> EdgeRates:
+    side = crops.shape[1]
+    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture))
+    objects = round(TYPICAL_OBJECTS)
+    operations = forward_operations(side, architecture=architecture)
+    frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))
+    batch_s = _seconds(lambda: predictor.predict(crops[:FORWARD_BATCH], side))
+    training_ops_per_s, training_step_s = _training(fleet, architecture, crops)
+    return EdgeRates(
         inference_ops_per_s=objects * operations / frame_s,
         batch_inference_ops_per_s=FORWARD_BATCH * operations / batch_s,
         training_ops_per_s=training_ops_per_s,
         training_step_s=training_step_s,
-        golden_ops_per_s=_golden_ops_per_s(fleet, rng),
-        detector_ops_per_s=_detector_ops_per_s(fleet, rng, FORWARD_BATCH * operations / batch_s),
-        planning_us=PLANNING_US,
     )
 
 
-def _training(
-    fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
-) -> tuple[float, float]:
+def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> tuple[float, float]:
     """Operations a second, and what a step takes beside them: from two kinds of epochs.
 
     One of a head has hardly an operation, and one of blocks hardly anything else.
     """
     blocks = max(1, *fleet.retraining.trainable_blocks)
-    epochs = [_epoch(fleet, crops, trained) for trained in (0, blocks)]
+    epochs = [_epoch(fleet, architecture, crops, trained) for trained in (0, blocks)]
     counted = [[cost.epoch, cost.steps] for cost, _ in epochs]
     operation_s, step_s = np.linalg.solve(counted, [seconds for _, seconds in epochs])
     return float(1.0 / operation_s), float(step_s)
 
 
 def _epoch(
-    fleet: FleetConfig, crops: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], blocks: int
+    fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8], blocks: int
 ) -> tuple[RetrainingCost, float]:
     """What is counted of an epoch that trains so many blocks, and how long it takes."""
     classes = fleet_classes(fleet)
     labelled = LabelledCrops(crops, np.arange(_CROPS) % len(classes), np.arange(_CROPS), np.arange(_CROPS))
     retraining = Retraining(
-        build_edge_model(classes, 0, 0, fleet.edge.model),
+        build_edge_model(classes, 0, 0, architecture),
         RetrainConfig(_REPEATS, fleet.retraining.batch_sizes[0], 0, blocks, 1.0),
         labelled,
         labelled.take(np.arange(0, _CROPS, 5)),

@@ -62,7 +62,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     fleet = with_classes(fleet)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as screen:
-        watcher = Watcher(screen, emulated_options(fleet, load_card(), options.seed))
+        watcher = Watcher(screen, emulated_options(fleet, load_card().of(fleet.edge.model), options.seed))
         with suppress(KeyboardInterrupt):
             emulate(folder, fleet, options.scheduler, options.seed, watcher)
     return folder.path
@@ -82,7 +82,7 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
-    card = load_card()
+    card = load_card().of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
     began = time.monotonic()

@@ -8,7 +8,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.labeling.detections import Question
-from ekya.learning.operations import forward_operations
 from ekya.profiling.steps import (
     InferenceStep,
     Labelled,
@@ -81,7 +80,7 @@ class EmulatedPreparation:
         self._labels[stream] = labels
         self._keep(stream, labels)
         gpu_s = self._golden_gpu_s(prepared, prepared.chosen_questions())
-        gpu_s += self._forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
+        gpu_s += self._card.forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
@@ -101,7 +100,7 @@ class EmulatedPreparation:
         options = prepared.profile_inference(configs, frame_gpu_s, burst)
         gpu_s = self._golden_gpu_s(prepared, prepared.burst_questions())
         for resolution in frame_gpu_s:
-            gpu_s += self._forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
+            gpu_s += self._card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
         window = self._command.window
         return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s))
 
@@ -112,9 +111,6 @@ class EmulatedPreparation:
         curve, gpu_s = counted_curve(trial, self._card)
         window = self._command.window
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
-
-    def _forward_gpu_s(self, crops: int, resolution: int) -> float:
-        return crops * forward_operations(resolution) / self._card.batch_inference_ops_per_s
 
 
 def _labels_ready(

@@ -80,7 +80,7 @@ def record_fleet(
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
-    card = load_card()
+    card = load_card().of(fleet.edge.model)
     trace = _empty(fleet, seed, extent, card)
     if before is not None:
         _require_same(before, trace)

@@ -1,14 +1,15 @@
 """GPU-seconds from what is counted: the cost card of a device (DESIGN §4)."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE
 from ekya.learning.labelled import VALIDATION_FRACTION
 from ekya.learning.operations import (
     RetrainingCost,
@@ -25,19 +26,37 @@ _COUNTED_CROPS = 100
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeRates:
+    """How fast a device works through an edge model's operations.
+
+    Attributes:
+        inference_ops_per_s: on the objects of one frame.
+        batch_inference_ops_per_s: on full batches.
+        training_ops_per_s: SGD.
+        training_step_s: what a step of SGD takes beside its operations, its part of what each epoch takes
+            beside them included. A head on features that are known already takes little else.
+    """
+
+    inference_ops_per_s: float
+    batch_inference_ops_per_s: float
+    training_ops_per_s: float
+    training_step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class CostCard:
     """How fast a device works through operations, at the batch sizes that Ekya uses.
 
     Attributes:
         device: for people.
-        inference_ops_per_s: the edge model on the objects of one frame.
-        batch_inference_ops_per_s: the edge model on full batches.
-        training_ops_per_s: SGD of the edge model.
-        training_step_s: what a step of SGD takes beside its operations, its part of what each epoch takes
-            beside them included. A head on features that are known already takes little else.
+        inference_ops_per_s, batch_inference_ops_per_s, training_ops_per_s, training_step_s: of the edge
+            model, as in ``EdgeRates``.
         golden_ops_per_s: a golden model that classifies.
         detector_ops_per_s: a detector, whether it proposes objects or names them.
         planning_us: what one plan costs on virtual time.
+        others: rates of other edge models. Operations are no measure of time across architectures: a
+            convolution that sees one channel does a tenth as many a second as one that sees them all.
+        architecture: the edge model that is charged for.
     """
 
     device: str
@@ -48,6 +67,20 @@ class CostCard:
     golden_ops_per_s: float
     detector_ops_per_s: float
     planning_us: int
+    others: Mapping[str, EdgeRates] = field(default_factory=dict)
+    architecture: str = DEFAULT_ARCHITECTURE
+
+    def of(self, architecture: str) -> "CostCard":
+        """The card that charges for this edge model; at the rates of its own where none were measured."""
+        rates = self.others.get(architecture)
+        return replace(self, architecture=architecture, **asdict(rates) if rates else {})
+
+    def forward_gpu_s(self, crops: int, resolution: int) -> float:
+        """GPU-seconds to classify crops of this side in pixels in full batches."""
+        return crops * self._forward(resolution) / self.batch_inference_ops_per_s
+
+    def _forward(self, resolution: int) -> int:
+        return forward_operations(resolution, architecture=self.architecture)
 
     def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
         """What training costs a crop, for every family of Γ, exemplars and validation included."""
@@ -58,8 +91,8 @@ class CostCard:
         validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
         trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
         counted = RetrainingCost(
-            preparation_operations(config, trained + validation, side),
-            epoch_operations(config, trained, validation, side),
+            preparation_operations(config, trained + validation, side, self.architecture),
+            epoch_operations(config, trained, validation, side, self.architecture),
             steps_in_epoch(trained, config.batch_size),
         )
         prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
@@ -67,7 +100,7 @@ class CostCard:
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
         """GPU-seconds to analyse one frame that shows so many objects."""
-        looking = objects * forward_operations(resolution) / self.inference_ops_per_s if objects else 0.0
+        looking = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
         return looking + self.proposing_gpu_s(proposer_operations)
 
     def proposing_gpu_s(self, operations: int) -> float:
@@ -85,7 +118,9 @@ class CostCard:
 
     def save(self, path: Path) -> None:
         """Writes the card as JSON."""
-        write_text_atomic(path, json.dumps(asdict(self), indent=2) + "\n")
+        told = asdict(self)
+        del told["architecture"]  # which model is charged for is the fleet's to say
+        write_text_atomic(path, json.dumps(told, indent=2) + "\n")
 
 
 def load_card(path: Path = SHIPPED_CARD) -> CostCard:
@@ -94,7 +129,17 @@ def load_card(path: Path = SHIPPED_CARD) -> CostCard:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: is not a cost card ({error}); make one with `ekya calibrate`.") from error
-    names = {field.name for field in fields(CostCard)}
-    if not isinstance(values, dict) or set(values) != names:
+    _require(path, values, _names(CostCard) - {"architecture"}, optional={"others"})
+    others = values.pop("others", {})
+    for rates in others.values():
+        _require(path, rates, _names(EdgeRates), optional=set())
+    return CostCard(**values, others={name: EdgeRates(**rates) for name, rates in others.items()})
+
+
+def _names(of: type[CostCard] | type[EdgeRates]) -> set[str]:
+    return {field.name for field in fields(of)}
+
+
+def _require(path: Path, values: object, names: set[str], optional: set[str]) -> None:
+    if not isinstance(values, dict) or not names - optional <= set(values) <= names:
         raise UserError(f"{path}: a cost card has the keys {', '.join(sorted(names))}.")
-    return CostCard(**values)

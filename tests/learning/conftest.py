@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ekya.learning.edge import EDGE_MODELS, EdgeModel, Trunk, build_edge_model, to_input
+from ekya.learning.architectures import EDGE_MODELS, Trunk
+from ekya.learning.edge import EdgeModel, build_edge_model, to_input
 from ekya.learning.labelled import LabelledCrops
 
 NAMES = ("person", "car", "truck")
@@ -54,7 +55,8 @@ def tiny_trunk() -> Trunk:
         conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
         return nn.Sequential(conv, nn.BatchNorm2d(channels_out), nn.ReLU())
 
-    return Trunk((block(3, 16), block(16, 16), block(16, 32), nn.Sequential(), block(32, 32)), 32)
+    blocks = (block(3, 16), block(16, 16), block(16, 32), nn.Sequential(), block(32, 32))
+    return Trunk({f"block{place}": block for place, block in enumerate(blocks)}, 32)
 
 
 @pytest.fixture

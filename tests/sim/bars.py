@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from ekya.learning.edge import Trunk
+from ekya.learning.architectures import Trunk
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.costs import CostCard
 
@@ -24,7 +24,7 @@ def tiny_trunk():
         conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
         return nn.Sequential(conv, nn.BatchNorm2d(channels_out), nn.ReLU())
 
-    return Trunk((block(3, 8), block(8, 8), block(8, 16)), 16)
+    return Trunk({"first": block(3, 8), "second": block(8, 8), "third": block(8, 16)}, 16)
 
 
 def class_at(place, index):

@@ -10,7 +10,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId, StreamId
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.edge import EDGE_MODELS, build_edge_model
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
 from ekya.sim.seen import watch

@@ -15,7 +15,8 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE, Origin
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.edge import EDGE_MODELS, build_edge_model
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import Predictor
 from ekya.sim.courses import Course, courses_of

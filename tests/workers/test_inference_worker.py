@@ -11,7 +11,8 @@ from ekya.core.ids import ModelVersion
 from ekya.core.records import NOT_ANSWERED
 from ekya.labeling.detections import Proposals
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.edge import EDGE_MODELS, Trunk, build_edge_model
+from ekya.learning.architectures import EDGE_MODELS, Trunk
+from ekya.learning.edge import build_edge_model
 from ekya.streams.frame import Frame
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import SHADOW_EVERY, InferenceWorker
@@ -24,7 +25,8 @@ EVERY = InferenceConfig(1, SIDE)
 
 def tiny_trunk():
     conv = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
-    return Trunk((nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU()), nn.Sequential()), 4)
+    blocks = {"first": nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU()), "second": nn.Sequential()}
+    return Trunk(blocks, 4)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from ekya.core.profile import Family, FamilyCurve
 from ekya.errors import UserError
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.operations import RetrainingCost
-from ekya.workers.costs import CostCard, load_card
+from ekya.learning.operations import RetrainingCost, forward_operations
+from ekya.workers.costs import CostCard, EdgeRates, load_card
 from ekya.workers.labels import LabelledPart, StreamLabels
 from ekya.workers.preparation import (
     counted_curve,
@@ -152,6 +152,20 @@ def test_a_detector_labels_at_its_own_rate():
 def test_a_card_is_read_as_it_was_written(tmp_path):
     CARD.save(tmp_path / "card.json")
     assert load_card(tmp_path / "card.json") == CARD
+
+
+def test_every_edge_model_is_charged_its_own_operations_at_its_own_rates(tmp_path):
+    rates = EdgeRates(2e9, 4e9, 8e9, 0.5)
+    card = replace(CARD, others={"mobilenet_v3_small": rates})
+    card.save(tmp_path / "card.json")
+    small = load_card(tmp_path / "card.json").of("mobilenet_v3_small")
+    operations = forward_operations(32, architecture="mobilenet_v3_small")
+    assert small.frame_gpu_s(3, 32) == pytest.approx(3 * operations / 2e9)
+    assert small.forward_gpu_s(3, 32) == pytest.approx(3 * operations / 4e9)
+    assert small.retraining_gpu_s(RetrainingCost(preparation=4, epoch=16, steps=2)) == (1e-9, 2e-9 + 1.0)
+    assert card.of("resnet18") == card
+    unmeasured = card.of("efficientnet_b0")
+    assert (unmeasured.architecture, unmeasured.inference_ops_per_s) == ("efficientnet_b0", 1e9)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"device": "x"}', "not json"])
