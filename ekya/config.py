@@ -34,7 +34,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
 from ekya.labeling.golden import GoldenSpec
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS, block_names
+from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
@@ -88,28 +88,6 @@ class PreparationConfig(_Part):
     share_milli: int = Field(default=900, ge=1)
     fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
     profiler: Profiler = Profiler.EKYA
-
-
-class EdgeConfig(_Part):
-    """The compressed classifier that every stream begins with.
-
-    Attributes:
-        model: architecture; ``docs/edge.md`` names their blocks.
-        weights: the common base, a model of Ekya or torchvision's ImageNet weights; None begins with fresh
-            weights.
-        resolution: side in pixels of the square that objects are resized to for training.
-    """
-
-    model: str = DEFAULT_ARCHITECTURE
-    weights: Path | None = None
-    resolution: int = Field(default=32, ge=16, le=512)
-
-    @field_validator("model")
-    @classmethod
-    def _is_there(cls, model: str) -> str:
-        if model not in EDGE_MODELS:
-            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(EDGE_MODELS)}")
-        return model
 
 
 class RetrainingConfig(_Part):
@@ -198,7 +176,7 @@ class FleetConfig(_Part):
     placement: Packing = Packing.POOL
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
-    edge: EdgeConfig = EdgeConfig()
+    edge: EdgeSpec = EdgeSpec()
     retraining: RetrainingConfig = RetrainingConfig()
     inference: InferencesConfig = InferencesConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
@@ -305,12 +283,8 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     looped = [stream.id for stream in fleet.streams if stream.play.loop]
     if looped and fleet.windows is None:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
-    blocks, most = block_names(fleet.edge.model), max(fleet.retraining.trainable_blocks)
-    if most > len(blocks):
-        yield (
-            f"retraining.trainable_blocks: {most} is more than a {fleet.edge.model} has; its blocks, from "
-            f"the last, are {', '.join(reversed(blocks))}; use at most {len(blocks)}"
-        )
+    if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
+        yield f"retraining.trainable_blocks: {too_many}"
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"

@@ -5,13 +5,14 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from ekya.config import DEFAULT_FLEET, EdgeConfig, load_fleet
+from ekya.config import DEFAULT_FLEET, load_fleet
 from ekya.control.options import StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.view import Objective
 from ekya.errors import UserError
 from ekya.learning.checkpoints import save_model
 from ekya.learning.edge import build_edge_model
+from ekya.learning.spec import EdgeSpec
 from ekya.setup import base_model, first_inference_options, loop_options
 from ekya.shipped import shipped_path
 from ekya.workers.costs import load_card
@@ -43,7 +44,7 @@ def test_a_latency_limit_that_no_share_could_keep_is_the_users_error():
 
 def begins_with(weights, model="mobilenet_v3_small"):
     """The shipped fleet with another edge model."""
-    return fleet().model_copy(update={"edge": EdgeConfig(model=model, weights=weights)})
+    return fleet().model_copy(update={"edge": EdgeSpec(model=model, weights=weights)})
 
 
 @pytest.mark.parametrize("stored", ["safetensors", "pth"])
