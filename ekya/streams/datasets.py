@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 
+from ekya.streams.cityscapes_dataset import CityscapesDataset
 from ekya.streams.dataset import Dataset
+from ekya.streams.image_folder_dataset import ImageFolderDataset
+from ekya.streams.sample_list_dataset import SampleListDataset
 
-DATASETS: Mapping[str, Dataset] = {}
+_ALL: tuple[Dataset, ...] = (CityscapesDataset(), SampleListDataset(), ImageFolderDataset())
 """A new data set adds itself here."""
+
+DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -55,7 +55,7 @@ class VideoSpec(BaseModel):
         Raises:
             UserError: a file is missing or not a video.
         """
-        rates = tuple(_check(file) for file in self.files)
+        rates = tuple(check_video(file) for file in self.files)
         return VideoSource(self.files, rates, self.max_side)
 
 
@@ -91,7 +91,7 @@ class VideoSource:
         file_start_us = 0
         for file, rate in zip(self.files, self.rates, strict=True):
             position, damaged_before = 0, self._damaged
-            for image in _images(file):
+            for image in video_images(file):
                 if image is None:
                     self._damaged += 1
                 else:
@@ -104,8 +104,12 @@ class VideoSource:
                 _log.warning("%s: %d frames cannot be decoded", file, self._damaged - damaged_before)
 
 
-def _check(file: Path) -> float:
-    """The file's frame rate, after its first frame was decoded."""
+def check_video(file: Path) -> float:
+    """The file's frame rate, after its first frame was decoded.
+
+    Raises:
+        UserError: it is missing, or not a video.
+    """
     if not file.is_file():
         raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
     capture = _capture(file)
@@ -136,7 +140,7 @@ def _rate(capture: cv2.VideoCapture) -> float:
     return said if agrees or step_ms <= 0 else 1000 / step_ms
 
 
-def _images(file: Path) -> Iterator[NDArray[np.uint8] | None]:
+def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
     """Every frame of a file, None for one that does not decode while later ones do."""
     capture = _capture(file)
     try:

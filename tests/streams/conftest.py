@@ -1,6 +1,8 @@
 import sys
 from pathlib import Path
 
-# The script that draws the sample of a data set also draws what the tests read.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "datasets" / "waymo"))
-sys.path.insert(0, str(Path(__file__).parent))
+ROOT = Path(__file__).resolve().parents[2]
+
+# Scripts that draw the samples of data sets also draw what these tests read.
+for folder in (Path(__file__).parent, ROOT / "datasets" / "waymo", ROOT / "experiments"):
+    sys.path.insert(0, str(folder))

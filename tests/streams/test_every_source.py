@@ -9,11 +9,15 @@ import cv2
 import numpy as np
 import pytest
 import waymo_sample
+from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 from mjpeg_camera import MjpegCamera
 
 from ekya.streams.camera import CameraSpec
 from ekya.streams.city import CitySpec, Scene
+from ekya.streams.cityscapes import CityscapesSpec
+from ekya.streams.image_folder import ImageFolderSpec
 from ekya.streams.process import SourceProcess, SourceSpec
+from ekya.streams.sample_list import SampleListSpec
 from ekya.streams.video import VideoSpec
 from ekya.streams.waymo import WaymoSpec
 
@@ -51,11 +55,41 @@ def waymo_v2(folder: Path) -> WaymoSpec:
     return WaymoSpec(root=folder, segments=[one.name for one in segments], camera="SIDE_LEFT")
 
 
+def cityscapes(folder: Path) -> CityscapesSpec:
+    draw_cityscapes(folder / "city", {"aachen": 5})
+    return CityscapesSpec(root=folder / "city", city="aachen")
+
+
+def cityscapes_by_instances(folder: Path) -> CityscapesSpec:
+    draw_cityscapes(folder / "city", {"ulm": 3}, split="val", instances=True)
+    return CityscapesSpec(root=folder / "city", city="ulm", min_side=5)
+
+
+def list_of_pictures(folder: Path) -> SampleListSpec:
+    draw_sample_list(folder, "north", 4)
+    return SampleListSpec(samples=folder / "north.csv", frames=folder / "north")
+
+
+def list_of_a_video(folder: Path) -> SampleListSpec:
+    draw_sample_list(folder, "south", 6, video=True)
+    return SampleListSpec(samples=folder / "south.csv", video=folder / "south.mp4")
+
+
+def image_folder(folder: Path) -> ImageFolderSpec:
+    draw_image_folder(folder / "crops", 1)
+    return ImageFolderSpec(root=folder / "crops")
+
+
 SOURCES: Mapping[str, Callable[[Path], SourceSpec]] = {
     "synthetic_city": city,
     "video": video,
     "waymo v1": waymo_v1,
     "waymo v2": waymo_v2,
+    "cityscapes": cityscapes,
+    "cityscapes by instances": cityscapes_by_instances,
+    "sample_list": list_of_pictures,
+    "sample_list of a video": list_of_a_video,
+    "image_folder": image_folder,
 }
 """By the key ``kind`` of a fleet file, each made small in a folder."""
 

@@ -1,0 +1,249 @@
+"""Cityscapes: pictures from a car, with the outlines of everything in them (paper §6.1).
+
+A city is a stream. Its labelled pictures are far apart and no two of them show the same moment twice, so
+every object of every picture is an object of its own.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ekya.errors import UserError
+from ekya.files import FolderPath, user_errors
+from ekya.streams.frame import StreamSource
+from ekya.streams.labelled import (
+    LabelledFrame,
+    LabelledObject,
+    LabelledSource,
+    PictureFiles,
+    classes_known,
+)
+from ekya.streams.labelled_index import read_frames, read_head
+from ekya.streams.picture_files import UnreadableError, read_bytes, read_values
+
+DATASET = "cityscapes"
+
+PAPER_CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+"""The paper's six, in the order of its public implementation."""
+
+_INSTANCES: Mapping[int, str] = {
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    29: "caravan",
+    30: "trailer",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
+}
+"""Labels of single objects, by their number. A ``cargroup`` is a crowd that nobody could tell apart."""
+
+KNOWN = tuple(_INSTANCES.values())
+
+SECONDS_PER_FRAME = 1.8
+"""A labelled picture is one of a snippet of 30, taken at 17 a second, and stands for all of it."""
+
+MIN_SIDE = 50.0
+"""As in the paper's public implementation: what is smaller is no example of anything."""
+
+PICTURES, LABELS = "leftImg8bit", "gtFine"
+_PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
+_OUTLINES = re.compile(rf"(.+)_(\d+)_(\d+)_{LABELS}_polygons\.json")
+_PER_INSTANCE = 1000
+
+Split = Literal["train", "val", "test"]
+
+
+def _distinct(splits: tuple[Split, ...]) -> tuple[Split, ...]:
+    if len(set(splits)) != len(splits):
+        raise ValueError("a split stands there twice; keep one of them")
+    return splits
+
+
+class CityscapesSpec(BaseModel):
+    """A city as a camera, as a fleet file describes it.
+
+    Attributes:
+        root: folder with ``leftImg8bit`` and ``gtFine``.
+        city: name of the city's folder.
+        splits: in which of them to look for it; the labels of ``test`` are not public.
+        index: what ``ekya prepare`` wrote; without it the city's folders are listed and every file of
+            labels is read when its frame is due.
+        seconds_per_frame: stream time from one labelled picture to the next.
+        min_side: objects with a shorter side, in pixels of the full picture, are left out.
+        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    gives_truth: ClassVar[bool] = True
+    live: ClassVar[bool] = False
+
+    kind: Literal["cityscapes"] = "cityscapes"
+    root: FolderPath
+    city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    splits: Annotated[tuple[Split, ...], Field(min_length=1), AfterValidator(_distinct)] = ("train", "val")
+    index: Path | None = None
+    seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
+    min_side: float = Field(default=MIN_SIDE, ge=1)
+    max_side: int = Field(default=640, ge=32)
+
+    def open(self, classes: tuple[str, ...]) -> StreamSource:
+        """The city's labelled pictures.
+
+        Raises:
+            UserError: the city is not there, the index is of something else, or Cityscapes does not know
+                one of the classes.
+        """
+        class_of = classes_known(classes, KNOWN, "Cityscapes has")
+        index = self.index
+        if index is None:
+            pairs = city_pairs(self.root, self.city, self.splits)
+            if not pairs:
+                raise UserError(
+                    f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
+                    "the key 'city'; correct the name, or the key 'splits'."
+                )
+        else:
+            read_head(index, DATASET)
+            pairs = ()
+        return LabelledSource(
+            (lambda: described(self.root, pairs)) if index is None else (lambda: read_frames(index)),
+            PictureFiles(self.root, 1.0 / self.seconds_per_frame),
+            class_of,
+            self.max_side,
+            self.min_side,
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """A picture and its labels, one of which may be missing.
+
+    Attributes:
+        sequence, frame: as their names say; the order in time.
+        split: the folder that both are in.
+        stem: what their names begin with.
+        city: the folder's name.
+    """
+
+    sequence: int
+    frame: int
+    split: str
+    stem: str
+    city: str
+
+    @property
+    def picture(self) -> str:
+        """Path of the picture from the root."""
+        return f"{PICTURES}/{self.split}/{self.city}/{self.stem}_{PICTURES}.png"
+
+    def labels(self, ending: str) -> str:
+        """Path of the labels from the root, in one of their forms."""
+        return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
+
+
+def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ...]:
+    """Every picture and every outline of a city, in chronological order.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    found: set[Pair] = set()
+    for split in splits:
+        for top, pattern in ((PICTURES, _PICTURE), (LABELS, _OUTLINES)):
+            folder = root / top / split / city
+            if not folder.is_dir():
+                continue
+            with user_errors(folder):
+                names = [entry.name for entry in folder.iterdir()]
+            for name in names:
+                if match := pattern.fullmatch(name):
+                    sequence, frame = int(match[2]), int(match[3])
+                    found.add(Pair(sequence, frame, split, f"{match[1]}_{match[2]}_{match[3]}", city))
+    return tuple(sorted(found))
+
+
+def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
+    """What is in each picture, read when it is asked for."""
+    for pair in pairs:
+        try:
+            yield _labelled(root, pair)
+        except UnreadableError as error:
+            yield LabelledFrame(pair.picture, problem=str(error))
+
+
+def _labelled(root: Path, pair: Pair) -> LabelledFrame:
+    """A picture with its labels, from the outlines or, where there are none, from the map of instances.
+
+    Raises:
+        UnreadableError: there are none, or they cannot be read; the file is named.
+    """
+    outlines, instances = (root / pair.labels(ending) for ending in ("polygons.json", "instanceIds.png"))
+    if outlines.exists():
+        read, file = _from_outlines, outlines
+    elif instances.exists():
+        read, file = _from_instances, instances
+    else:
+        raise UnreadableError(f"{outlines}: is missing, and so is {instances.name} beside it")
+    try:
+        objects, size = read(file)
+    except UnreadableError as error:
+        raise UnreadableError(f"{file}: {error}") from error
+    return LabelledFrame(pair.picture, objects, size)
+
+
+def _from_outlines(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
+    """Objects from a ``polygons.json``, whose outlines also go around what hides behind others."""
+    try:
+        content = json.loads(read_bytes(file))
+        width, height = (_size(content[key]) for key in ("imgWidth", "imgHeight"))
+        objects = tuple(_outlined(one) for one in content["objects"] if _counts(one))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("is not JSON with outlines as Cityscapes has them") from error
+    except (KeyError, TypeError, IndexError, OverflowError) as error:
+        raise UnreadableError(f"is no file of outlines (something is wrong at {error})") from error
+    return objects, (width, height)
+
+
+def _counts(one: Any) -> bool:
+    return one["label"] in KNOWN and not one.get("deleted", 0)
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or not 0 < value < 1 << 16:
+        raise ValueError
+    return value
+
+
+def _outlined(one: Any) -> LabelledObject:
+    across = [float(point[0]) for point in one["polygon"]]
+    down = [float(point[1]) for point in one["polygon"]]
+    if len(across) < 3 or not all(math.isfinite(value) for value in (*across, *down)):
+        raise ValueError
+    return LabelledObject(one["label"], min(across), min(down), max(across), max(down))
+
+
+def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
+    """Objects from an ``instanceIds.png``, in which only what can be seen of each has its number."""
+    values = read_values(file)
+    down, across = np.nonzero(values >= min(_INSTANCES) * _PER_INSTANCE)
+    numbers, which = np.unique(values[down, across], return_inverse=True)
+    objects = []
+    for place, number in enumerate(numbers.tolist()):
+        name = _INSTANCES.get(number // _PER_INSTANCE)
+        if name is None:
+            continue
+        mine_x, mine_y = across[which == place], down[which == place]
+        box = (mine_x.min(), mine_y.min(), mine_x.max() + 1, mine_y.max() + 1)
+        objects.append(LabelledObject(name, *(float(value) for value in box)))
+    return tuple(objects), (values.shape[1], values.shape[0])
