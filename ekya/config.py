@@ -131,8 +131,8 @@ class StreamConfig(_Part):
 
     @property
     def first_pass(self) -> SourceSpec:
-        """The part of it that is scored."""
-        return PlayedSpec(source=self.source, play=self.play.model_copy(update={"loop": False}))
+        """The part of it that is scored, as it is by daylight."""
+        return PlayedSpec(source=self.source, play=self.play.to_score())
 
     @field_validator("id")
     @classmethod
@@ -280,6 +280,7 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     for stream in fleet.streams:
         if stream.source.live and stream.play != PlayConfig():
             yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
+        yield from _after_the_end(fleet, stream)
     looped = [stream.id for stream in fleet.streams if stream.play.loop]
     if looped and fleet.windows is None:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
@@ -288,6 +289,20 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
+
+
+def _after_the_end(fleet: FleetConfig, stream: StreamConfig) -> Iterator[str]:
+    """What a script wants when the run is over."""
+    if fleet.windows is None:
+        return
+    end_s = fleet.windows * fleet.window_s
+    for event in stream.play.script:
+        if event.at_s / stream.play.speed >= end_s:
+            yield (
+                f"streams.{stream.id}.play.script: {event.event} at {event.at_s:g} s comes "
+                f"{event.at_s / stream.play.speed:g} s into the run, which ends at {end_s:g} s; let it come "
+                "earlier, or run more windows"
+            )
 
 
 @dataclass(frozen=True, slots=True)

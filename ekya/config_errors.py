@@ -56,9 +56,11 @@ def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
         case "missing":
             return "this key is missing; add it"
         case "union_tag_not_found":
-            return "kind is missing; add it"
+            return f"{_tag_key(context)} is missing; add it"
         case "union_tag_invalid":
-            return f"there is no kind {context['tag']!r}; use one of {context['expected_tags']}"
+            return (
+                f"there is no {_tag_key(context)} {context['tag']!r}; use one of {context['expected_tags']}"
+            )
         case "literal_error":
             return f"{value} is not possible; use one of {context['expected']}"
         case "value_error":
@@ -110,7 +112,7 @@ def _models_under(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]
     """Models of a field; and, since a union's tag stands in locations too, the model that has the tag."""
     if part in model.model_fields:
         yield from _models_in(model.model_fields[part].annotation)
-    elif (kind := model.model_fields.get("kind")) is not None and part in get_args(kind.annotation):
+    elif any(part in get_args(field.annotation) for field in model.model_fields.values()):
         yield model
 
 
@@ -119,6 +121,11 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models_in(inner)
+
+
+def _tag_key(context: Mapping[str, Any]) -> str:
+    """The key that tells the members of a union apart."""
+    return str(context["discriminator"]).strip("'")
 
 
 def _short(value: object) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ekya.config import FleetConfig, StreamConfig
 from ekya.control.options import LoopOptions, StreamTerms
+from ekya.core.events import StreamBack, StreamLost
 from ekya.core.ids import StreamId
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
@@ -87,6 +88,7 @@ def loop_options(
         objective=fleet.objective,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
         profiler=fleet.preparation.profiler,
+        last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 
 
@@ -135,6 +137,18 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
             "in which they must be found; use a detector, such as fastestdet."
         )
     return DetectorAndMotion(open_detector(name, fleet.golden.weights, PROPOSAL_SCORE))
+
+
+LOST_BY_SCRIPT = "the fleet file's script has it lost"
+
+
+def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
+    """When a stream's script takes its camera away and gives it back, in order."""
+    return tuple(
+        event
+        for from_us, until_us in stream.play.outages_us
+        for event in (StreamLost(from_us, stream.id, LOST_BY_SCRIPT), StreamBack(until_us, stream.id))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,38 @@ def test_a_missing_file_is_named_with_its_key(folder, path, key):
     assert refusal(folder, changed(path, value)) == f"{key}: . is a folder; name a file in it"
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([{"at_s": 3}], "streams.cam-2.play.script[0]: event is missing; add it"),
+        (
+            [{"event": "rain", "at_s": 3}],
+            "streams.cam-2.play.script[0]: there is no event 'rain'; use one of ",
+        ),
+        (
+            [{"event": "lost", "at_s": 3, "fors": 4}],
+            "streams.cam-2.play.script[0].fors: there is no such key",
+        ),
+        (
+            [{"event": "joins", "at_s": 0}],
+            "streams.cam-2.play.script[0].at_s: 0 is too small; use more than 0",
+        ),
+        (
+            [{"event": "joins", "at_s": 48}],
+            "streams.cam-2.play.script: joins at 48 s comes 48 s into the run",
+        ),
+        ([{"event": "joins", "at_s": 3}] * 2, "streams.cam-2.play.script: a stream joins once; keep one"),
+    ],
+)
+def test_a_script_that_makes_no_sense_is_one_sentence_with_its_key(folder, script, said):
+    assert said in refusal(folder, changed(("streams", 0, "play"), {"script": script}))
+
+
+def test_a_script_is_over_by_the_end_of_the_run_at_its_speed(folder):
+    play = {"speed": 2, "script": [{"event": "joins", "at_s": 95}]}
+    assert load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.joins_us == 47_500_000
+
+
 def test_a_window_too_short_to_profile_says_what_would_do(folder):
     sentence = refusal(folder, fleet_dict() | {"window_s": 1})
     assert sentence.startswith("window_s: 1 is too short to profile 2 streams")

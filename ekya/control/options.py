@@ -38,6 +38,7 @@ class LoopOptions:
         terms: of the streams that have any but the usual ones, sorted by id.
         packing: how shares come to stand on GPUs.
         profiler: how γ are micro-profiled.
+        last_join_us: no stream is added after this moment of the run.
     """
 
     window_us: int
@@ -59,3 +60,4 @@ class LoopOptions:
     objective: Objective = Objective.MEAN
     terms: tuple[StreamTerms, ...] = ()
     profiler: Profiler = Profiler.EKYA
+    last_join_us: int = 0

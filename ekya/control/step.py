@@ -108,8 +108,8 @@ def _at_granted_shares(
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """The loop's own events: borders of windows, and the end of the time for preparation.
 
-    After a window in which every stream has ended or was set aside, none opens and the run is over. A
-    camera that is lost may come back, so the run waits for it.
+    After a window in which every stream has ended or was set aside, none opens and the run is over, unless
+    another is still to join. A camera that is lost may come back, so the run waits for it.
     """
     if state.window < 0:
         return (ev.WindowOpened(0, 0, options.window_us),)
@@ -117,7 +117,8 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         closed = ev.WindowClosed(state.window_end_us, state.window)
         following = state.window + 1
         over = options.windows is not None and following >= options.windows
-        if over or all(stream.status in OVER for stream in state.streams):
+        gone = all(stream.status in OVER for stream in state.streams)
+        if over or (gone and now_us > options.last_join_us):
             return (closed,)
         end_us = state.window_end_us + options.window_us
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
@@ -137,6 +138,7 @@ def _matters(event: ev.Event) -> bool:
     match event:
         case (
             ev.WindowOpened()
+            | ev.StreamAdded()
             | ev.PreparationEnded()
             | ev.RetrainFinished()
             | ev.RetrainFailed()
@@ -249,20 +251,30 @@ def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Comma
 
 
 INFERENCE_PROFILE_EVERY = 4
-"""Windows from one profile of λ to the next: how things move changes more slowly than how they look."""
+"""Windows from one profile of λ to the next, for each stream from its first preparation on: how things move
+changes more slowly than how they look."""
 
 
 def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
-    serving = [stream for stream in state.fleet.streams if stream.status is Status.SERVING]
-    due_again = needs.true_profile or (state.fleet.window - 1) % INFERENCE_PROFILE_EVERY == 0
-    profiles_inference = needs.inference_profile and due_again
+    window = state.fleet.window
+    # A stream that has just been added has shown nothing yet.
+    serving = [
+        stream
+        for stream in state.fleet.streams
+        if stream.status is Status.SERVING and stream.added_in < window
+    ]
+
+    def profiles_inference(stream: StreamState) -> bool:
+        due_again = (window - 1 - stream.added_in) % INFERENCE_PROFILE_EVERY == 0
+        return needs.inference_profile and (needs.true_profile or due_again)
+
     return cmd.BeginPreparation(
-        window=state.fleet.window,
+        window=window,
         share_milli=options.preparation_share_milli,
         streams=tuple(
             cmd.PrepareStream(
                 stream=stream.stream,
-                inference=options.inference_configs if profiles_inference else (),
+                inference=options.inference_configs if profiles_inference(stream) else (),
                 families=_families(state, stream.stream, options, needs),
             )
             for stream in serving

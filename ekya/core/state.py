@@ -86,6 +86,7 @@ class StreamState:
     independently of each other, so each is kept by itself and ``status`` follows from both.
 
     Attributes:
+        added_in: the window in which it was added.
         lost: why the camera gives no frames; None while it does.
         down: why the inference worker is gone; None while it runs.
         ended: the camera has given its last frame.
@@ -106,6 +107,7 @@ class StreamState:
 
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
+    added_in: int = 0
     lost: str | None = None
     down: str | None = None
     ended: bool = False
@@ -209,9 +211,16 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state
         case ev.StreamAdded():
-            return state.with_stream(StreamState(event.stream, event.inference_options))
+            return state.with_stream(
+                StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))
+            )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _window_at(state: FleetState, t_us: int) -> int:
+    """The window to which a moment belongs; the open one's end belongs to the next."""
+    return max(state.window, 0) + (state.window >= 0 and t_us >= state.window_end_us)
 
 
 def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) -> StreamState:

@@ -36,6 +36,7 @@ from ekya.setup import (
     first_inference_options,
     fleet_classes,
     loop_options,
+    misfortunes,
     proposer_for,
     stream_setup,
     with_classes,
@@ -182,6 +183,8 @@ class _World:
                 version=BASE_VERSION,
                 memory=ExemplarMemory(),
                 kept=KeptModels(kept, base) if kept is not None else None,
+                joins_us=stream.play.joins_us,
+                misfortunes=misfortunes(stream),
             )
         golden = open_golden(fleet.golden, classes)
         executor = EmulatedExecutor(cameras, golden, card, proposer_operations, CHECKPOINT_DELAY_US)

@@ -1,5 +1,6 @@
 """Commands to effects on virtual time; the next effect is always the next to happen."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,10 @@ MEASURE_EVERY_US = 2 * US_PER_S
 
 @dataclass(slots=True, eq=False)
 class EmulatedCamera:
-    """A stream with everything that is its own; ``kept`` where a scheduler wants kept models."""
+    """A stream with everything that is its own; ``kept`` where a scheduler wants kept models.
+
+    ``misfortunes`` are losses and returns of its camera, told at their time; it is added at ``joins_us``.
+    """
 
     settings: PreparationSettings
     inference: EmulatedStream
@@ -43,6 +47,9 @@ class EmulatedCamera:
     labels: StreamLabels | None = None
     retraining: EmulatedRetraining | ArrivingWeights | None = None
     kept: KeptModels | None = None
+    joins_us: int = 0
+    misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()
+    added: bool = False
     told_of_end: bool = False
 
 
@@ -73,9 +80,9 @@ class EmulatedExecutor:
         self._checkpoint_delay_us = checkpoint_delay_us
         self._now_us = 0
         self._measured_us = 0
-        self._outbox: list[ev.Event] = [
-            ev.StreamAdded(0, stream, camera.options) for stream, camera in sorted(self._cameras.items())
-        ]
+        self._outbox: list[ev.Event] = []
+        self._scripted = deque(sorted(self._script(), key=lambda event: event.t_us))
+        self._tell_scripted(0)
         self._steps: Iterator[Step] | None = None
         self._step: Step | None = None
         self._step_ends_us = 0
@@ -138,11 +145,27 @@ class EmulatedExecutor:
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the emulated world")
 
+    def _script(self) -> Iterator[ev.StreamAdded | ev.StreamLost | ev.StreamBack]:
+        for stream, camera in sorted(self._cameras.items()):
+            yield ev.StreamAdded(camera.joins_us, stream, camera.options)
+            yield from camera.misfortunes
+
+    def _tell_scripted(self, t_us: int) -> None:
+        """What is to happen by now, but for streams that have ended by themselves."""
+        while self._scripted and self._scripted[0].t_us <= t_us:
+            event = self._scripted.popleft()
+            camera = self._cameras[event.stream]
+            camera.added = True
+            if not camera.told_of_end:
+                self._outbox.append(event)
+
     def _next_due(self, until_us: int) -> tuple[int, Callable[[int], None]] | None:
         """The earliest thing that happens by ``until_us``; at one instant in a fixed order."""
         due: list[tuple[int, int, Callable[[int], None]]] = [
             (self._measured_us + MEASURE_EVERY_US, 0, self._measure)
         ]
+        if self._scripted:
+            due.append((self._scripted[0].t_us, -1, self._tell_scripted))
         if self._step is not None:
             due.append((self._step_ends_us, 1, self._finish_preparation_step))
         for place, stream in enumerate(sorted(self._cameras)):
@@ -157,8 +180,11 @@ class EmulatedExecutor:
         for camera in self._cameras.values():
             camera.inference.advance(now_us)
 
+    def _there(self) -> list[tuple[StreamId, EmulatedCamera]]:
+        return [(stream, camera) for stream, camera in sorted(self._cameras.items()) if camera.added]
+
     def _tell_of_ends(self) -> None:
-        for stream, camera in sorted(self._cameras.items()):
+        for stream, camera in self._there():
             if camera.inference.ended and not camera.told_of_end:
                 camera.told_of_end = True
                 self._outbox.append(ev.StreamEnded(self._now_us, stream))
@@ -167,7 +193,7 @@ class EmulatedExecutor:
         passed_s = (t_us - self._measured_us) / US_PER_S
         self._measured_us = t_us
         self._tell_of_ends()
-        for stream, camera in sorted(self._cameras.items()):
+        for stream, camera in self._there():
             training = 0.0 if camera.retraining is None else camera.retraining.used_gpu_s(t_us)
             used = {ev.Role.INFERENCE: camera.inference.used_gpu_s(), ev.Role.RETRAINING: training}
             for role, gpu_s in used.items():

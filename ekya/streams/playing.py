@@ -1,13 +1,14 @@
-"""How a recording is played: faster or slower, once or again and again."""
+"""How a recording is played: faster or slower, once or again and again, and what happens meanwhile."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.streams.frame import Frame, LiveSource, StreamSource, Truth
+from ekya.streams.script import Lost, Night, Script, during, joins_us, lasting, problems, shown_us
 from ekya.streams.sources import AnySource
 
 
@@ -17,12 +18,44 @@ class PlayConfig(BaseModel):
     Attributes:
         speed: stream seconds a second of the run; a video of 25 frames a second at speed 2 gives 50.
         loop: begin again where it ends. Only the first pass is scored: what follows has been seen before.
+        script: what happens to the stream, in stream seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     speed: float = Field(default=1.0, gt=0)
     loop: bool = False
+    script: Script = ()
+
+    @field_validator("script")
+    @classmethod
+    def _fits_together(cls, script: Script) -> Script:
+        for problem in problems(script):
+            raise ValueError(problem)
+        return script
+
+    @property
+    def joins_us(self) -> int:
+        """Run time at which the stream is there."""
+        return self.run_us(joins_us(self.script))
+
+    @property
+    def outages_us(self) -> tuple[tuple[int, int], ...]:
+        """When the camera is lost: from and until, run time, in order."""
+        lost = lasting(self.script, Lost)
+        return tuple(
+            (self.run_us(event.at_s * US_PER_S), self.run_us((event.at_s + event.for_s) * US_PER_S))
+            for event in lost
+        )
+
+    def run_us(self, script_us: float) -> int:
+        """Run time of a moment of the script."""
+        return round(script_us / self.speed)
+
+    def to_score(self) -> "PlayConfig":
+        """The same frames, as far as they are scored, by daylight: what is true of them stays at night."""
+        by_day = tuple(event for event in self.script if not isinstance(event, Night))
+        return self.model_copy(update={"loop": False, "script": by_day})
 
 
 class PlayedSpec(BaseModel):
@@ -57,7 +90,10 @@ class PlayedSpec(BaseModel):
 
 @dataclass(eq=False)
 class PlayedSource:
-    """The frames of another source at another pace, and in another pass without their truth."""
+    """The frames of another source as they are played; in another pass without their truth.
+
+    Frames of a time in which the camera is lost do not arrive, and have no index.
+    """
 
     source: StreamSource
     play: PlayConfig
@@ -65,7 +101,7 @@ class PlayedSource:
 
     @property
     def fps(self) -> float:
-        """Frames a second of the run."""
+        """Frames a second of the run, but for bursts."""
         return self.source.fps * self.play.speed
 
     @property
@@ -73,16 +109,29 @@ class PlayedSource:
         """Frames that could not be decoded, in all passes."""
         return self._damaged_before + self.source.damaged
 
+    @property
+    def outages_us(self) -> tuple[tuple[int, int], ...]:
+        """When it gives nothing: from and until, run time, in order."""
+        return self.play.outages_us
+
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames, of all passes; a recording without any ends at once."""
+        """All frames that arrive, of all passes; a recording without any ends at once."""
+        script = self.play.script
+        outages, nights = lasting(script, Lost), lasting(script, Night)
         self._damaged_before = 0
-        index = begins_us = ends_us = 0
+        index = position = begins_us = ends_us = 0
         first_pass = True
         while True:
             for frame, truth in self.source.frames():
-                t_us = begins_us + frame.t_us
-                ends_us = t_us + round(US_PER_S / self.source.fps)
-                played = replace(frame, index=index, t_us=round(t_us / self.play.speed))
+                recording_us = begins_us + frame.t_us
+                ends_us = recording_us + round(US_PER_S / self.source.fps)
+                script_us = shown_us(script, recording_us)
+                position += 1
+                if during(outages, script_us) is not None:
+                    continue
+                night = during(nights, script_us)
+                image = frame.image if night is None else night.darkened(frame.image, position)
+                played = replace(frame, index=index, t_us=self.play.run_us(script_us), image=image)
                 yield played, truth if first_pass else None
                 index += 1
             if not self.play.loop or ends_us == begins_us:

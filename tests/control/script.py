@@ -70,7 +70,7 @@ class Camera:
     """One stream.
 
     ``drift`` is what each window takes from the accuracy of whatever serves, ``slowness`` how many times
-    longer an epoch takes than its profile said.
+    longer an epoch takes than its profile said. It is there from ``joins_us`` on.
     """
 
     stream: StreamId
@@ -79,6 +79,7 @@ class Camera:
     crops: int
     needed_milli: int
     slowness: float = 1.0
+    joins_us: int = 0
     version: int = 0
     inference_milli: int = 0
     lost: bool = False

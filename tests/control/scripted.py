@@ -46,9 +46,13 @@ class ScriptedFleet:
         self._jobs_seen: set[JobId] = set()
         self._serial = count(len(cameras))
         self._later: list[tuple[int, int, Callable[[], None]]] = []
-        self._outbox: list[ev.Event] = [
-            ev.StreamAdded(0, camera.stream, lambdas_of(camera, measured=False)) for camera in cameras
-        ]
+        self._outbox: list[ev.Event] = []
+        for camera in cameras:
+            added = ev.StreamAdded(camera.joins_us, camera.stream, lambdas_of(camera, measured=False))
+            if camera.joins_us:
+                self._at(camera.joins_us, lambda added=added: self._tell(added))
+            else:
+                self._tell(added)
         for window in range(1, options.windows or 1):
             self._at(window * options.window_us, self._drift)
         for event in misfortunes:

@@ -51,6 +51,13 @@ def test_a_run_without_streams_ends_with_its_window(gone):
         assert len(due(window(7, statuses=(gone, status)), 800 * S, endless)) == 2
 
 
+@pytest.mark.parametrize("gone", GONE)
+def test_a_run_without_streams_waits_for_those_that_are_still_to_join(gone):
+    waits = replace(OPTIONS, windows=None, last_join_us=850 * S)
+    assert len(due(window(7, statuses=(gone, gone)), 800 * S, waits)) == 2
+    assert due(window(8, statuses=(gone, gone)), 900 * S, waits) == (ev.WindowClosed(900 * S, 8),)
+
+
 def test_preparation_has_a_deadline():
     preparing = window(1, preparing=True)
     assert next_due_us(preparing, OPTIONS) == 115 * S

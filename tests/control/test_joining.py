@@ -1,0 +1,99 @@
+"""Cameras that join, are lost and come back while the run goes on: their shares, plans and preparations."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, A, B, S, Wish, opened_1, started
+from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
+from whole_runs import run
+
+from ekya.control.replay import replay
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.journal import read_journal
+from ekya.scheduling.registry import make_scheduler
+
+C = StreamId("c")
+EVERYBODY = ("ekya", "thief", "uniform", "no-retrain")
+
+
+def asked_in(turn):
+    (preparation,) = [one for one in turn.commands if isinstance(one, cmd.BeginPreparation)]
+    return {asked.stream: bool(asked.inference) for asked in preparation.streams}
+
+
+def border(hand, window):
+    at_us = window * 100 * S
+    closed, opened = ev.WindowClosed(at_us, window - 1), ev.WindowOpened(at_us, window, at_us + 100 * S)
+    return hand.give(at_us, closed, opened)
+
+
+def joined(at_us):
+    """Stream ``c`` joins in window 1, which is being prepared."""
+    hand = opened_1()
+    hand.wishes[C] = Wish(200)
+    return hand, hand.give(at_us, ev.StreamAdded(at_us, C, LAMBDAS))
+
+
+def test_a_stream_that_joins_is_planned_for_at_once():
+    _, turn = joined(130 * S)
+    assert cmd.SetInference(C, LAMBDAS[1].config, 200) in turn.commands
+
+
+def test_it_is_prepared_from_the_window_after_and_lambda_is_profiled_then():
+    hand, _ = joined(130 * S)
+    hand = replace(hand, options=replace(hand.options, windows=9))
+    assert asked_in(border(hand, 2)) == {A: False, B: False, C: True}
+    assert asked_in(border(hand, 3)) == {A: False, B: False, C: False}
+    border(hand, 4)
+    assert asked_in(border(hand, 5)) == {A: True, B: True, C: False}
+    assert asked_in(border(hand, 6)) == {A: False, B: False, C: True}
+
+
+def test_one_that_joins_as_a_window_opens_has_shown_nothing_to_prepare():
+    hand = started()
+    hand.wishes[C] = Wish(200)
+    closed, opened = ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S)
+    turn = hand.give(100 * S, ev.StreamAdded(100 * S, C, LAMBDAS), closed, opened)
+    assert asked_in(turn) == {A: True, B: True}
+    assert C in {stream.stream for stream in hand.views[-1].streams}
+    assert asked_in(border(hand, 2)) == {A: False, B: False, C: True}
+
+
+def shares_in(plan):
+    return {
+        one.stream: one.inference_share_milli + one.retrain_share_milli for one in plan.phases[0].assignments
+    }
+
+
+@pytest.mark.parametrize("scheduler", EVERYBODY)
+def test_a_lost_share_goes_to_the_others_until_the_camera_is_back(scheduler):
+    lost, back = ev.StreamLost(36 * S, CAM_1, "no signal"), ev.StreamBack(46 * S, CAM_1)
+    done = run(scheduler, misfortunes=(lost, back))
+    plans = [(turn.now_us, turn.plan) for turn in done.turns if turn.plan is not None]
+    meanwhile = [plan for at_us, plan in plans if 36 * S <= at_us < 46 * S]
+    assert meanwhile
+    assert all(set(shares_in(plan)) == {CAM_2, CAM_3} for plan in meanwhile)
+    before = next(plan for at_us, plan in reversed(plans) if at_us < 36 * S)
+    others = [sum(shares_in(plan)[stream] for stream in (CAM_2, CAM_3)) for plan in (before, meanwhile[0])]
+    assert (others[0] < others[1]) or scheduler == "uniform"
+    assert set(shares_in(next(plan for at_us, plan in plans if at_us >= 46 * S))) == {CAM_1, CAM_2, CAM_3}
+
+
+@pytest.mark.parametrize("scheduler", EVERYBODY)
+def test_whole_windows_with_a_late_camera_keep_their_shares_and_replay(scheduler, tmp_path):
+    first, second, third = three_cameras()
+    options = replace(OPTIONS, last_join_us=40 * S)
+    late = replace(third, joins_us=40 * S)
+    path = tmp_path / "journal.jsonl"
+    done = run(scheduler, cameras=(first, second, late), options=options, path=path)
+    asked = {one.window: {s.stream for s in one.streams} for one in done.commands(cmd.BeginPreparation)}
+    if asked:
+        everybody = {CAM_1, CAM_2, CAM_3}
+        assert asked == {1: {CAM_1, CAM_2}, 2: everybody, 3: everybody}
+    added = next(turn for turn in done.turns if any(event.t_us == 40 * S for event in turn.events))
+    assert CAM_3 in shares_in(added.plan)
+    name, constants, turns = read_journal(path)
+    chosen = make_scheduler(name)
+    assert all(turn.same for turn in replay(turns, constants, chosen.needs, chosen.plan))
