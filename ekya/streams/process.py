@@ -140,6 +140,11 @@ class SourceProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Number of the process, for whoever looks after it."""
+        return self._process.pid
+
+    @property
     def died(self) -> str | None:
         """How the process died before its frames were all there, in words; None while it has not."""
         return self._died

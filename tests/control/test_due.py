@@ -51,7 +51,7 @@ def test_a_run_without_streams_ends_with_its_window(gone):
         assert len(due(window(7, statuses=(gone, status)), 800 * S, endless)) == 2
 
 
-@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("gone", OVER)
 def test_a_run_without_streams_waits_for_those_that_are_still_to_join(gone):
     waits = replace(OPTIONS, windows=None, last_join_us=850 * S)
     assert len(due(window(7, statuses=(gone, gone)), 800 * S, waits)) == 2

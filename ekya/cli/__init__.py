@@ -1,0 +1,87 @@
+"""The command line: options of the commands, a module a group. What each does is in ``ekya/commands``."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from ekya import __version__
+from ekya.cli import machine, runs, traces
+from ekya.errors import UserError
+from ekya.streams.credentials import masked
+
+USER_ERROR = 2
+"""Exit code for what the user can put right; the command line's own errors have it too."""
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
+
+app = typer.Typer(
+    name="ekya",
+    help="Ekya keeps the models of a fleet of cameras accurate on the GPU that is there.",
+    epilog="Begin with: ekya run",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _group in (runs, traces, machine):
+    app.add_typer(_group.commands)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ekya {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None and not version:
+        typer.echo(context.get_help())
+
+
+class _StandardError:
+    """Wherever standard error goes just now: a live view takes its place while it is on the screen.
+
+    Logins of cameras do not get there, whoever logs them.
+    """
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(masked(text))
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code.
+
+    Args:
+        arguments: instead of the process's.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=_StandardError())
+    logging.getLogger("ekya").setLevel(logging.INFO)
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except TyperException as error:
+        return _fail(f"{error.format_message()} (ekya --help says what is possible)")
+    except UserError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return STOPPED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str) -> int:
+    sys.stderr.write(f"ekya: {masked(' '.join(sentence.split()))}\n")
+    return USER_ERROR

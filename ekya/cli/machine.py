@@ -1,0 +1,42 @@
+"""Commands about the machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ekya.cli.options import (
+    Json,
+    Runs,
+)
+
+commands = typer.Typer()
+
+
+@commands.command(epilog="Examples:\n\nekya doctor\n\nekya doctor --json - | jq .shares")
+def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
+    """Say what this machine has, what Ekya will use of it, and why not more.
+
+    The exit code is 1 where ekya run cannot work.
+    """
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.doctor import examine_machine
+
+        if not examine_machine(runs, out):
+            raise typer.Exit(1)
+
+
+@commands.command(epilog="Example:\n\nekya calibrate --out my-device.json")
+def calibrate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the cost card goes.")],
+    json_to: Json = None,
+) -> None:
+    """Measure this device's cost card, from which runs on virtual time take durations."""
+    from ekya.commands.output import output
+
+    with output(json_to) as channel:
+        from ekya.commands.calibrate import make_cost_card
+
+        make_cost_card(out, channel)

@@ -1,0 +1,92 @@
+"""Options and arguments that several commands have."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ekya.errors import UserError
+
+
+class Clock(StrEnum):
+    """What a run's time is."""
+
+    WALL = "wall"
+    VIRTUAL = "virtual"
+
+
+FleetFile = Annotated[
+    Path | None, typer.Argument(metavar="FLEET", help="Fleet file; the shipped synthetic city if left out.")
+]
+Videos = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE[,FILE...]", help="A camera made of video files; give it once for each camera."
+    ),
+]
+Cameras = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="A live camera: rtsp://, http:// or /dev/videoN; ${NAME} in it is an environment variable.",
+    ),
+]
+Golden = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|NAME",
+        help="Golden detector of videos and cameras: FastestDet's .onnx file, a torchvision detector's name, "
+        "or NAME=FILE.",
+    ),
+]
+Classes = Annotated[
+    str | None, typer.Option(metavar="NAME,...", help="Classes to tell apart; auto takes those that occur.")
+]
+Gpus = Annotated[
+    float | None, typer.Option(min=0.0, help="GPUs to use; without a GPU, CPU cores that stand for them.")
+]
+Window = Annotated[
+    float | None, typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window.")
+]
+Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
+Speed = Annotated[
+    float | None,
+    typer.Option(min=0.0, metavar="FACTOR", help="Play recordings so many times as fast."),
+]
+Loop = Annotated[
+    bool | None,
+    typer.Option("--loop", help="Begin recordings again where they end; only the first pass is scored."),
+]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - is standard output alone."),
+]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Of ``--seeds``.
+
+    Raises:
+        UserError: these are none.
+    """
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UserError(f"--seeds {text}: these are not whole numbers; write them as 0,1,2")
+    return tuple(int(part) for part in parts)
+
+
+def amounts(text: str) -> tuple[float, ...]:
+    """Of ``--gpus``.
+
+    Raises:
+        UserError: these are none.
+    """
+    try:
+        amounts = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        amounts = ()
+    if not amounts or not all(0.0 < amount < float("inf") for amount in amounts):
+        raise UserError(f"--gpus {text}: these are not numbers above 0; write them as 1,2,4")
+    return amounts

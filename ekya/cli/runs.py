@@ -1,0 +1,130 @@
+"""Commands that run a fleet."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ekya.cli.options import (
+    Cameras,
+    Classes,
+    Clock,
+    FleetFile,
+    Golden,
+    Gpus,
+    Json,
+    Loop,
+    Runs,
+    Speed,
+    Videos,
+    Window,
+    Windows,
+    numbers,
+)
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "ekya run\n\n"
+    "ekya run --clock virtual --scheduler uniform --json -\n\n"
+    "ekya run --video north.mp4,south.mp4 --video gate.avi --golden FastestDet.onnx\n\n"
+    "ekya run --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden FastestDet.onnx\n\n"
+    "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday\n\n"
+    "ekya run --video north.mp4 --golden FastestDet.onnx --loop --windows 100\n\n"
+    "ekya run --resume runs/monday"
+)
+def run(
+    fleet: FleetFile = None,
+    video: Videos = None,
+    camera: Cameras = None,
+    golden: Golden = None,
+    classes: Classes = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who decides, such as ekya, thief or uniform:inference=300."),
+    ] = None,
+    clock: Annotated[
+        Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
+    ] = Clock.WALL,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    gpus: Gpus = None,
+    window: Window = None,
+    windows: Windows = None,
+    speed: Speed = None,
+    loop: Loop = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")] = None,
+    runs: Runs = Path("runs"),
+    shares: Annotated[
+        str, typer.Option(metavar="auto|cpu|mps", help="What holds jobs to their GPU shares.")
+    ] = "auto",
+    json_to: Json = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
+    ] = None,
+    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard.")] = True,
+) -> None:
+    """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.run import FleetArguments, run
+        from ekya.config import RunOptions
+
+        options = RunOptions(
+            seed=seed,
+            runs=runs,
+            name=name,
+            shares=shares,
+            dashboard=dashboard,
+            resume=resume,
+            interactive=out.console.is_terminal,
+        )
+        arguments = FleetArguments(
+            fleet,
+            tuple(video or ()),
+            golden,
+            classes,
+            gpus,
+            window,
+            windows,
+            scheduler,
+            speed,
+            loop,
+            tuple(camera or ()),
+        )
+        run(arguments, options, clock.value, out)
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "ekya compare\n\n"
+    "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json"
+)
+def compare(
+    fleet: FleetFile = None,
+    video: Videos = None,
+    golden: Golden = None,
+    classes: Classes = None,
+    schedulers: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
+    ] = "ekya,thief,uniform,no-retrain",
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run of each scheduler for each.")] = "0",
+    gpus: Gpus = None,
+    window: Window = None,
+    windows: Windows = None,
+    runs: Runs = Path("runs"),
+    json_to: Json = None,
+) -> None:
+    """Run the same frames under several schedulers, on virtual time, and print one table."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.compare import compare_schedulers
+        from ekya.commands.run import FleetArguments
+        from ekya.config import RunOptions
+
+        arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
+        options = RunOptions(runs=runs, dashboard=False, interactive=out.console.is_terminal)
+        compare_schedulers(arguments, tuple(schedulers.split(",")), numbers(seeds), options, out)

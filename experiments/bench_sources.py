@@ -1,0 +1,233 @@
+"""How many cameras two cores decode and crop, and what memory a camera takes.
+
+    python experiments/bench_sources.py --video ../shared/data/videos/ahmetozlu_input_video.mp4
+    python experiments/bench_sources.py --streams 4,8,12,16 --seconds 20 --json -
+    python experiments/bench_sources.py --seconds 1800 --streams 8
+
+Every stream is a process that plays a looped video at its own rate, as in a run, and this process takes the
+newest frame of each and cuts the crops of some objects out of it, as an inference actor does before it
+infers. Inference itself is off. A stream keeps up if frames leave their process when they are due and are
+taken before the next one comes. Without ``--video`` one of 640x352 at 24 frames a second is drawn (ten
+seconds of the synthetic city).
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import cv2
+import numpy as np
+import psutil
+import typer
+from numpy.typing import NDArray
+from recipe import RESULTS, Json, Out, as_csv, run
+from rich.console import Console
+from rich.table import Table
+
+from ekya.commands.output import output
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.streams.city import KINDS, CitySpec
+from ekya.streams.crops import crop_objects
+from ekya.streams.playing import PlayConfig, PlayedSpec
+from ekya.streams.process import Arrived, Pace, SourceProcess
+from ekya.streams.video import VideoSpec
+
+SIDE = 32
+"""Of a crop in pixels, as in the shipped fleet."""
+
+LATE_NS = 40_000_000
+"""A frame that left its process later than this after it was due is late."""
+
+LEAST_KEPT = 0.99
+"""A fleet keeps up if so many of its frames are on time, and as many are taken."""
+
+WARM_UP_S = 3.0
+_BEGIN_IN_S = 1.0
+_MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """So many streams for a while.
+
+    Attributes:
+        streams: how many.
+        seconds: how long, after a warm-up.
+        due: frames that their rate asks for.
+        on_time: part of them that left their process when they were due.
+        taken: part of them whose pixels were there and were cut into crops.
+        keeps_up: whether nearly all were, both.
+        cores: processor seconds a second, of the streams' processes and of this one together.
+        first_mb, last_mb, most_mb: resident memory of the stream's process that has most: after the
+            warm-up, at the end, and at most.
+    """
+
+    streams: int
+    seconds: float
+    due: int
+    on_time: float
+    taken: float
+    keeps_up: bool
+    cores: float
+    first_mb: float
+    last_mb: float
+    most_mb: float
+
+
+@dataclass(slots=True, eq=False)
+class _Camera:
+    """A stream and what was seen of it."""
+
+    source: SourceProcess
+    process: psutil.Process
+    began_ns: int
+    fps: float
+    boxes: NDArray[np.float32]
+    late: int = 0
+    arrived: int = 0
+    taken: int = 0
+    memory_mb: list[float] = field(default_factory=list)
+
+    def take(self, counting: bool) -> None:
+        """Everything that came since the last time; the newest frame is cut into crops."""
+        for arrived in self.source.poll(0.0):
+            if arrived.frame is not None:
+                crop_objects(arrived.frame.image, self.boxes, SIDE)
+            if counting:
+                self._count(arrived)
+
+    def note_memory(self) -> None:
+        """Of its process, now."""
+        self.memory_mb.append(self.process.memory_info().rss / _MEGABYTE)
+
+    def _count(self, arrived: Arrived) -> None:
+        self.arrived += 1
+        self.taken += arrived.frame is not None
+        self.late += arrived.released_ns - (self.began_ns + arrived.t_us * 1000) > LATE_NS
+
+
+def measure(video: Path, streams: int, seconds: float, objects: int) -> Row:
+    """So many streams of a video for so long."""
+    spec = PlayedSpec(source=VideoSpec(files=(video,)), play=PlayConfig(loop=True))
+    with ExitStack() as stack:
+        sources = [stack.enter_context(SourceProcess(spec, ())) for _ in range(streams)]
+        rates = [source.wait_open() for source in sources]
+        began_ns = time.monotonic_ns() + int(_BEGIN_IN_S * 1e9)
+        cameras = [
+            _Camera(source, psutil.Process(source.pid), began_ns, fps, _spread_boxes(objects))
+            for source, fps in zip(sources, rates, strict=True)
+        ]
+        for camera in cameras:
+            camera.source.begin(Pace(began_ns))
+        _take_for(cameras, _BEGIN_IN_S + WARM_UP_S, counting=False)
+        before_s, began_s = _processor_s(cameras), time.monotonic()
+        _take_for(cameras, seconds, counting=True)
+        took_s, used_s = time.monotonic() - began_s, _processor_s(cameras) - before_s
+    due = sum(round(camera.fps * took_s) for camera in cameras)
+    on_time = sum(camera.arrived - camera.late for camera in cameras) / due
+    taken = sum(camera.taken for camera in cameras) / due
+    return Row(
+        streams=streams,
+        seconds=round(took_s, 1),
+        due=due,
+        on_time=round(min(on_time, 1.0), 4),
+        taken=round(min(taken, 1.0), 4),
+        keeps_up=min(on_time, taken) >= LEAST_KEPT,
+        cores=round(used_s / took_s, 2),
+        first_mb=round(max(camera.memory_mb[0] for camera in cameras), 1),
+        last_mb=round(max(camera.memory_mb[-1] for camera in cameras), 1),
+        most_mb=round(max(max(camera.memory_mb) for camera in cameras), 1),
+    )
+
+
+def _take_for(cameras: Sequence[_Camera], seconds: float, counting: bool) -> None:
+    """Takes frames in turn, about four times as often as they come."""
+    pause_s = 0.25 / max(camera.fps for camera in cameras)
+    until_s = time.monotonic() + seconds
+    noted_s = 0.0
+    while (now_s := time.monotonic()) < until_s:
+        for camera in cameras:
+            camera.take(counting)
+        if counting and now_s - noted_s >= 1.0:
+            noted_s = now_s
+            for camera in cameras:
+                camera.note_memory()
+        time.sleep(pause_s)
+
+
+def _processor_s(cameras: Sequence[_Camera]) -> float:
+    times = [camera.process.cpu_times() for camera in cameras]
+    return time.process_time() + sum(spent.user + spent.system for spent in times)
+
+
+def _spread_boxes(count: int) -> NDArray[np.float32]:
+    """Objects as large as those of a street, side by side."""
+    left = np.linspace(0, 560, count)
+    return np.stack([left, np.full(count, 120), left + 72, np.full(count, 200)], axis=1).astype(np.float32)
+
+
+def draw_video(path: Path) -> Path:
+    """A video of the synthetic city."""
+    city = CitySpec(seed=5, fps=24.0, duration_s=10.0, width=640, height=352)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), city.fps, (city.width, city.height))
+    for frame, _ in city.open(KINDS).frames():
+        writer.write(frame.image)
+    writer.release()
+    return path
+
+
+def show(console: Console, rows: Sequence[Row]) -> None:
+    """A table for people."""
+    table = Table(title="Decoding and cropping, inference off", title_justify="left")
+    for name in ("streams", "on time", "taken", "keeps up", "cores", "MB first", "MB last", "MB most"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.streams),
+            f"{row.on_time:.1%}",
+            f"{row.taken:.1%}",
+            "yes" if row.keeps_up else "no",
+            f"{row.cores:.2f}",
+            f"{row.first_mb:.0f}",
+            f"{row.last_mb:.0f}",
+            f"{row.most_mb:.0f}",
+        )
+    console.print(table)
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        if not part.strip().isdigit() or int(part) < 1:
+            raise UserError(f"--streams {text}: write numbers of streams separated by commas, as in 4,8")
+        yield int(part)
+
+
+def main(
+    video: Annotated[Path | None, typer.Option(help="What every stream plays; drawn if left out.")] = None,
+    streams: Annotated[str, typer.Option(metavar="N,...", help="How many, one after the other.")] = "4,8,12",
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long each is measured.")] = 20.0,
+    objects: Annotated[int, typer.Option(min=1, help="Crops of a frame.")] = 8,
+    out: Out = RESULTS,
+    json_to: Json = None,
+) -> None:
+    """Measure how many streams are decoded and cropped at their rate."""
+    with output(json_to) as channel, tempfile.TemporaryDirectory() as folder:
+        counts = list(_numbers(streams))
+        played = video or draw_video(Path(folder) / "city.mp4")
+        rows = []
+        for count in counts:
+            channel.console.print(f"{count} streams of {played.name} for {seconds:g} s", highlight=False)
+            rows.append(measure(played, count, seconds, objects))
+        out.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(out / "bench_sources.csv", as_csv([asdict(row) for row in rows]))
+        channel.report({"video": played.name, "objects": objects, "rows": [asdict(row) for row in rows]})
+        show(channel.console, rows)
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/bench_sources.py --streams 8 --seconds 30 --json -")
