@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
 from ekya.gpu.cores import usable_cores
-from ekya.labeling.detectors import DETECTORS, FASTESTDET
+from ekya.labeling.detectors import DETECTORS, ONNX
 from ekya.shipped import shipped_path
 
 
@@ -19,7 +19,7 @@ def fleet_from_videos(
 
     Args:
         videos: files that play one after the other, for each stream.
-        golden: a golden detector: FastestDet's ONNX file, the name of a torchvision detector, or
+        golden: a golden detector: an ONNX file, the name of a torchvision detector, or
             ``NAME=FILE`` for one with weights from a local file.
         changes: top-level keys to set instead of the defaults (16 s windows until the videos end, at
             most 1.5 GPUs, the classes that occur).
@@ -55,4 +55,4 @@ def _golden_entry(golden: str) -> Mapping[str, object]:
         return {"model": name, "weights": file}
     if golden in DETECTORS:
         return {"model": golden}
-    return {"model": FASTESTDET, "weights": golden}
+    return {"model": ONNX, "weights": golden}

@@ -16,8 +16,8 @@ from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
-from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
-from ekya.labeling.golden import detector_of
+from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
+from ekya.labeling.golden import detector_of, open_detector_of
 from ekya.labeling.golden_detector import BACKGROUND
 from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
 from ekya.labeling.weights import read_state
@@ -57,9 +57,11 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
         return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
     if name is None:
         raise UserError("key 'classes': only a golden detector can find them; list the names.")
+    if fleet.golden.class_map is not None:
+        raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
     with ExitStack() as stack:
         sources = [stack.enter_context(SourceProcess(stream.first_pass, ())) for stream in fleet.streams]
-        found = occurring_classes(open_detector(name, fleet.golden.weights), *sources)
+        found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)
     _LOG.info("classes that occur: %s", ", ".join(found))
     return fleet.model_copy(update={"classes": found})
 
@@ -130,13 +132,12 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     """What finds a stream's objects: the source itself, or the golden detector's network and motion."""
     if stream.source.gives_truth:
         return GivenBoxes()
-    name = detector_of(fleet.golden)
-    if name is None:
+    if detector_of(fleet.golden) is None:
         raise UserError(
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
             "in which they must be found; use a detector, such as fastestdet."
         )
-    return DetectorAndMotion(open_detector(name, fleet.golden.weights, PROPOSAL_SCORE))
+    return DetectorAndMotion(open_detector_of(fleet.golden, PROPOSAL_SCORE))
 
 
 LOST_BY_SCRIPT = "the fleet file's script has it lost"

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ekya.files import atomic_path, write_text_atomic
+from ekya.labeling.checksum import sha256_of
 from ekya.labeling.resnext import ARCHITECTURE, build_resnext29, load_resnext29
 from ekya.streams.city import KINDS, CitySpec, Scene
 from ekya.streams.city.scene import Clothing, Fleet, Lighting, Livery, View
@@ -221,6 +222,8 @@ def card(
         f"Size: {weights.stat().st_size / 1e6:.1f} MB. Forward, one thread, batches of 32: "
         f"{forward_ms:.1f} ms a crop.",
         "",
+        f"sha256: `{sha256_of(weights)}`",
+        "",
         "## Accuracy on held-out scenes",
         "",
         f"**{accuracy:.1%}** of {count} crops, from scenes with other seeds (streets, objects, colours and "
@@ -265,7 +268,7 @@ def main(
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(out) as temporary:
         save_file(tensors, temporary, metadata=metadata)
-    loaded = load_resnext29(out, KINDS)
+    loaded = load_resnext29(out, KINDS)[0]
     unseen = render_many(_HELD_OUT_SEED + seed * 50_000, held_out, jitter=0.0, frames=8)
     scores = score(unseen, predict(loaded, unseen.pixels))
     command = (

@@ -325,7 +325,7 @@ def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
     fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
-    assert (fleet.golden.model, fleet.golden.weights) == ("fastestdet", golden)
+    assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
     assert (fleet.classes, fleet.windows, fleet.window_s) == (None, None, 16.0)
     assert fleet.edge.weights == folder / "golden.safetensors"
     assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3

@@ -36,7 +36,7 @@ Golden = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME",
-        help="Golden detector of videos and cameras: FastestDet's .onnx file, a torchvision detector's name, "
+        help="Golden detector of videos and cameras: an .onnx file, a torchvision detector's name, "
         "or NAME=FILE.",
     ),
 ]

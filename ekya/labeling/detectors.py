@@ -7,18 +7,23 @@ from pathlib import Path
 from ekya.errors import UserError
 from ekya.labeling.detections import Detector
 from ekya.labeling.fastestdet import FastestDet
+from ekya.labeling.onnx_detector import open_onnx
 from ekya.labeling.torchvision_detectors import TORCHVISION_DETECTORS, TorchvisionDetector
 
 FASTESTDET = "fastestdet"
+ONNX = "onnx"
+"""Any detector as an ONNX file, FastestDet's among them."""
 
 GOLDEN_SCORE = 0.6
 PROPOSAL_SCORE = 0.4
 
 
-def _fastestdet(weights: Path | None, min_score: float) -> Detector:
+def _from_file(
+    name: str, opened: Callable[[Path, float], Detector], weights: Path | None, min_score: float
+) -> Detector:
     if weights is None:
-        raise UserError(f"{FASTESTDET} has no download; give its ONNX file under the key 'weights'.")
-    return FastestDet(weights, min_score)
+        raise UserError(f"{name} has no download; give its ONNX file under the key 'weights'.")
+    return opened(weights, min_score)
 
 
 def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
@@ -26,7 +31,8 @@ def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
 
 
 DETECTORS: Mapping[str, Callable[[Path | None, float], Detector]] = {
-    FASTESTDET: _fastestdet,
+    FASTESTDET: partial(_from_file, FASTESTDET, FastestDet),
+    ONNX: partial(_from_file, ONNX, open_onnx),
     **{name: partial(_torchvision, name) for name in TORCHVISION_DETECTORS},
 }
 """How to open each detector: weights (None for its own download) and the least score of a detection."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ekya.errors import UserError
 from ekya.labeling.boxes import nms
-from ekya.labeling.coco import coco_names
+from ekya.labeling.coco import coco_names, listed_names
 from ekya.labeling.detections import Detections
 
 _SIDE = 352
@@ -21,7 +21,6 @@ _BOX_CHANNELS = 5
 _OBJECTNESS_POWER = 0.6
 _MAX_IOU = 0.45
 _NAMES_FILE = "coco.names"
-_SAME_LIST = 0.75
 
 
 class FastestDet:
@@ -41,7 +40,8 @@ class FastestDet:
             raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
         self._path = path
         self._min_score = min_score
-        self._names = _names(path.with_name(_NAMES_FILE))
+        beside = path.with_name(_NAMES_FILE)
+        self._names = listed_names(beside) if beside.is_file() else coco_names()
         self._operations = 0
         try:
             self._net = cv2.dnn.readNetFromONNX(str(path))
@@ -113,20 +113,6 @@ def decode(grid: NDArray[np.float32], width: int, height: int, min_score: float)
 
 def _sigmoid(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(1.0 / (1.0 + np.exp(-x)), dtype=np.float32)
-
-
-def _names(file: Path) -> tuple[str, ...]:
-    """The classes in the network's order, spelt as every other detector here spells them.
-
-    Some lists say motorbike where torchvision says motorcycle. A list that agrees with COCO's in
-    most places is COCO's; any other is another training's, and stays as it is.
-    """
-    standard = coco_names()
-    if not file.is_file():
-        return standard
-    own = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    same = sum(a == b for a, b in zip(own, standard, strict=False))
-    return standard if len(own) == len(standard) and same >= _SAME_LIST * len(standard) else own
 
 
 def _count_operations(path: Path) -> int:

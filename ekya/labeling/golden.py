@@ -1,5 +1,6 @@
 """The golden model: expensive, accurate, and asked about a small sample only (paper §2.2, §5)."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -7,22 +8,27 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ekya.labeling.detections import Question
-from ekya.labeling.detectors import (
-    DETECTORS,
-    FASTESTDET,
-    GOLDEN_SCORE,
-    PROPOSAL_SCORE,
-    open_detector,
+from ekya.errors import UserError
+from ekya.labeling.checksum import verified
+from ekya.labeling.coco import coco_names
+from ekya.labeling.detections import Detector, Question
+from ekya.labeling.detectors import DETECTORS, GOLDEN_SCORE, ONNX, PROPOSAL_SCORE, open_detector
+from ekya.labeling.golden_classifier import (
+    RESNEXT101S,
+    GoldenClassifier,
+    open_resnext29,
+    open_resnext101,
 )
-from ekya.labeling.golden_classifier import RESNEXT101, open_resnext29, open_resnext101
 from ekya.labeling.golden_detector import GoldenDetector
 from ekya.shipped import shipped_path
 
 RESNEXT29 = "resnext29"
 _RESNEXT29_WEIGHTS = "golden_models/synthetic_city_resnext29.safetensors"
+_IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
+_COCO_MAP = "golden_models/coco_to_fleet.yaml"
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class GoldenModel(Protocol):
@@ -55,7 +61,10 @@ class GoldenSpec(BaseModel):
     Attributes:
         model: one of ``GOLDEN_MODELS``.
         weights: a local file; None for the shipped weights or the model's own download. A file
-            that ends in ``.onnx`` is FastestDet's.
+            that ends in ``.onnx`` is a detector's, whatever the model is called.
+        sha256: what the file of ``weights`` must be, in hexadecimal digits; None for what its card says.
+        class_map: YAML, which of the golden model's classes count for which of the fleet's; None for
+            the shipped maps.
         labels_per_window: at most so many objects a stream and window are labelled.
     """
 
@@ -63,6 +72,8 @@ class GoldenSpec(BaseModel):
 
     model: str = RESNEXT29
     weights: Path | None = None
+    sha256: str | None = None
+    class_map: Path | None = None
     labels_per_window: int = Field(default=96, ge=1)
 
     @field_validator("model")
@@ -72,12 +83,38 @@ class GoldenSpec(BaseModel):
             raise ValueError(f"no golden model is called '{model}'; use one of {', '.join(GOLDEN_MODELS)}")
         return model
 
+    @field_validator("sha256")
+    @classmethod
+    def _is_a_checksum(cls, sha256: str | None) -> str | None:
+        if sha256 is not None and not _SHA256.fullmatch(sha256):
+            raise ValueError(f"'{sha256[:16]}' is no SHA-256; write the 64 digits that sha256sum prints")
+        return sha256
+
+    @model_validator(mode="after")
+    def _has_a_file_to_check(self) -> "GoldenSpec":
+        if self.sha256 is not None and self.weights is None:
+            raise ValueError("sha256 is what a file must be; name the file under weights, or remove it")
+        return self
+
 
 def detector_of(spec: GoldenSpec) -> str | None:
     """Name of the detector behind a golden model, None where it is a classifier."""
-    if spec.weights is not None and spec.weights.suffix.lower() == ".onnx":
-        return FASTESTDET
-    return spec.model if spec.model in DETECTORS else None
+    if spec.model in DETECTORS:
+        return spec.model
+    return ONNX if spec.weights is not None and spec.weights.suffix.lower() == ".onnx" else None
+
+
+def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
+    """The network of a golden detector, as ``detector_of`` names it.
+
+    Raises:
+        UserError: the golden model is no detector, or its weights cannot be had or are not what they
+            should be.
+    """
+    name = detector_of(spec)
+    if name is None:
+        raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
+    return open_detector(name, _weights(spec), min_score)
 
 
 def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
@@ -88,26 +125,35 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
         classes: the fleet's; for a detector the last is ``background``.
 
     Raises:
-        UserError: the weights cannot be had or do not fit, or do not know one of the classes.
+        UserError: the weights cannot be had, are not what they should be or do not fit, or the model does
+            not know one of the classes.
     """
-    return GOLDEN_MODELS[detector_of(spec) or spec.model](spec.weights, classes)
+    return GOLDEN_MODELS[detector_of(spec) or spec.model](spec, classes)
 
 
-def _resnext29(weights: Path | None, classes: tuple[str, ...]) -> GoldenModel:
-    return open_resnext29(weights or shipped_path(_RESNEXT29_WEIGHTS), classes)
+def _weights(spec: GoldenSpec) -> Path | None:
+    """The local file that is named, after it was compared with its checksum."""
+    return None if spec.weights is None else verified(spec.weights, spec.sha256)
 
 
-def _resnext101(weights: Path | None, classes: tuple[str, ...]) -> GoldenModel:
-    return open_resnext101(weights, classes)
+def _resnext29(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+    weights = _weights(spec) or verified(shipped_path(_RESNEXT29_WEIGHTS))
+    return open_resnext29(weights, classes, spec.class_map)
 
 
-def _detector(name: str, weights: Path | None, classes: tuple[str, ...]) -> GoldenModel:
-    return GoldenDetector(classes, open_detector(name, weights, PROPOSAL_SCORE), GOLDEN_SCORE)
+def _resnext101(name: str, spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+    return open_resnext101(name, _weights(spec), classes, spec.class_map or shipped_path(_IMAGENET_MAP))
 
 
-GOLDEN_MODELS: Mapping[str, Callable[[Path | None, tuple[str, ...]], GoldenModel]] = {
+def _detector(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenDetector:
+    detector = open_detector_of(spec, PROPOSAL_SCORE)
+    shipped = shipped_path(_COCO_MAP) if detector.names == coco_names() else None
+    return GoldenDetector(classes, detector, GOLDEN_SCORE, spec.class_map or shipped)
+
+
+GOLDEN_MODELS: Mapping[str, Callable[[GoldenSpec, tuple[str, ...]], GoldenModel]] = {
     RESNEXT29: _resnext29,
-    RESNEXT101: _resnext101,
-    **{name: partial(_detector, name) for name in DETECTORS},
+    **{name: partial(_resnext101, name) for name in RESNEXT101S},
+    **dict.fromkeys(DETECTORS, _detector),
 }
-"""How to open each golden model: weights or None, and the fleet's classes."""
+"""How to open each golden model: what the fleet file says of it, and the fleet's classes."""

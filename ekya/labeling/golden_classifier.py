@@ -5,25 +5,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model, get_model_weights
 
-from ekya.errors import UserError
+from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import Question
-from ekya.labeling.resnext import load_resnext29
+from ekya.labeling.resnext import ARCHITECTURE, load_resnext29
 from ekya.labeling.weights import load_weights
-from ekya.shipped import shipped_path
 from ekya.streams.crops import crop_objects
 
-RESNEXT101 = "resnext101_32x8d"
+RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
+"""The models with ImageNet weights that may be named, from torchvision."""
 
 _BATCH = 32
 _SMALL_SIDE = 32
 _IMAGENET_SIDE = 224
-_IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
 
 
 class GoldenClassifier:
@@ -81,82 +79,80 @@ class GoldenClassifier:
         return scores.argmax(dim=1).numpy().astype(np.int64)
 
 
-def open_resnext29(weights: Path, classes: tuple[str, ...]) -> GoldenClassifier:
-    """The small golden model of the synthetic city."""
-    return GoldenClassifier(classes, load_resnext29(weights, classes), _SMALL_SIDE)
+def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | None) -> GoldenClassifier:
+    """The small golden model of the synthetic city.
+
+    Args:
+        weights: see ``load_resnext29``.
+        classes: the fleet's; without a map exactly those of the weights, in their order.
+        class_map: which of the weights' classes count for which of the fleet's.
+
+    Raises:
+        UserError: the weights or the map do not fit.
+    """
+    if class_map is None:
+        return GoldenClassifier(classes, load_resnext29(weights, classes)[0], _SMALL_SIDE)
+    network, names = load_resnext29(weights, None)
+    grouping = grouped(classes, names, class_map, ARCHITECTURE)
+    return GoldenClassifier(classes, _ByFleetClass(network, grouping), _SMALL_SIDE)
 
 
-def open_resnext101(weights: Path | None, classes: tuple[str, ...]) -> GoldenClassifier:
+def open_resnext101(
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path
+) -> GoldenClassifier:
     """ResNeXt-101 with ImageNet weights, the paper's golden model.
 
     Args:
+        name: one of ``RESNEXT101S``.
         weights: a local file, or None for torchvision's download.
-        classes: the fleet's; each needs ImageNet categories in ``golden_models/imagenet_to_fleet.yaml``.
+        classes: the fleet's.
+        class_map: which of ImageNet's categories count for which of them.
 
     Raises:
         UserError: the weights cannot be had or do not fit, or a class has no categories.
     """
-    grouping = imagenet_grouping(classes, shipped_path(_IMAGENET_MAP))
-    network = get_model(RESNEXT101, weights=None)
-    load_weights(network, RESNEXT101, weights)
-    mean, std = _normalisation()
-    return GoldenClassifier(classes, _ByFleetClass(network, grouping, mean, std), _IMAGENET_SIDE)
+    preset = get_model_weights(name).DEFAULT
+    categories = tuple(str(category) for category in preset.meta["categories"])
+    grouping = grouped(classes, categories, class_map, name)
+    network = get_model(name, weights=None)
+    load_weights(network, name, weights)
+    mean, std = preset.transforms().mean, preset.transforms().std
+    return GoldenClassifier(classes, _ByFleetClass(_Normalised(network, mean, std), grouping), _IMAGENET_SIDE)
 
 
-def imagenet_grouping(classes: tuple[str, ...], file: Path) -> Tensor:
-    """Which of ImageNet's categories count for which class of the fleet.
-
-    Args:
-        classes: the fleet's.
-        file: class name to a list of category names, as YAML.
-
-    Returns:
-        (1000, classes) float, 1 where the category belongs to the class.
-
-    Raises:
-        UserError: a class without categories, or a category that torchvision does not list.
-    """
-    categories = [str(name) for name in get_model_weights(RESNEXT101).DEFAULT.meta["categories"]]
-    try:
-        mapping = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: cannot be read as YAML; restore it from the project.") from error
-    grouping = torch.zeros(len(categories), len(classes))
-    for column, name in enumerate(classes):
-        members = mapping.get(name) if isinstance(mapping, dict) else None
-        if not isinstance(members, list) or not members:
-            raise UserError(
-                f"{file}: key '{name}' lists no ImageNet categories, so {RESNEXT101} cannot label it; "
-                "add some, leave the class out of the fleet, or use a golden detector."
-            )
-        for member in members:
-            if member not in categories:
-                raise UserError(
-                    f"{file}: key '{name}' lists '{member}', no category of ImageNet; correct it."
-                )
-            grouping[categories.index(member), column] = 1.0
+def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:
+    """``class_of_each`` as a (names, classes) float matrix, 1 where the name counts for the class."""
+    class_of = class_of_each(classes, names, file, model)
+    grouping = torch.zeros(len(names), len(classes))
+    members = np.flatnonzero(class_of >= 0)
+    grouping[members, class_of[members]] = 1.0
     return grouping
 
 
-class _ByFleetClass(nn.Module):
-    """Normalises, classifies, and sums ImageNet's probabilities per class of the fleet."""
+class _Normalised(nn.Module):
+    """Takes RGB in [0, 1] to what the weights were trained with."""
 
-    def __init__(self, network: nn.Module, grouping: Tensor, mean: Tensor, std: Tensor) -> None:
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean).reshape(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """(N, 3, H, W) to logits."""
+        logits: Tensor = self.network((crops - self.get_buffer("mean")) / self.get_buffer("std"))
+        return logits
+
+
+class _ByFleetClass(nn.Module):
+    """Sums a network's probabilities per class of the fleet."""
+
+    def __init__(self, network: nn.Module, grouping: Tensor) -> None:
         super().__init__()
         self.network = network
         self.register_buffer("grouping", grouping)
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
 
     def forward(self, crops: Tensor) -> Tensor:
         """(N, 3, H, W) RGB in [0, 1] to (N, classes) summed probabilities."""
-        mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        logits: Tensor = self.network((crops - mean) / std)
+        logits: Tensor = self.network(crops)
         return torch.softmax(logits, dim=1) @ self.get_buffer("grouping")
-
-
-def _normalisation() -> tuple[Tensor, Tensor]:
-    """Mean and deviation that the weights were trained with, each (3, 1, 1)."""
-    preset = get_model_weights(RESNEXT101).DEFAULT.transforms()
-    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (preset.mean, preset.std))
-    return mean, std

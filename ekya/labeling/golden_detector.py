@@ -1,12 +1,14 @@
 """A golden model that detects: it confirms what was proposed, or calls it background."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
+from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import Detections, Detector, Question
 
 BACKGROUND = "background"
@@ -21,31 +23,27 @@ _SAME_OBJECT_IOU = 0.5
 class GoldenDetector:
     """A ``GoldenModel`` from a detector."""
 
-    def __init__(self, classes: tuple[str, ...], detector: Detector, sure_score: float) -> None:
+    def __init__(
+        self, classes: tuple[str, ...], detector: Detector, sure_score: float, class_map: Path | None = None
+    ) -> None:
         """Relate the fleet's classes to the detector's.
 
         Args:
             classes: the fleet's, of which the last is ``background``.
             detector: any; one that tells of less sure detections too can tell unsure from background.
             sure_score: what is detected with at least this score is there.
+            class_map: which of the detector's classes count for which of the fleet's, where their names
+                differ.
 
         Raises:
-            UserError: the last class is another, or the detector does not know one of them.
+            UserError: the last class is another, or the detector and the map do not know one of them.
         """
         if not classes or classes[-1] != BACKGROUND:
             raise UserError(f"key 'classes': with a golden detector the last must be '{BACKGROUND}'; add it.")
-        unknown = [name for name in classes[:-1] if name not in detector.names]
-        if unknown:
-            raise UserError(
-                f"key 'classes': the golden detector knows no '{unknown[0]}'; use some of "
-                f"{', '.join(detector.names)}."
-            )
         self._classes = classes
         self._detector = detector
         self._sure_score = sure_score
-        self._class_of = np.asarray(
-            [classes.index(name) if name in classes else -1 for name in detector.names], dtype=np.int64
-        )
+        self._class_of = class_of_each(classes[:-1], detector.names, class_map, "the golden detector")
 
     @property
     def classes(self) -> tuple[str, ...]:

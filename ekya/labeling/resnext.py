@@ -91,12 +91,13 @@ def build_resnext29(classes: int) -> nn.Module:
     return ResNeXt29(classes).to(memory_format=torch.channels_last)
 
 
-def load_resnext29(path: Path, classes: tuple[str, ...]) -> nn.Module:
-    """The trained ResNeXt from a safetensors file, in evaluation mode.
+def load_resnext29(path: Path, classes: tuple[str, ...] | None) -> tuple[nn.Module, tuple[str, ...]]:
+    """The trained ResNeXt from a safetensors file, in evaluation mode, and its classes.
 
     Args:
         path: weights with the metadata ``architecture`` and ``classes`` (names as JSON).
-        classes: the classes that the caller expects, in the order of the logits.
+        classes: the classes that the caller expects, in the order of the logits; None for those that
+            the file holds.
 
     Raises:
         UserError: the file is missing, cut off, for another architecture or other classes, or its
@@ -105,12 +106,12 @@ def load_resnext29(path: Path, classes: tuple[str, ...]) -> nn.Module:
     try:
         with safe_open(path, framework="pt") as weights:
             metadata = weights.metadata() or {}
-            _check_metadata(path, metadata, classes)
+            held = _check_metadata(path, metadata, classes)
             names = list(weights.keys())
             tensors = {name: weights.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: cannot be read as safetensors ({error}); {_REMEDY}") from error
-    model = build_resnext29(len(classes))
+    model = build_resnext29(len(held))
     expected = model.state_dict()
     if tensors.keys() != expected.keys():
         odd = sorted(tensors.keys() ^ expected.keys())[0]
@@ -122,10 +123,10 @@ def load_resnext29(path: Path, classes: tuple[str, ...]) -> nn.Module:
                 f"instead of {tuple(expected[name].shape)}; {_REMEDY}"
             )
     model.load_state_dict(tensors)
-    return model.eval()
+    return model.eval(), held
 
 
-def _check_metadata(path: Path, metadata: dict[str, str], classes: tuple[str, ...]) -> None:
+def _check_metadata(path: Path, metadata: dict[str, str], classes: tuple[str, ...] | None) -> tuple[str, ...]:
     if metadata.get("architecture") != ARCHITECTURE:
         raise UserError(
             f"{path}: holds weights of {metadata.get('architecture', 'an unnamed model')!r} "
@@ -135,8 +136,10 @@ def _check_metadata(path: Path, metadata: dict[str, str], classes: tuple[str, ..
         held = json.loads(metadata.get("classes", "null"))
     except json.JSONDecodeError:
         held = None
-    if held != list(classes):
+    expected = held if classes is None else list(classes)
+    if not isinstance(held, list) or held != expected:
         raise UserError(
-            f"{path}: tells {held} apart, in this order, instead of {list(classes)}; "
+            f"{path}: tells {held} apart, in this order, instead of {expected}; "
             "change classes in the fleet file, or train a golden model for them"
         )
+    return tuple(str(name) for name in held)

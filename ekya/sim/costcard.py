@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.labeling.detections import Question
-from ekya.labeling.detectors import PROPOSAL_SCORE, open_detector
-from ekya.labeling.golden import detector_of, open_golden
+from ekya.labeling.detectors import PROPOSAL_SCORE
+from ekya.labeling.golden import detector_of, open_detector_of, open_golden
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
@@ -112,10 +112,9 @@ def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
 
 def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
     """Of the golden detector's network; of the edge model where the fleet has no detector."""
-    name = detector_of(fleet.golden)
-    if name is None:
+    if detector_of(fleet.golden) is None:
         return otherwise
-    detector = open_detector(name, fleet.golden.weights, PROPOSAL_SCORE)
+    detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
     image = rng.integers(0, 256, _IMAGE, np.uint8)
     return detector.operations_per_frame(image.shape) / _seconds(lambda: detector.detect(image))
 

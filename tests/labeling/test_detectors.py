@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import cv2
@@ -11,7 +12,7 @@ from ekya.errors import UserError
 from ekya.labeling.coco import coco_names
 from ekya.labeling.detectors import DETECTORS, open_detector
 from ekya.labeling.fastestdet import FastestDet, decode
-from ekya.labeling.weights import load_weights
+from ekya.labeling.weights import load_weights, read_state
 
 SSDLITE = "ssdlite320_mobilenet_v3_large"
 
@@ -44,8 +45,9 @@ def test_a_broken_onnx_file_is_named(tmp_path: Path, content: bytes | None) -> N
     path = tmp_path / "net.onnx"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"net\.onnx.*'weights'"):
-        open_detector("fastestdet", path)
+    for name in ("fastestdet", "onnx"):
+        with pytest.raises(UserError, match=r"net\.onnx.*'weights'"):
+            open_detector(name, path)
 
 
 def test_fastestdet_without_a_file_and_unknown_names_say_what_to_do() -> None:
@@ -107,7 +109,7 @@ def test_a_torchvision_detector_runs_from_a_local_file(ssdlite: Path) -> None:
     assert found.boxes.dtype == np.float32
     assert ((found.classes >= 0) & (found.classes < 80)).all(), "places that are no class are left out"
     assert (np.diff(found.scores) <= 0).all()
-    assert len(DETECTORS) == 5
+    assert len(DETECTORS) == 6
     assert detector.operations_per_frame(image.shape) > 1e8
 
 
@@ -133,6 +135,31 @@ def test_weights_of_the_wrong_shape_truncated_or_foreign_are_named(ssdlite: Path
     ):
         with pytest.raises(UserError, match=f"{path.name}.*({words})"):
             load_weights(model, SSDLITE, path)
+
+
+class Bomb:
+    """What a pickle can be: whoever reads it carelessly carries it out."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    for name in ("bomb.pt", "bomb.pth", "bomb.bin"):
+        path = tmp_path / name
+        torch.save({"weight": torch.zeros(1), "extra": Bomb(mark)}, path)
+        with pytest.raises(UserError, match=f"{name}.*'weights'.*safetensors"):
+            read_state(path)
+        path.write_bytes(pickle.dumps(Bomb(mark), protocol=2))
+        with pytest.raises(UserError, match=f"{name}.*'weights'"):
+            read_state(path)
+    assert not mark.exists()
+    pickle.loads((tmp_path / "bomb.pt").read_bytes())
+    assert mark.exists(), "it was a real one"
 
 
 def test_without_a_network_the_remedy_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torchvision.models import get_model_weights
 
 from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
 from ekya.labeling.detections import Detections, Question
 from ekya.labeling.golden import GoldenSpec, detector_of, open_golden
-from ekya.labeling.golden_classifier import GoldenClassifier, imagenet_grouping
+from ekya.labeling.golden_classifier import RESNEXT101S, GoldenClassifier, grouped
 from ekya.labeling.golden_detector import UNSURE, GoldenDetector
 from ekya.labeling.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.shipped import shipped_path
@@ -116,24 +117,27 @@ def test_operations_of_a_classifier_grow_with_the_crops() -> None:
     assert golden.operations([Question(boxes, IMAGE), Question(boxes[:1], IMAGE)]) == 4 * 2 * 3 * 16 * 16 * 2
 
 
-def test_the_map_from_imagenet_is_made_of_its_categories(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", RESNEXT101S)
+def test_the_map_from_imagenet_is_made_of_its_categories(model: str, tmp_path: Path) -> None:
     file = shipped_path("golden_models/imagenet_to_fleet.yaml")
+    categories = tuple(get_model_weights(model).DEFAULT.meta["categories"])
     classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
-    grouping = imagenet_grouping(classes, file)
+    grouping = grouped(classes, categories, file, model)
     assert grouping.shape == (1000, 6)
     assert (grouping.sum(dim=1) <= 1).all(), "no category counts twice"
     assert (grouping.sum(dim=0) > 0).all()
     with pytest.raises(UserError, match=r"imagenet_to_fleet\.yaml.*'kite!'"):
-        imagenet_grouping(("kite!",), file)
+        grouped(("kite!",), categories, file, model)
     wrong = tmp_path / "map.yaml"
     wrong.write_text("car: [sports car, sprots car]\n")
     with pytest.raises(UserError, match=r"map\.yaml.*'sprots car'"):
-        imagenet_grouping(("car",), wrong)
+        grouped(("car",), categories, wrong, model)
 
 
 def test_a_golden_spec_names_a_model_and_an_onnx_file_is_a_detector(tmp_path: Path) -> None:
     assert detector_of(GoldenSpec()) is None
-    assert detector_of(GoldenSpec(weights=Path("some.onnx"))) == "fastestdet"
+    assert detector_of(GoldenSpec(weights=Path("some.onnx"))) == "onnx"
+    assert detector_of(GoldenSpec(model="fastestdet", weights=Path("some.onnx"))) == "fastestdet"
     assert detector_of(GoldenSpec(model="retinanet_resnet50_fpn_v2")) == "retinanet_resnet50_fpn_v2"
     with pytest.raises(ValidationError, match="resnext101_32x8d"):
         GoldenSpec(model="resnext")

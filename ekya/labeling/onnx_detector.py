@@ -1,0 +1,205 @@
+"""Detectors as ONNX files, in the layouts that the YOLO family is exported in.
+
+Supported, with C classes, N boxes, and a picture of H x W pixels fitted into it with grey borders, RGB in
+[0, 1], unless it is FastestDet:
+
+| answer | boxes | exported by |
+|---|---|---|
+| (1, 4+C, N) | centre, size in pixels; a score a class | YOLOv8, v9, v11, v12 |
+| (1, N, 5+C) | centre, size in pixels; objectness; a score a class; three boxes a cell | YOLOv5, v7 |
+| (1, N, 6) | corners in pixels, score, class; suppressed already | YOLOv10, v26, and exports with NMS |
+| (N, 7) | number of the picture, corners, class, score; suppressed already | YOLOv7 with NMS |
+| (1, 5+C, n, n) | see ``fastestdet.py`` | FastestDet |
+
+(1, N, 5+C) with one box a cell is refused: YOLOX and YOLOv6 answer it, and mean different things.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.errors import UserError
+from ekya.labeling.boxes import nms
+from ekya.labeling.coco import coco_names, listed_names
+from ekya.labeling.detections import Detections, Detector
+from ekya.labeling.fastestdet import FastestDet
+from ekya.labeling.onnx_file import OnnxFile, open_onnx_file
+
+_GREY = 114
+_MAX_IOU = 0.45
+_MOST_BOXES = 300
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64), (16, 32))
+_ANCHORS = 3
+
+_Answer = NDArray[np.float32]
+_Decode = Callable[[_Answer], Detections]
+
+
+def open_onnx(path: Path, min_score: float = 0.6) -> Detector:
+    """A detector from an ONNX file; what it answers is found out by asking it.
+
+    Args:
+        path: the file. Its classes are what its maker wrote into it under ``names``, or the lines of a
+            ``.names`` file of the same name or of ``coco.names`` beside it, or COCO's.
+        min_score: detections below are dropped.
+
+    Raises:
+        UserError: the file is missing, damaged, or answers in none of the layouts above.
+    """
+    file = open_onnx_file(path)
+    try:
+        answers = file.run(np.zeros((3, file.height, file.width), np.float32))
+    except Exception as error:  # onnxruntime's exceptions have no other base.
+        raise _refused(path, f"nothing to a black picture ({str(error)[:160]})", "export it again") from error
+    shape = np.shape(answers[0])
+    if len(answers) == 1 and len(shape) == 4 and shape[2] == shape[3] and shape[0] == 1:
+        return FastestDet(path, min_score)
+    names = _names(file)
+    if len(answers) != 1:
+        raise _refused(path, f"{len(answers)} answers", "export it with one")
+    return OnnxDetector(file, names, _decoder(file, shape, len(names)), min_score)
+
+
+@dataclass(slots=True, eq=False)
+class OnnxDetector:
+    """A ``Detector``. Suppression is class-wise at IoU 0.45, which changes nothing where it was done."""
+
+    file: OnnxFile
+    names: tuple[str, ...]
+    decode: _Decode
+    min_score: float
+    _operations: int = 0
+
+    def detect(self, image: NDArray[np.uint8]) -> Detections:
+        """Objects in an (H, W, 3) uint8 BGR picture, at most 300."""
+        picture, scale, left, top = fitted(image, self.file.height, self.file.width)
+        found = self.decode(self.file.run(picture)[0].astype(np.float32))
+        keep = np.flatnonzero((found.scores >= self.min_score) & (found.classes < len(self.names)))
+        best = keep[np.argsort(-found.scores[keep], kind="stable")[:_MOST_BOXES]]
+        height, width = image.shape[:2]
+        boxes = (found.boxes[best] - np.array([left, top, left, top], np.float32)) / scale
+        inside = np.clip(boxes, 0.0, [width, height, width, height]).astype(np.float32)
+        sure = Detections(inside, found.classes[best], np.clip(found.scores[best], 0.0, 1.0))
+        return sure.take(nms(sure.boxes, sure.scores, sure.classes, _MAX_IOU))
+
+    def operations_per_frame(self, shape: tuple[int, ...]) -> int:
+        """The same for every shape, as pictures are resized."""
+        if not self._operations:
+            self._operations = self.file.operations()
+        return self._operations
+
+
+def fitted(image: NDArray[np.uint8], height: int, width: int) -> tuple[_Answer, float, float, float]:
+    """A picture as these networks see it: in proportion, in the middle, with grey borders.
+
+    Args:
+        image: (H, W, 3) uint8 BGR.
+        height, width: of the network's input, pixels.
+
+    Returns:
+        (3, height, width) float32 RGB in [0, 1]; how much the picture was scaled; and where its left and
+        upper edges came to lie, pixels.
+    """
+    scale = min(height / image.shape[0], width / image.shape[1])
+    inner = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
+    left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+    canvas = np.full((height, width, 3), _GREY, np.uint8)
+    canvas[top : top + inner[1], left : left + inner[0]] = cv2.resize(image, inner)
+    picture = np.asarray(canvas[:, :, ::-1].transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
+    return picture, scale, left, top
+
+
+def _decoder(file: OnnxFile, shape: tuple[int, ...], classes: int) -> _Decode:
+    """Which layout an answer of this shape is.
+
+    Raises:
+        UserError: it is none, or one that may mean two things.
+    """
+    path = file.path
+    if file.notes.get("task", "detect") != "detect":
+        raise _refused(path, f"the task '{file.notes['task']}'", "export a network that detects")
+    if len(shape) == 2 and shape[1] == 7:
+        return _suppressed_of_pictures
+    if len(shape) == 3 and shape[0] == 1:
+        cells = {_cells(file, strides) for strides in _STRIDES}
+        if shape[1] == 4 + classes and shape[2] in cells:
+            return _scores_a_class
+        if shape[2] == 5 + classes and shape[1] in {_ANCHORS * count for count in cells}:
+            return _objectness
+        if shape[2] == 5 + classes and shape[1] in cells:
+            raise _refused(
+                path,
+                f"{shape}, which YOLOX and YOLOv6 answer and mean different things by",
+                "export it with suppression (NMS)",
+            )
+        if shape[2] == 6:
+            return _suppressed
+    raise _refused(
+        path,
+        f"{shape} to a picture of {file.height} x {file.width}, none of the layouts that are known for "
+        f"{classes} classes",
+        f"export it as YOLOv8 does, (1, {4 + classes}, N), or list its classes in {path.stem}.names "
+        "beside it",
+    )
+
+
+def _refused(path: Path, answers: str, remedy: str) -> UserError:
+    return UserError(f"{path}: answers {answers}, named by the key 'weights'; {remedy}.")
+
+
+def _cells(file: OnnxFile, strides: tuple[int, ...]) -> int:
+    return sum((file.height // stride) * (file.width // stride) for stride in strides)
+
+
+def _scores_a_class(answer: _Answer) -> Detections:
+    rows = answer[0].T
+    return _best_class(rows[:, :4], rows[:, 4:])
+
+
+def _objectness(answer: _Answer) -> Detections:
+    rows = answer[0]
+    return _best_class(rows[:, :4], rows[:, 5:] * rows[:, 4:5])
+
+
+def _suppressed(answer: _Answer) -> Detections:
+    rows = answer[0]
+    return Detections(rows[:, :4], rows[:, 5].astype(np.int64), rows[:, 4])
+
+
+def _suppressed_of_pictures(answer: _Answer) -> Detections:
+    return Detections(answer[:, 1:5], answer[:, 5].astype(np.int64), answer[:, 6])
+
+
+def _best_class(boxes: _Answer, scores: _Answer) -> Detections:
+    """From centres and sizes, and a score for each class."""
+    half = boxes[:, 2:] / 2
+    corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    return Detections(corners, scores.argmax(axis=1).astype(np.int64), scores.max(axis=1))
+
+
+def _names(file: OnnxFile) -> tuple[str, ...]:
+    if "names" in file.notes:
+        return _written_names(file)
+    for beside in (file.path.with_suffix(".names"), file.path.with_name("coco.names")):
+        if beside.is_file():
+            return listed_names(beside)
+    return coco_names()
+
+
+def _written_names(file: OnnxFile) -> tuple[str, ...]:
+    """What the maker wrote: ``{0: 'person', 1: 'bicycle'}`` or a list."""
+    try:
+        written = ast.literal_eval(file.notes["names"])
+        names = [written[index] for index in range(len(written))]
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        raise UserError(
+            f"{file.path}: what it says under 'names' is no list of classes; export it again."
+        ) from error
+    if not isinstance(written, Mapping | list | tuple) or not names:
+        raise UserError(f"{file.path}: what it says under 'names' is no list of classes; export it again.")
+    return tuple(str(name) for name in names)
