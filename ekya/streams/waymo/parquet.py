@@ -96,8 +96,8 @@ def check(files: SegmentFiles, camera: Camera) -> None:
 def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
     """The camera's pictures in the order of time.
 
-    One row group is read at a time, a few rows at once; pictures that come before their turn wait, so
-    memory is at most that of one segment's pictures of one camera.
+    A row group is read to its end, a few rows at once, and the camera's pictures are kept until their turn
+    comes: between row groups, memory is at most that of one segment's pictures of one camera.
 
     Raises:
         UserError: a file cannot be read at all.
@@ -115,16 +115,18 @@ def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
         turns = iter(rows.times.tolist())
         turn = next(turns, None)
         for group, expected in enumerate(rows.of_camera):
-            for time, jpeg in _pictures(images, group, files.name, camera, expected):
+            for time, jpeg in _pictures(images, group, files.name, camera, expected).items():
                 if turn is not None and time >= turn:
                     waiting.setdefault(time, jpeg)
-                while turn is not None and turn in waiting:
-                    found = waiting.pop(turn)
-                    if isinstance(found, Lost):
-                        yield found
-                    else:
-                        yield Shot(turn, found, labels.get(turn, NO_LABELS))
-                    turn = next(turns, None)
+            # What the published files' pages take, three times their 90 MB, is not kept while frames play.
+            pa.default_memory_pool().release_unused()
+            while turn is not None and turn in waiting:
+                found = waiting.pop(turn)
+                if isinstance(found, Lost):
+                    yield found
+                else:
+                    yield Shot(turn, found, labels.get(turn, NO_LABELS))
+                turn = next(turns, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,11 +170,11 @@ class _Rows:
 
 def _pictures(
     images: pq.ParquetFile, group: int, segment: str, camera: Camera, expected: NDArray[np.int64]
-) -> Iterator[tuple[int, bytes | Lost]]:
-    """The camera's rows of a row group, in the order of the file; then what was expected and did not come."""
+) -> Mapping[int, bytes | Lost]:
+    """The camera's rows of a row group by time: those that were expected, there or not."""
     if not len(expected):
-        return
-    left = dict.fromkeys(expected.tolist())
+        return {}
+    found: dict[int, bytes | Lost] = {}
     why = f"has no image of camera {camera}"
     try:
         for batch in images.iter_batches(
@@ -182,13 +184,11 @@ def _pictures(
             wanted = pc.and_(pc.equal(rows[_SEGMENT], segment), pc.equal(rows[_CAMERA], camera.number))
             rows = rows.filter(wanted)
             for time, jpeg in zip(rows[_TIME].to_pylist(), rows[_IMAGE], strict=True):
-                if jpeg.is_valid and len(jpeg.as_buffer()) and time in left:
-                    del left[time]
-                    yield time, jpeg.as_py()
+                if jpeg.is_valid and len(jpeg.as_buffer()) and time is not None:
+                    found.setdefault(time, jpeg.as_py())
     except _BROKEN as error:
         why = f"row group {group} cannot be read ({_first_line(error)})"
-    for time in left:
-        yield time, Lost(f"frame {time}: {why}")
+    return {time: found.get(time, Lost(f"frame {time}: {why}")) for time in expected.tolist()}
 
 
 def _labels(boxes: Path, segment: str, camera: Camera, rows: _Rows) -> Mapping[int, Labels]:
