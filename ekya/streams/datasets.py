@@ -6,8 +6,9 @@ from ekya.streams.cityscapes_dataset import CityscapesDataset
 from ekya.streams.dataset import Dataset
 from ekya.streams.image_folder_dataset import ImageFolderDataset
 from ekya.streams.sample_list_dataset import SampleListDataset
+from ekya.streams.waymo.dataset import WaymoDataset
 
-_ALL: tuple[Dataset, ...] = (CityscapesDataset(), SampleListDataset(), ImageFolderDataset())
+_ALL: tuple[Dataset, ...] = (CityscapesDataset(), SampleListDataset(), ImageFolderDataset(), WaymoDataset())
 """A new data set adds itself here."""
 
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

@@ -15,8 +15,8 @@ from ekya.errors import UserError
 from ekya.streams.waymo import WaymoSpec
 from ekya.streams.waymo.classes import CLASSES, class_of_type
 from ekya.streams.waymo.messages import FrameMessage
+from ekya.streams.waymo.scan import fit
 from ekya.streams.waymo.shots import Camera, Labels
-from ekya.streams.waymo.source import fit
 
 # The younger has the smaller name, and they are a day apart.
 YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)

@@ -18,18 +18,20 @@ class Version:
 
     Attributes:
         describe: what a segment says of itself.
+        cameras: those that it has pictures of.
         check: whether it has pictures and labels of a camera; raises a ``UserError`` where not.
         shots: the pictures of a camera in the order of time.
     """
 
     describe: Callable[[SegmentFiles], SegmentFacts]
+    cameras: Callable[[SegmentFiles], tuple[Camera, ...]]
     check: Callable[[SegmentFiles, Camera], None]
     shots: Callable[[SegmentFiles, Camera], Iterator[Shot | Lost]]
 
 
 VERSIONS: Mapping[int, Version] = {
-    1: Version(records.describe, records.check, records.shots),
-    2: Version(parquet.describe, parquet.check, parquet.shots),
+    1: Version(records.describe, records.cameras, records.check, records.shots),
+    2: Version(parquet.describe, parquet.cameras, parquet.check, parquet.shots),
 }
 
 
@@ -94,6 +96,22 @@ def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
         except UserError as error:
             problems.append(str(error))
     return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)
+
+
+def usable_segments(
+    segments: Sequence[Segment], camera: Camera
+) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Those that have pictures and labels of the camera; and a sentence for each that has not."""
+    usable: list[Segment] = []
+    problems: list[str] = []
+    for segment in segments:
+        try:
+            VERSIONS[segment.files.version].check(segment.files, camera)
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            usable.append(segment)
+    return tuple(usable), tuple(problems)
 
 
 def _name_of(file: Path) -> str:

@@ -75,6 +75,17 @@ def describe(files: SegmentFiles) -> SegmentFacts:
     )
 
 
+def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
+    """Those that have rows of the segment.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    keys = _read(files.images, _KEYS)
+    there = set(_integers(keys.filter(pc.equal(keys[_SEGMENT], files.name))[_CAMERA]).tolist())
+    return tuple(camera for camera in Camera if camera.number in there)
+
+
 def check(files: SegmentFiles, camera: Camera) -> None:
     """Look whether the segment has pictures of the camera, and a file with boxes.
 

@@ -19,6 +19,16 @@ def describe(files: SegmentFiles) -> SegmentFacts:
     return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
 
 
+def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
+    """Those that the first record that can be read has pictures of.
+
+    Raises:
+        UserError: as ``describe``.
+    """
+    first = _first(files)
+    return tuple(camera for camera in Camera if first.image(camera))
+
+
 def check(files: SegmentFiles, camera: Camera) -> None:
     """Look whether the first record that can be read has a picture and labels of the camera.
 

@@ -1,0 +1,141 @@
+"""Preparing: what is there and what is not, every frame looked at, and an index that a source opens from."""
+
+import re
+
+import numpy as np
+import pytest
+import waymo_sample
+from waymo_sample import Segment
+
+from ekya.errors import UserError
+from ekya.runfolder import check_stream_name
+from ekya.streams.datasets import DATASETS
+from ekya.streams.waymo import WaymoSpec, source
+from ekya.streams.waymo.classes import CLASSES
+from ekya.streams.waymo.shots import Camera
+
+WAYMO = DATASETS["waymo"]
+SEGMENTS = (
+    Segment("1000_0", first_us=2_000_000_000, frames=3),
+    Segment("2000_0", first_us=1_000_000_000, frames=4, cameras=(Camera.FRONT,)),
+    Segment("3000_0", location="Phoenix, AZ", frames=2),
+)
+
+
+@pytest.fixture(params=["v1", "v2"])
+def written(request, tmp_path):
+    write = {"v1": waymo_sample.write_v1, "v2": waymo_sample.write_v2}[request.param]
+    root = tmp_path / "root"
+    return root, [write(root, segment) for segment in SEGMENTS]
+
+
+def examine(root, stream, classes=CLASSES):
+    index = root.parent / f"{stream}.jsonl"
+    looked_at = []
+    findings = WAYMO.examine(root, stream, classes, index, lambda: looked_at.append(1))
+    assert len(looked_at) >= findings.frames
+    return findings, index
+
+
+def test_a_camera_at_a_location_is_a_stream(written):
+    root, _ = written
+    survey = WAYMO.survey(root)
+    assert survey.missing == ()
+    names = ["Phoenix_AZ-front", "Phoenix_AZ-side_left", "location_sf-front", "location_sf-side_left"]
+    assert list(survey.frames) == names
+    for name in names:
+        check_stream_name(name)
+
+
+def test_version_2_knows_how_many_frames_there_are(tmp_path):
+    for segment in SEGMENTS:
+        waymo_sample.write_v2(tmp_path, segment)
+    assert WAYMO.survey(tmp_path).frames["location_sf-front"] == 7
+
+
+def test_every_frame_is_looked_at_and_the_index_opens_to_the_same_frames(written, monkeypatch):
+    root, _ = written
+    findings, index = examine(root, "location_sf-front")
+    assert (findings.frames, findings.duration_s, findings.problems) == (7, 0.7, ())
+    assert findings.objects == dict.fromkeys(sorted(CLASSES), 7)
+
+    whole = WaymoSpec(root=root, location="location_sf").open(CLASSES)
+    spec = WAYMO.source(root, "location_sf-front", index)
+    with monkeypatch.context() as nothing_is_looked_into:
+        nothing_is_looked_into.setattr(source, "find_segments", None)
+        nothing_is_looked_into.setattr(source, "look_into", None)
+        nothing_is_looked_into.setattr(source, "VERSIONS", {})
+        indexed = spec.open(CLASSES)
+    for (one, truth), (other, other_truth) in zip(indexed.frames(), whole.frames(), strict=True):
+        assert (one.index, one.t_us) == (other.index, other.t_us)
+        assert np.array_equal(one.image, other.image)
+        assert np.array_equal(truth.boxes, other_truth.boxes)
+
+
+def test_only_the_classes_that_were_asked_for_are_counted(written):
+    findings, _ = examine(written[0], "location_sf-front", ("person", "background"))
+    assert findings.objects == {"person": 7}
+
+
+def test_what_is_damaged_or_lacks_the_camera_is_named(written):
+    root, files = written
+    findings, index = examine(root, "location_sf-side_left")
+    assert findings.frames == 3
+    assert findings.problems == (
+        f"{files[1]}: has no images of camera SIDE_LEFT; choose another or leave it out.",
+    )
+    assert len(index.read_text().splitlines()) == 2
+
+
+def test_what_is_missing_is_named(tmp_path):
+    assert WAYMO.survey(tmp_path).frames == {}
+    assert "has neither camera_image" in WAYMO.survey(tmp_path).missing[0]
+    for segment in SEGMENTS:
+        waymo_sample.write_v2(tmp_path, segment)
+    boxes = tmp_path / "training" / "camera_box" / "1000_0.parquet"
+    stats = tmp_path / "training" / "stats" / "3000_0.parquet"
+    images = tmp_path / "training" / "camera_image" / "2000_0.parquet"
+    boxes.unlink()
+    stats.unlink()
+    images.write_bytes(b"PAR1")
+    survey = WAYMO.survey(tmp_path)
+    assert list(survey.frames) == ["location_sf-front", "location_sf-side_left"]
+    assert survey.missing == (
+        f"{boxes}: is not there, and says what its pictures show",
+        f"{stats}: is not there, and says where it was driven",
+    )
+    with pytest.raises(
+        UserError, match=r"no segment of location_sf-front can be used; the first: .*camera_image"
+    ):
+        examine(tmp_path, "location_sf-front")
+
+
+def test_a_stream_that_is_not_there_is_refused(written):
+    with pytest.raises(UserError, match="has no stream 'none' any more"):
+        examine(written[0], "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: "", "this is no index of waymo"),
+        (lambda text: text.replace('"dataset": "waymo"', '"dataset": "other"'), "this is no index of waymo"),
+        (lambda text: text[:-20], ":3: this line is damaged; make it again with ekya prepare waymo"),
+        (lambda text: text.replace("location_sf", "location_x"), "does not have every segment"),
+        (lambda text: text.replace("2000_0", "9000_0"), "is not there any more, and"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(written, change, says):
+    root, _ = written
+    _, index = examine(root, "location_sf-front")
+    index.write_text(change(index.read_text()))
+    with pytest.raises(UserError, match=re.escape(says)) as caught:
+        WaymoSpec(root=root, location="location_sf", index=index).open(CLASSES)
+    assert str(index) in str(caught.value)
+
+
+def test_of_an_index_named_segments_may_be_taken(written):
+    root, _ = written
+    _, index = examine(root, "location_sf-front")
+    one = WaymoSpec(root=root, segments=("1000_0",), index=index).open(CLASSES)
+    assert len(list(one.frames())) == 3
