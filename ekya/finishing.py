@@ -1,6 +1,7 @@
 """The end of a run: scores, summary, figures and report, from what lies in its folder."""
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,8 @@ from ekya.runstate import StateStore, StreamRow, WindowRow
 from ekya.runtables import read_predictions, read_reference, write_profiles
 from ekya.setup import fleet_classes
 from ekya.workers.record import merge_frames
+
+_LOG = logging.getLogger(__name__)
 
 Scores = Mapping[StreamId, StreamScore]
 
@@ -169,7 +172,9 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, told: Told) -> N
     until_us = max((window.end_us for window in told.windows), default=0)
     golden: GoldenModel | None = None
     for stream in fleet.streams:
-        if not stream.source.gives_truth and not len(read_reference(folder.reference(stream.id)).frame):
+        if stream.source.live:
+            _LOG.info("%s: a live camera's frames are gone, so nothing says how accurate it was", stream.id)
+        elif not stream.source.gives_truth and not len(read_reference(folder.reference(stream.id)).frame):
             golden = golden or open_golden(fleet.golden, fleet_classes(fleet))
             write_reference(folder, stream, golden, until_us)
 

@@ -25,6 +25,7 @@ from ekya.learning.checkpoints import is_edge_model, load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.learning.pretrained import from_torchvision
 from ekya.profiling.inference import inference_options
+from ekya.streams.feed import LiveLook
 from ekya.streams.process import SourceProcess
 from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
@@ -35,6 +36,10 @@ _LOG = logging.getLogger(__name__)
 CHECKPOINT_DELAY_US = 250_000
 """What taking a checkpoint is planned to cost: copying the weights (45 MB for a ResNet18), handing them
 over and making them ready takes about so much time of one core, which a retraining could have had."""
+
+
+LOOK_S = 10.0
+"""How long a live camera is watched to find out which classes it shows."""
 
 
 def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
@@ -48,7 +53,10 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     """The fleet with its classes complete.
 
     A golden detector needs the class ``background``, last; where the file leaves the classes open, they
-    are those that the videos show.
+    are those that the videos show, and the cameras while they are looked at.
+
+    Raises:
+        UserError: nobody can find the classes, or the cameras show none.
     """
     name = detector_of(fleet.golden)
     if fleet.classes is not None:
@@ -60,8 +68,17 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     if fleet.golden.class_map is not None:
         raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
     with ExitStack() as stack:
-        sources = [stack.enter_context(SourceProcess(stream.first_pass, ())) for stream in fleet.streams]
+        sources: list[SourceProcess | LiveLook] = []
+        for stream in fleet.streams:
+            if stream.source.live:
+                sources.append(stack.enter_context(LiveLook(stream.source, LOOK_S)))
+            else:
+                sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
         found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)
+    if found == (BACKGROUND,) and any(stream.source.live for stream in fleet.streams):
+        raise UserError(
+            f"key 'classes': the cameras showed nothing in {LOOK_S:g} s that {name} knows; list the names."
+        )
     _LOG.info("classes that occur: %s", ", ".join(found))
     return fleet.model_copy(update={"classes": found})
 

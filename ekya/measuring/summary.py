@@ -23,6 +23,8 @@ class WindowOutcome:
         inference: λ that held longest, None where the stream did not serve.
         retrain_share_milli, inference_share_milli: averaged over the window.
         reason: why the scheduler decided so, in one sentence.
+        validation_accuracy: of the model that served when the labels of the window before were there, on
+            their validation part; None where there were none.
     """
 
     stream: StreamId
@@ -33,6 +35,7 @@ class WindowOutcome:
     retrain_share_milli: int
     inference_share_milli: int
     reason: str
+    validation_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,7 @@ def _stream(
     return {
         "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
         "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
+        "validation_accuracy": _rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
         "without_retraining": _rounded(sampled.base),
         "gain": _rounded(sampled.gain),
         "false_alarm_share": _rounded(score.false_alarm_share),
@@ -201,7 +205,9 @@ def _stream(
         "damaged_frames": facts.damaged,
         "set_aside": facts.set_aside,
         "windows": [
-            window_values(o, windows[o.index].accuracy if o.index in windows else None) for o in outcomes
+            window_values(o, windows[o.index].accuracy if o.index in windows else None)
+            | {"validation_accuracy": _rounded(o.validation_accuracy)}
+            for o in outcomes
         ],
     }
 

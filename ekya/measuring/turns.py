@@ -264,7 +264,21 @@ def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: 
         retrain_share_milli=retrain_milli,
         inference_share_milli=inference_milli,
         reason=_reason(turns, stream, window),
+        validation_accuracy=_validation_accuracy(turns, stream, window),
     )
+
+
+def _validation_accuracy(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> float | None:
+    """What the labels that became ready in a window said of the serving model."""
+    for turn in turns:
+        for event in turn.events:
+            if (
+                isinstance(event, ev.LabelsReady)
+                and (event.stream, event.window) == (stream, window.index)
+                and event.validation_crops
+            ):
+                return event.serving_accuracy
+    return None
 
 
 def _longest_inference(

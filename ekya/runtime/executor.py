@@ -183,6 +183,8 @@ class RayExecutor:
                 self._fetch_labels(event)
             if isinstance(event, ev.ModelSwapped):
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
+            if isinstance(event, ev.StreamLost):
+                _LOG.warning("%s is lost: %s", event.stream, event.reason)
             self._outbox.append(event)
         if worker is None:
             self._listen(self._actors.preparation, None)

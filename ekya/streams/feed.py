@@ -1,11 +1,43 @@
 """A stream's source as inference reads it: a live one is there again whatever happened to its process."""
 
 import time
+from collections.abc import Iterator
+from typing import Self
 
+from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import Arrived, Pace, SourceProcess, SourceSpec
 
 _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 4.0
+
+
+class LiveLook:
+    """What a live source shows for a while, as if it were a recording; empty where nothing comes.
+
+    Args:
+        spec: of the source.
+        look_s: seconds.
+    """
+
+    def __init__(self, spec: SourceSpec, look_s: float) -> None:
+        self._feed = Feed(spec, ())
+        self._look_s = look_s
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """The newest frame whenever one is asked for."""
+        self._feed.wait_open()
+        until_s = time.monotonic() + self._look_s
+        self._feed.begin(Pace(time.monotonic_ns()))
+        while (left_s := until_s - time.monotonic()) > 0:
+            for arrived in self._feed.poll(min(left_s, 1.0)):
+                if arrived.frame is not None:
+                    yield arrived.frame, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._feed.close()
 
 
 class Feed:

@@ -60,7 +60,12 @@ SCORES = {
     B: score_of({0: ((4, 4), (4, 4))}),
 }
 WITHOUT = {A: SampledAccuracy(base=0.1234567, served=0.6234567)}
-OUTCOMES = [outcome(B, 0), outcome(A, 2), outcome(A, 1), outcome(A, 0, GAMMA)]
+OUTCOMES = [
+    outcome(B, 0),
+    outcome(A, 2),
+    outcome(A, 1),
+    replace(outcome(A, 0, GAMMA), validation_accuracy=0.625),
+]
 
 
 def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
@@ -102,7 +107,10 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
         "retrain_share_milli": 250,
         "inference_share_milli": 125,
         "reason": "so",
+        "validation_accuracy": 0.625,
     }
+    assert summary["streams"]["a"]["validation_accuracy"] == 0.625
+    assert summary["streams"]["b"]["validation_accuracy"] is None
     assert summary["streams"]["b"]["damaged_frames"] == 3
     assert summary["streams"]["b"]["set_aside"] == "died"
     assert summary["streams"]["b"]["false_alarm_share"] == 0.25

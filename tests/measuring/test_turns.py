@@ -233,6 +233,19 @@ def test_without_a_retraining_the_last_reason_counts():
     assert reasons == {A: "no gain", B: "no gain"}
 
 
+def test_what_the_labels_said_of_the_serving_model_stands_with_the_window_they_were_made_in():
+    assert [OUTCOMES[A, index].validation_accuracy for index in range(3)] == [None, 0.5, None]
+
+
+def test_labels_without_a_validation_part_say_nothing():
+    labels = ev.LabelsReady(11 * S, A, 1, 80, 0, 0.0, False, 0.25)
+    turns = [*TURNS[:3], turn(11, labels), turn(19)]
+    bare = [
+        turn for turn in turns if not any(isinstance(e, ev.LabelsReady) and e != labels for e in turn.events)
+    ]
+    assert {one.validation_accuracy for one in outcomes(bare, tell(bare))} == {None}
+
+
 def test_profiles_hold_what_was_promised_and_what_came():
     first, second, *_ = profile_records(TOLD)
     assert (first.window, first.stream, first.kind, first.gamma) == (1, A, "retraining", GAMMA)

@@ -22,6 +22,7 @@ def window(index: int, **changes: Any) -> dict[str, Any]:
     return {
         "index": index,
         "accuracy": 0.75,
+        "validation_accuracy": 0.666,
         "retrained": True,
         "gamma": GAMMA,
         "lambda": {"every": 2, "resolution": 32},
@@ -45,6 +46,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
             stream: {
                 "mean_accuracy": 0.812,
                 "balanced_accuracy": 0.7,
+                "validation_accuracy": 0.666,
                 "without_retraining": 0.6,
                 "gain": 0.205,
                 "false_alarm_share": None,
@@ -144,6 +146,15 @@ def test_the_table_says_what_retraining_brought() -> None:
     assert len(dashed) == 2
     assert "cam-1" in dashed[0]
     assert "all" in dashed[1]
+
+
+def test_of_a_live_camera_the_table_says_what_its_labels_say() -> None:
+    live = summary()
+    live["streams"]["cam-1"].update(mean_accuracy=None, balanced_accuracy=None)
+    row = next(line for line in lines_of(run_table(live)) if "cam-1" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert (cells[1], cells[-1]) == ("–", "66.6%")
+    assert "66.6%" in Page(render_report("demo", live)).text
 
 
 def test_markup_in_a_stream_name_is_shown_as_it_is() -> None:

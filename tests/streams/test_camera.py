@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ekya.errors import UserError
 from ekya.streams.camera import ASSUMED_FPS, CameraSpec
-from ekya.streams.feed import Feed
+from ekya.streams.feed import Feed, LiveLook
 from ekya.streams.frame import Sight, Silence
 from ekya.streams.process import Pace, SourceProcess
 
@@ -187,6 +187,16 @@ def test_a_camera_looks_for_itself_in_growing_steps(monkeypatch):
     seen = source.watch()
     assert [type(next(seen)) for _ in range(6)] == [Silence] * 6
     assert slept == [0.5, 1.0, 2.0, 4.0, 4.0]
+
+
+def test_a_look_at_a_camera_is_a_recording_that_ends(camera):
+    with LiveLook(CameraSpec(url=camera.url, fps=40), 0.6) as look:
+        frames = list(look.frames())
+    assert 5 < len(frames) < 30
+    assert [frame.index for frame, _ in frames] == sorted({frame.index for frame, _ in frames})
+    camera.stop()
+    with LiveLook(CameraSpec(url=camera.url, fps=40), 0.2) as look:
+        assert list(look.frames()) == []
 
 
 def test_watching_in_its_own_process_needs_neither_ray_nor_torch():
