@@ -54,11 +54,19 @@ def pytest_runtest_call(item):
     return result
 
 
+_BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+_DATA = Path(os.environ.get("EKYA_DATA", _BESIDE))
+
+
 @pytest.fixture(scope="session")
 def data_dir():
     """The folder of shared videos and weights; tests that need it are skipped where it is missing."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("EKYA_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no shared data at {folder}; set EKYA_DATA to the folder that has it")
-    return folder
+    if not _DATA.is_dir():
+        pytest.skip(f"no shared data at {_DATA}; set EKYA_DATA to the folder that has it")
+    return _DATA
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The same folder for tests that can do without it: None where it is missing."""
+    return _DATA if _DATA.is_dir() else None

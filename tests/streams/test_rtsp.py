@@ -1,0 +1,70 @@
+"""Live cameras over RTSP, against a real server that is killed and brought back."""
+
+import time
+
+import pytest
+from rtsp_camera import RtspCamera, require_server, street_video
+
+from ekya.streams.camera import CameraSpec
+from ekya.streams.feed import Feed
+from ekya.streams.process import Pace
+
+pytestmark = pytest.mark.live
+
+LOGIN = "operator:tops3cret"
+
+
+@pytest.fixture(params=["h264", "jpeg"])
+def camera(request, tmp_path, shared_data):
+    require_server()
+    if request.param == "h264" and shared_data is None:
+        pytest.skip("no shared data, so no video in H.264; set EKYA_DATA to the folder that has it")
+    data = shared_data if request.param == "h264" else None
+    with RtspCamera(street_video(tmp_path, data), LOGIN) as camera:
+        yield camera
+
+
+def until(feed, condition, seconds):
+    arrived, end_s = [], time.monotonic() + seconds
+    while not condition(arrived):
+        assert time.monotonic() < end_s, f"lost: {feed.lost}, {len(arrived)} frames"
+        arrived += feed.poll(0.05)
+    return arrived
+
+
+def test_a_camera_that_is_killed_is_back_within_ten_seconds_and_every_frame_is_counted(camera, monkeypatch):
+    monkeypatch.setenv("CAM_LOGIN", LOGIN)
+    feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
+    try:
+        assert feed.wait_open() == pytest.approx(24.0, rel=0.25)
+        feed.begin(Pace(time.monotonic_ns()))
+        arrived = until(feed, lambda seen: len(seen) > 60, 20)
+        assert any(one.frame is not None for one in arrived)
+        camera.kill()
+        arrived += until(feed, lambda _: feed.lost is not None, 8)
+        time.sleep(4.0)
+        camera.start()
+        back_s = time.monotonic()
+        arrived += until(feed, lambda seen: seen and feed.lost is None, 12)
+        assert time.monotonic() - back_s < 10.0
+        arrived += until(feed, lambda seen: len(seen) > 30, 20)
+        assert [one.index for one in arrived] == list(range(len(arrived)))
+        times = [one.t_us for one in arrived]
+        assert times == sorted(set(times))
+        child = feed._process._process
+    finally:
+        feed.close()
+    assert child.poll() is not None
+    assert not camera.connected
+
+
+def test_a_wrong_login_is_said_in_words(camera, monkeypatch):
+    monkeypatch.setenv("CAM_LOGIN", "operator:wr0ng")
+    feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
+    try:
+        feed.wait_open()
+        feed.begin(Pace(time.monotonic_ns()))
+        until(feed, lambda _: feed.lost is not None, 15)
+        assert feed.lost == "the camera answers and gives no video; check login, path and codec"
+    finally:
+        feed.close()
