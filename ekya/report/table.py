@@ -17,38 +17,35 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     """
     table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
     table.add_column("Stream")
-    for name in ("Accuracy", "Balanced", "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
-        table.add_column(name, justify="right")
-    table.add_column("Inference\nshare", justify="right")
     # What a live camera showed cannot be looked at again; the labels of its windows are all that is known.
     unscored = any(values["mean_accuracy"] is None for values in summary["streams"].values())
-    if unscored:
-        table.add_column("On its\nlabels", justify="right")
+    second = ("On its\nlabels", "validation_accuracy") if unscored else ("Balanced", "balanced_accuracy")
+    for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
+        table.add_column(name, justify="right")
+    table.add_column("Inference\nshare", justify="right")
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
             Text(stream),
             percent(values["mean_accuracy"]),
-            percent(values["balanced_accuracy"]),
+            percent(values[second[1]]),
             percent(values["without_retraining"]),
             points(values["gain"]),
             str(sum(window["retrained"] for window in windows)),
             share(round(mean_share(windows, "retrain_share_milli"))),
             share(round(mean_share(windows, "inference_share_milli"))),
-            *([percent(values["validation_accuracy"])] if unscored else []),
         )
     table.add_section()
     all_windows = [values["windows"] for values in summary["streams"].values()]
     table.add_row(
         "all",
         percent(summary["mean_accuracy"]),
-        percent(summary["balanced_accuracy"]),
+        percent(_mean(summary, "validation_accuracy") if unscored else summary["balanced_accuracy"]),
         percent(_mean(summary, "without_retraining")),
         points(_mean(summary, "gain")),
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
         share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
         share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
-        *([percent(_mean(summary, "validation_accuracy"))] if unscored else []),
         style="bold",
     )
     frames = summary["frames"]
