@@ -16,8 +16,10 @@ and what may not: an error that names no file, an exception that nobody turned i
 within a minute. Then the exit code is 1.
 """
 
+import importlib
 import logging
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -37,14 +39,20 @@ from rich.table import Table
 from ekya.commands.output import output
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
+from ekya.shipped import shipped_root
 from ekya.streams.city import CitySpec
 from ekya.streams.process import SourceProcess, SourceSpec
 from ekya.streams.video import VideoSpec
+from ekya.streams.waymo import WaymoSpec
 
 QUICK, FULL = 20, 200
 LONGEST_S = 60.0
 MOST_BITS = 64
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+WAYMO_CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
+
+# Beside each data set's card lies the script that draws its sample.
+sys.path.insert(0, str(shipped_root() / "datasets" / "waymo"))
 
 
 class Fate(StrEnum):
@@ -69,10 +77,12 @@ class Sample:
     Attributes:
         spec: the source.
         files: those that may be damaged.
+        classes: of the fleet that reads it.
     """
 
     spec: SourceSpec
     files: tuple[Path, ...]
+    classes: tuple[str, ...] = CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,25 @@ def _video(folder: Path) -> Sample:
     return Sample(VideoSpec(files=files), files)
 
 
-KINDS: Mapping[str, Callable[[Path], Sample]] = {"video": _video}
+def _waymo(version: str) -> Callable[[Path], Sample]:
+    def make(folder: Path) -> Sample:
+        """Two segments; the pictures of one have four row groups in version 2."""
+        drawn = importlib.import_module("waymo_sample")
+        segments = drawn.sample_segments(2, 6, (96, 64))
+        for segment in segments:
+            {"v1": drawn.write_v1, "v2": drawn.write_v2}[version](folder, segment)
+        files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
+        spec = WaymoSpec(root=folder, segments=tuple(segment.name for segment in segments))
+        return Sample(spec, files, WAYMO_CLASSES)
+
+    return make
+
+
+KINDS: Mapping[str, Callable[[Path], Sample]] = {
+    "video": _video,
+    "tfrecord": _waymo("v1"),
+    "parquet": _waymo("v2"),
+}
 """How to make a sound sample of each kind of file in an empty folder."""
 
 
@@ -131,13 +159,13 @@ def damage(file: Path, generator: np.random.Generator) -> str:
     return f"{file.name}: {count} bits turned over"
 
 
-def read(spec: SourceSpec, damaged: Path) -> tuple[Fate, int, int, str]:
+def read(spec: SourceSpec, classes: tuple[str, ...], damaged: Path) -> tuple[Fate, int, int, str]:
     """Reads all of it: what became of it, frames read, frames that were damaged, and what was said."""
     words = _Words()
     logging.getLogger("ekya").addHandler(words)
     frames = 0
     try:
-        with SourceProcess(spec, CLASSES) as process:
+        with SourceProcess(spec, classes) as process:
             process.wait_open(LONGEST_S)
             process.begin(None)
             while not process.ended:
@@ -178,7 +206,7 @@ def cases(kind: str, count: int, seed: int, console: Console) -> Iterator[Case]:
             shutil.copytree(sound, folder)
             file = folder / sample.files[int(generator.integers(len(sample.files)))].relative_to(sound)
             how = damage(file, generator)
-            fate, frames, damaged, words = read(_moved(sample.spec, sound, folder), file)
+            fate, frames, damaged, words = read(_moved(sample.spec, sound, folder), sample.classes, file)
             yield Case(kind, number, how, fate, frames, damaged, words)
             shutil.rmtree(folder)
 
