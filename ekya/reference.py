@@ -8,7 +8,9 @@ import logging
 import numpy as np
 
 from ekya.config import StreamConfig
+from ekya.core.ids import StreamId
 from ekya.core.records import FrameReference
+from ekya.labeling.detections import FramePlace
 from ekya.labeling.golden import GoldenModel
 from ekya.runfolder import RunFolder
 from ekya.runtables import ReferenceAppender, merge_reference
@@ -23,13 +25,14 @@ _TELL_EVERY = 500
 class Referee:
     """Says what is in each frame of one stream, frame after frame, as the golden detector sees it."""
 
-    def __init__(self, golden: GoldenModel) -> None:
+    def __init__(self, golden: GoldenModel, stream: StreamId) -> None:
         self._golden = golden
+        self._stream = stream
         self._tracker = IouTracker()
 
     def judge(self, frame: Frame) -> FrameReference | None:
         """The next frame's objects; None from a golden model that finds none by itself."""
-        found = self._golden.detect(frame.image)
+        found = self._golden.detect(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
             return None
         boxes, classes = found
@@ -41,7 +44,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
     """Writes ``reference/<stream>.parquet`` for the frames that arrived before ``until_us``."""
     path = folder.reference(stream.id)
     rows = ReferenceAppender(path)
-    referee = Referee(golden)
+    referee = Referee(golden, stream.id)
     with SourceProcess(stream.first_pass, golden.classes) as source:
         for count, (frame, _) in enumerate(source.frames(), start=1):
             if frame.t_us >= until_us:

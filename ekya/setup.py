@@ -15,10 +15,12 @@ from ekya.core.ids import StreamId
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
-from ekya.labeling.classes import occurring_classes
+from ekya.labeling.classes import classes_in, occurring_classes
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.labeling.golden import detector_of, open_detector_of
+from ekya.labeling.golden import FILE, detector_of, label_file_of, open_detector_of
 from ekya.labeling.golden_detector import BACKGROUND
+from ekya.labeling.golden_file import BoxesBefore
+from ekya.labeling.label_file import read_labels
 from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
 from ekya.labeling.weights import read_state
 from ekya.learning.checkpoints import is_edge_model, load_model
@@ -58,6 +60,8 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     Raises:
         UserError: nobody can find the classes, or the cameras show none.
     """
+    if fleet.golden.model == FILE:
+        return _with_classes_of_file(fleet)
     name = detector_of(fleet.golden)
     if fleet.classes is not None:
         if name is None or BACKGROUND in fleet.classes:
@@ -81,6 +85,25 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
         )
     _LOG.info("classes that occur: %s", ", ".join(found))
     return fleet.model_copy(update={"classes": found})
+
+
+def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
+    """With labels that were made before: ``background`` is needed where objects were found, not given."""
+    path = label_file_of(fleet.golden)
+    labels = read_labels(path, [stream.id for stream in fleet.streams])
+    for stream in fleet.streams:
+        if stream.id not in labels.streams:
+            raise UserError(
+                f"{path}: holds no labels of {stream.id}; add them with `ekya golden label --resume`, or "
+                "leave the stream out of the fleet."
+            )
+    finds = labels.head.finds
+    if finds is None:
+        finds = not all(stream.source.gives_truth for stream in fleet.streams)
+    classes = fleet.classes if fleet.classes is not None else classes_in(labels, GOLDEN_SCORE)
+    if finds and BACKGROUND not in classes:
+        classes = (*classes, BACKGROUND)
+    return fleet.model_copy(update={"classes": classes})
 
 
 def loop_options(
@@ -149,6 +172,8 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     """What finds a stream's objects: the source itself, or the golden detector's network and motion."""
     if stream.source.gives_truth:
         return GivenBoxes()
+    if fleet.golden.model == FILE:
+        return BoxesBefore(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
     if detector_of(fleet.golden) is None:
         raise UserError(
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
@@ -179,7 +204,8 @@ class StreamSetup:
 
     def collector(self) -> WindowCollector:
         """What keeps frames for the golden model."""
-        return WindowCollector(self.settings.seed, self.settings.fps, self.window_us, self.settings.side)
+        settings = self.settings
+        return WindowCollector(settings.seed, settings.fps, self.window_us, settings.side, self.config.id)
 
 
 def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:

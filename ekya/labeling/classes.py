@@ -1,15 +1,18 @@
 """Which classes a fleet should know, where its file does not say."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekya.labeling.detections import Detector
 from ekya.labeling.golden_detector import BACKGROUND
+from ekya.labeling.label_file import LabelFile
 from ekya.streams.frame import Frame, Truth
 
 _LEAST_PART = 0.02
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Readable(Protocol):
@@ -31,13 +34,26 @@ def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: in
         Names in the detector's order, each at least a fiftieth of some camera's objects, and
         ``background`` last.
     """
-    occurs = np.zeros(len(detector.names), dtype=np.bool_)
-    for source in sources:
-        counts = np.zeros(len(detector.names), dtype=np.int64)
-        for frame in _spread(source, sample_frames):
-            np.add.at(counts, detector.detect(frame.image).classes, 1)
+    found = (
+        [detector.detect(frame.image).classes for frame in _spread(source, sample_frames)]
+        for source in sources
+    )
+    return _often(detector.names, (np.concatenate([_NONE, *of]) for of in found))
+
+
+def classes_in(labels: LabelFile, sure_score: float) -> tuple[str, ...]:
+    """As ``occurring_classes``, from labels that were made before; less sure ones do not count."""
+    found = (of.found.classes[of.found.scores >= sure_score] for of in labels.streams.values())
+    return _often(labels.head.names, found)
+
+
+def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tuple[str, ...]:
+    """The names that are at least a fiftieth of some camera's objects, and ``background``."""
+    occurs = np.zeros(len(names), dtype=np.bool_)
+    for classes in cameras:
+        counts = np.bincount(classes, minlength=len(names))
         occurs |= (counts > 0) & (counts >= _LEAST_PART * counts.sum())
-    return (*(name for name, here in zip(detector.names, occurs, strict=True) if here), BACKGROUND)
+    return (*(name for name, here in zip(names, occurs, strict=True) if here), BACKGROUND)
 
 
 def _spread(source: _Readable, count: int) -> list[Frame]:

@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.ids import StreamId
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
@@ -41,6 +43,14 @@ class Proposals:
     found: Detections | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FramePlace:
+    """Which frame it is: a stream's, and its index in it."""
+
+    stream: StreamId
+    frame: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
     """Objects of one picture that a golden model is to name.
@@ -49,11 +59,13 @@ class Question:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
         image: (H, W, 3) uint8 BGR; None where its detections are there and nobody needs it.
         found: what the golden model's own network saw in the picture, if it has been run.
+        place: which frame it is; only labels that were made before are found by it.
     """
 
     boxes: NDArray[np.float32]
     image: NDArray[np.uint8] | None
     found: Detections | None = None
+    place: FramePlace | None = None
 
     @property
     def picture(self) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from ekya.errors import UserError
 from ekya.labeling.checksum import verified
 from ekya.labeling.coco import coco_names
-from ekya.labeling.detections import Detector, Question
+from ekya.labeling.detections import Detector, FramePlace, Question
 from ekya.labeling.detectors import DETECTORS, GOLDEN_SCORE, ONNX, PROPOSAL_SCORE, open_detector
 from ekya.labeling.golden_classifier import (
     RESNEXT101S,
@@ -22,9 +22,14 @@ from ekya.labeling.golden_classifier import (
     open_resnext101,
 )
 from ekya.labeling.golden_detector import GoldenDetector
+from ekya.labeling.golden_file import GoldenFile
+from ekya.labeling.label_file import read_labels
 from ekya.shipped import shipped_path
 
 RESNEXT29 = "resnext29"
+FILE = "file"
+"""Labels that were made before."""
+
 _RESNEXT29_WEIGHTS = "golden_models/synthetic_city_resnext29.safetensors"
 _IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
 _COCO_MAP = "golden_models/coco_to_fleet.yaml"
@@ -51,7 +56,9 @@ class GoldenModel(Protocol):
     def operations(self, items: Sequence[Question]) -> int:
         """Multiplications and additions that labelling these items takes."""
 
-    def detect(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+    def detect(
+        self, image: NDArray[np.uint8], place: FramePlace | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
         """Boxes (N, 4) and classes (N,) of a picture, for reference labels; None from a classifier."""
 
 
@@ -61,7 +68,8 @@ class GoldenSpec(BaseModel):
     Attributes:
         model: one of ``GOLDEN_MODELS``.
         weights: a local file; None for the shipped weights or the model's own download. A file
-            that ends in ``.onnx`` is a detector's, whatever the model is called.
+            that ends in ``.onnx`` is a detector's, whatever the model is called. For ``file`` it is the
+            file of labels.
         sha256: what the file of ``weights`` must be, in hexadecimal digits; None for what its card says.
         class_map: YAML, which of the golden model's classes count for which of the fleet's; None for
             the shipped maps.
@@ -117,6 +125,33 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
     return open_detector(name, _weights(spec), min_score)
 
 
+def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+    """A golden model that names boxes and says how sure it is.
+
+    Raises:
+        UserError: as ``open_golden``, or the golden model is no classifier.
+    """
+    golden = open_golden(spec, classes)
+    if not isinstance(golden, GoldenClassifier):
+        raise UserError(f"key 'golden.model': {spec.model} names no boxes; use {RESNEXT29} or another.")
+    return golden
+
+
+def label_file_of(spec: GoldenSpec) -> Path:
+    """The file of labels that a golden model ``file`` reads, after it was compared with its checksum.
+
+    Raises:
+        UserError: none is named.
+    """
+    path = _weights(spec)
+    if path is None:
+        raise UserError(
+            "key 'golden.weights': the golden model 'file' needs a file of labels; make one with "
+            "`ekya golden label` and name it."
+        )
+    return path
+
+
 def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
     """The golden model that a fleet file asks for.
 
@@ -151,9 +186,16 @@ def _detector(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenDetector:
     return GoldenDetector(classes, detector, GOLDEN_SCORE, spec.class_map or shipped)
 
 
+def _file(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenFile:
+    labels = read_labels(label_file_of(spec))
+    shipped = shipped_path(_COCO_MAP) if labels.head.names == coco_names() else None
+    return GoldenFile(classes, labels, GOLDEN_SCORE, spec.class_map or shipped)
+
+
 GOLDEN_MODELS: Mapping[str, Callable[[GoldenSpec, tuple[str, ...]], GoldenModel]] = {
     RESNEXT29: _resnext29,
     **{name: partial(_resnext101, name) for name in RESNEXT101S},
     **dict.fromkeys(DETECTORS, _detector),
+    FILE: _file,
 }
 """How to open each golden model: what the fleet file says of it, and the fleet's classes."""

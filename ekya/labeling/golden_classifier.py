@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model, get_model_weights
 
 from ekya.labeling.class_map import class_of_each
-from ekya.labeling.detections import Question
+from ekya.labeling.detections import FramePlace, Question
 from ekya.labeling.resnext import ARCHITECTURE, load_resnext29
 from ekya.labeling.weights import load_weights
 from ekya.streams.crops import crop_objects
@@ -22,6 +22,7 @@ RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
 _BATCH = 32
 _SMALL_SIDE = 32
 _IMAGENET_SIDE = 224
+_LEAST = 1e-30
 
 
 class GoldenClassifier:
@@ -32,7 +33,7 @@ class GoldenClassifier:
 
         Args:
             classes: the fleet's.
-            network: (N, 3, side, side) float RGB in [0, 1] to (N, classes) scores.
+            network: (N, 3, side, side) float RGB in [0, 1] to (N, classes) logits.
             side: of a crop, pixels.
         """
         self._classes = classes
@@ -55,11 +56,16 @@ class GoldenClassifier:
         counts = [len(item.boxes) for item in items]
         if not sum(counts):
             return [np.zeros(0, dtype=np.int64) for _ in items]
-        crops = np.concatenate([crop_objects(item.picture, item.boxes, self._side) for item in items])
-        found = np.concatenate(
-            [self._classify(crops[at : at + _BATCH]) for at in range(0, len(crops), _BATCH)]
-        )
-        return np.split(found, np.cumsum(counts)[:-1])
+        return np.split(self.judge(items)[0], np.cumsum(counts)[:-1])
+
+    def judge(self, items: Sequence[Question]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The class of every box of all pictures, (N,), and how sure it is, (N,) in [0, 1]."""
+        crops = [crop_objects(item.picture, item.boxes, self._side) for item in items if len(item.boxes)]
+        if not crops:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        every = np.concatenate(crops)
+        answers = [self._classify(every[at : at + _BATCH]) for at in range(0, len(every), _BATCH)]
+        return np.concatenate([of for of, _ in answers]), np.concatenate([sure for _, sure in answers])
 
     def operations(self, items: Sequence[Question]) -> int:
         """Multiplications and additions for all crops."""
@@ -69,14 +75,15 @@ class GoldenClassifier:
             self._operations_per_crop = int(counter.get_total_flops())
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
-    def detect(self, image: NDArray[np.uint8]) -> None:
+    def detect(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
         """None: a classifier knows no boxes."""
 
-    def _classify(self, crops: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).float() / 255
         with torch.inference_mode():
             scores: Tensor = self._network(pictures)
-        return scores.argmax(dim=1).numpy().astype(np.int64)
+        sure = scores.softmax(dim=1).amax(dim=1)
+        return scores.argmax(dim=1).numpy().astype(np.int64), sure.numpy().astype(np.float32)
 
 
 def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | None) -> GoldenClassifier:
@@ -153,6 +160,6 @@ class _ByFleetClass(nn.Module):
         self.register_buffer("grouping", grouping)
 
     def forward(self, crops: Tensor) -> Tensor:
-        """(N, 3, H, W) RGB in [0, 1] to (N, classes) summed probabilities."""
+        """(N, 3, H, W) RGB in [0, 1] to (N, classes) logarithms of summed probabilities."""
         logits: Tensor = self.network(crops)
-        return torch.softmax(logits, dim=1) @ self.get_buffer("grouping")
+        return torch.log((torch.softmax(logits, dim=1) @ self.get_buffer("grouping")).clamp_min(_LEAST))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
 from ekya.labeling.class_map import class_of_each
-from ekya.labeling.detections import Detections, Detector, Question
+from ekya.labeling.detections import Detections, Detector, FramePlace, Question
 
 BACKGROUND = "background"
 """The fleet's last class where the golden model is a detector: nothing that counts."""
@@ -68,7 +68,9 @@ class GoldenDetector:
         asked = [item.picture for item in items if len(item.boxes) and item.found is None]
         return sum(self._detector.operations_per_frame(image.shape) for image in asked)
 
-    def detect(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def detect(
+        self, image: NDArray[np.uint8], place: FramePlace | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Boxes (N, 4) and classes (N,) of what is there, only of the fleet's classes."""
         found, classes, sure = self._ours(self._detector.detect(image))
         return found.boxes[sure], classes[sure]
@@ -80,15 +82,38 @@ class GoldenDetector:
         return found, self._class_of[found.classes], found.scores >= self._sure_score
 
     def _label(self, item: Question) -> NDArray[np.int64]:
-        labels = np.full(len(item.boxes), self.background, dtype=np.int64)
         if not len(item.boxes):
-            return labels
+            return np.zeros(0, dtype=np.int64)
         seen = self._detector.detect(item.picture) if item.found is None else item.found
         found, classes, sure = self._ours(seen)
-        overlap = iou_matrix(item.boxes, found.boxes)
-        labels[np.any(overlap >= _SAME_OBJECT_IOU, axis=1)] = UNSURE
-        if np.any(sure):
-            best = overlap[:, sure].argmax(axis=1)
-            confirmed = overlap[:, sure].max(axis=1) >= _SAME_OBJECT_IOU
-            labels[confirmed] = classes[sure][best[confirmed]]
-        return labels
+        return confirmed(item.boxes, found, classes, sure, self.background)
+
+
+def confirmed(
+    boxes: NDArray[np.float32],
+    found: Detections,
+    classes: NDArray[np.int64],
+    sure: NDArray[np.bool_],
+    otherwise: int,
+) -> NDArray[np.int64]:
+    """What detections say of given boxes.
+
+    Args:
+        boxes: (N, 4).
+        found: M detections.
+        classes: (M,) the fleet's class of each.
+        sure: (M,) whether it is there.
+        otherwise: of a box that nothing was detected at.
+
+    Returns:
+        (N,) the class of the sure detection that overlaps most, if by IoU 0.5; ``UNSURE`` where only others
+        do.
+    """
+    labels = np.full(len(boxes), otherwise, dtype=np.int64)
+    overlap = iou_matrix(boxes, found.boxes)
+    labels[np.any(overlap >= _SAME_OBJECT_IOU, axis=1)] = UNSURE
+    if len(boxes) and np.any(sure):
+        best = overlap[:, sure].argmax(axis=1)
+        there = overlap[:, sure].max(axis=1) >= _SAME_OBJECT_IOU
+        labels[there] = classes[sure][best[there]]
+    return labels

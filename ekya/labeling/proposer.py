@@ -16,7 +16,7 @@ from ekya.streams.motion import MotionRegions
 MAX_BOXES = 24
 """More objects a frame than this are not looked at: a bound on the work of one frame."""
 
-_SAME_BOX_IOU = 0.6
+SAME_BOX_IOU = 0.6
 _COVERED_IOU = 0.3
 _COVERED_PART = 0.3
 
@@ -68,7 +68,7 @@ class DetectorAndMotion:
     def propose(self, frame: Frame) -> Proposals:
         """At most ``MAX_BOXES`` boxes: the detector's, surest first, then moving regions, largest first."""
         found = self.detector.detect(frame.image)
-        kept = nms(found.boxes, found.scores, None, _SAME_BOX_IOU)
+        kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
         boxes = found.boxes[kept]
         moving = self._uncovered(self.motion.update(frame.image), boxes)
         return Proposals(np.concatenate([boxes, moving[: self.max_moving]])[:MAX_BOXES], found)

@@ -138,7 +138,7 @@ def _recorder(
                 chain([first], frames),
                 proposer,
                 setup.collector(),
-                None if stream.source.gives_truth else Referee(golden),
+                None if stream.source.gives_truth else Referee(golden, stream.id),
                 setup.settings.side,
                 setup.window_us,
                 fleet.windows,

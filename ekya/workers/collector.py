@@ -6,14 +6,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.ids import StreamId
 from ekya.core.units import us_to_seconds
-from ekya.labeling.detections import Detections, Proposals, Question
+from ekya.labeling.detections import Detections, FramePlace, Proposals, Question
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
 from ekya.streams.tracking import IouTracker
 
 SAMPLED_FRAMES = 48
 """Frames kept of a window, one from each equal part of it."""
+
+UNNAMED = StreamId("")
+"""The stream of frames that nobody has to find again."""
 
 BURST_FRAMES = 11
 """Consecutive frames kept of a window: one more than the coarsest λ skips."""
@@ -31,6 +35,7 @@ class CollectedFrame:
         crops: (N, S, S, 3) uint8 RGB.
         image: (H, W, 3) uint8 BGR, a megabyte; None where the golden model's network has seen it already.
         found: what it found then, when it proposed the objects.
+        stream: whose frame it is, for labels that were made before.
     """
 
     frame: int
@@ -40,6 +45,7 @@ class CollectedFrame:
     crops: NDArray[np.uint8]
     image: NDArray[np.uint8] | None
     found: Detections | None
+    stream: StreamId = UNNAMED
 
     def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """The frame with only these of its objects."""
@@ -48,7 +54,7 @@ class CollectedFrame:
     @property
     def question(self) -> Question:
         """Its objects as a golden model is asked to name them."""
-        return Question(self.boxes, self.image, self.found)
+        return Question(self.boxes, self.image, self.found, FramePlace(self.stream, self.frame))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +75,8 @@ class WindowMaterial:
 class WindowCollector:
     """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan."""
 
-    def __init__(self, seed: int, fps: float, window_us: int, side: int) -> None:
+    def __init__(self, seed: int, fps: float, window_us: int, side: int, stream: StreamId = UNNAMED) -> None:
+        self._stream = stream
         self._seed = seed
         self._side = side
         self._window_us = window_us
@@ -108,7 +115,7 @@ class WindowCollector:
             return None
         crops = crop_objects(frame.image, boxes, self._side)
         image = frame.image if found is None else None
-        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found)
+        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, self._stream)
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)

@@ -1,0 +1,87 @@
+"""``ekya golden label``: a fleet's labels, made before it is run."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ekya.ahead import Counts, label_ahead
+from ekya.commands.output import Output, require_writable
+from ekya.commands.run import FleetArguments, noticing_ctrl_c
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.labeling.label_file import read_labels
+
+_LOG = logging.getLogger(__name__)
+_SUFFIXES = (".parquet", ".csv")
+_TELL_EVERY = 500
+
+
+def label_fleet(
+    arguments: FleetArguments,
+    streams: Sequence[StreamId],
+    from_truth: bool,
+    to: Path,
+    resume: bool,
+    output: Output,
+) -> None:
+    """Labels, and writes on the way.
+
+    Raises:
+        UserError: a bad fleet file, a file that is in the way, one that cannot be gone on with, or nowhere to
+            write to, which is said before any work is done.
+        KeyboardInterrupt: Ctrl-C came; what was labelled is in the file.
+    """
+    if to.suffix.lower() not in _SUFFIXES:
+        raise UserError(f"--out {to}: labels are written as {' or '.join(_SUFFIXES)}; name such a file")
+    require_writable("--out", to)
+    if to.exists() and not resume:
+        raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
+    before = read_labels(to) if to.exists() else None
+    fleet = arguments.read()
+    with noticing_ctrl_c(), _shown(output.console) as progress:
+        counts = label_ahead(fleet, streams, from_truth, before, lambda table: table.save(to), progress)
+    output.report({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
+    output.console.print(_in_words(counts, to), highlight=False, soft_wrap=True)
+
+
+def _in_words(counts: Mapping[StreamId, Counts], to: Path) -> str:
+    labelled = sum(of.labelled for of in counts.values())
+    known = sum(of.known for of in counts.values())
+    objects = sum(of.objects for of in counts.values())
+    before = f", {known} were labelled before" if known else ""
+    return f"{len(counts)} streams, {labelled} frames labelled{before}, {objects} boxes: {to}"
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator["_Shown"]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield _Shown(bars, console.is_terminal)
+
+
+@dataclass(slots=True, eq=False)
+class _Shown:
+    """A bar a stream on a terminal, a line every 500 frames anywhere else."""
+
+    bars: Progress
+    drawn: bool
+    stream: str = ""
+    done: int = 0
+
+    def expect(self, stream: StreamId, frames: int | None) -> None:
+        """A stream begins."""
+        self.stream, self.done = stream, 0
+        self.bars.add_task(f"{stream}: frames", total=frames)
+
+    def labelled(self, frames: int) -> None:
+        """So many frames more are done."""
+        before, self.done = self.done, self.done + frames
+        if self.drawn:
+            self.bars.advance(self.bars.tasks[-1].id, frames)
+        elif self.done // _TELL_EVERY > before // _TELL_EVERY:
+            _LOG.info("%s: %d frames are labelled", self.stream, self.done)

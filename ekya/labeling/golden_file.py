@@ -1,0 +1,109 @@
+"""A golden model that was asked before: its labels are read from a file, and cost nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.ids import StreamId
+from ekya.labeling.boxes import nms
+from ekya.labeling.class_map import class_of_each
+from ekya.labeling.detections import Detections, FramePlace, Proposals, Question
+from ekya.labeling.golden_detector import BACKGROUND, UNSURE, confirmed
+from ekya.labeling.label_file import LabelFile
+from ekya.labeling.proposer import MAX_BOXES, SAME_BOX_IOU
+from ekya.streams.frame import Frame
+
+
+class GoldenFile:
+    """A ``GoldenModel`` from labels that were made before (``ekya golden label``)."""
+
+    def __init__(
+        self, classes: tuple[str, ...], labels: LabelFile, sure_score: float, class_map: Path | None
+    ) -> None:
+        """Relate the fleet's classes to the file's.
+
+        Args:
+            classes: the fleet's; where the last is ``background``, what the file does not hold is that.
+            labels: of all the fleet's streams.
+            sure_score: what was found with at least this confidence is there. Boxes that were given to be
+                named are there in any case.
+            class_map: which of the file's classes count for which of the fleet's, where names differ.
+
+        Raises:
+            UserError: the file and the map do not know one of the classes.
+        """
+        self._classes = classes
+        self._finds = classes[-1] == BACKGROUND
+        self._labels = labels
+        self._sure_score = sure_score if self._finds else 0.0
+        named = classes[:-1] if self._finds else classes
+        self._class_of = class_of_each(named, labels.head.names, class_map, labels.path.name)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The fleet's classes."""
+        return self._classes
+
+    @property
+    def background(self) -> int | None:
+        """Index of ``background``, where the fleet has it."""
+        return len(self._classes) - 1 if self._finds else None
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """The class of the label that overlaps each box most, if by IoU 0.5; -1 where nobody looked."""
+        return [self._label(item) for item in items]
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """None: all was computed before."""
+        return 0
+
+    def detect(
+        self, image: NDArray[np.uint8], place: FramePlace | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        """What the file says is in a frame, sure and of the fleet's classes; None where boxes are given."""
+        if not self._finds:
+            return None
+        found, classes = self._at(place) or (_NOTHING, _NOTHING.classes)
+        sure = found.scores >= self._sure_score
+        return found.boxes[sure], classes[sure]
+
+    def _label(self, item: Question) -> NDArray[np.int64]:
+        known = self._at(item.place)
+        if known is None:
+            return np.full(len(item.boxes), UNSURE, np.int64)
+        otherwise = self.background if self.background is not None else UNSURE
+        found, classes = known
+        return confirmed(item.boxes, found, classes, found.scores >= self._sure_score, otherwise)
+
+    def _at(self, place: FramePlace | None) -> tuple[Detections, NDArray[np.int64]] | None:
+        """Labels of the fleet's classes in a frame, and those classes."""
+        if place is None:
+            raise ValueError("labels that were made before are found by stream and frame only")
+        found = self._labels.at(place)
+        if found is None:
+            return None
+        ours = found.take(self._class_of[found.classes] >= 0)
+        return ours, self._class_of[ours.classes]
+
+
+_NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class BoxesBefore:
+    """A ``Proposer`` for a stream whose objects were found before: they are where the file has boxes."""
+
+    def __init__(self, labels: LabelFile, stream: StreamId) -> None:
+        self._labels = labels
+        self._stream = stream
+
+    def propose(self, frame: Frame) -> Proposals:
+        """The surest boxes of the frame, each place once, whatever they were thought to be."""
+        found = self._labels.at(FramePlace(self._stream, frame.index)) or _NOTHING
+        kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
+        return Proposals(found.boxes[kept][:MAX_BOXES], found)
+
+    def operations(self, shape: tuple[int, ...]) -> int:
+        """None: all was computed before."""
+        return 0
