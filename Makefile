@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 ARGS ?=
 
-.PHONY: demo experiments test lint types layers unit wheel clean
+.PHONY: demo experiments test lint types layers unit rtsp-server wheel clean
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
@@ -35,8 +35,24 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 # One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
-unit: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# What is skipped is listed with its reason.
+unit: $(VENV)/.installed-test rtsp-server
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs
+
+# Live cameras are tested against GStreamer's RTSP server: Debian's packages, which belong to Debian's own Python.
+# Who may, installs them here; where nobody may, or they are not to be had, those tests are skipped.
+RTSP_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi
+RTSP_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0"); from gi.repository import GstRtspServer'
+APT := env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
+
+rtsp-server:
+	@if $(RTSP_THERE) 2>/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then as=; else as='sudo -n'; fi; \
+	if command -v apt-get >/dev/null && $$as true 2>/dev/null; then \
+	  echo "Installing $(RTSP_PACKAGES) for the tests of live cameras"; \
+	  { $$as $(APT) update && $$as $(APT) install --no-install-recommends -y $(RTSP_PACKAGES); } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "Without $(RTSP_PACKAGES) the tests of RTSP cameras are skipped"
 
 wheel: $(VENV)/.made
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --quiet --wheel-dir dist .

@@ -181,9 +181,9 @@ class SourceProcess:
         if self._refused is not None:
             raise UserError(self._refused)
         why = self._died or f"it did not open within {timeout_s:g} s"
+        spec = masked(self._spec.model_dump_json())
         raise UserError(
-            f"source {self._spec.model_dump_json()}: its process failed ({why}); "
-            "convert or replace the file, or remove this stream."
+            f"source {spec}: its process failed ({why}); convert or replace the file, or remove this stream."
         )
 
     def begin(self, pace: Pace | None, from_index: int = 0) -> None:
