@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,9 @@ from ekya.errors import UserError
 from ekya.files import write_text_atomic
 from ekya.shipped import shipped_root
 from ekya.streams.city import CitySpec
+from ekya.streams.cityscapes import CityscapesSpec
 from ekya.streams.process import SourceProcess, SourceSpec
+from ekya.streams.sample_list import SampleListSpec
 from ekya.streams.video import VideoSpec
 from ekya.streams.waymo import WaymoSpec
 
@@ -126,8 +129,29 @@ def _waymo(version: str) -> Callable[[Path], Sample]:
     return make
 
 
+def _cityscapes(city: str, ending: str, folder: Path) -> Sample:
+    root = _shipped("cityscapes", folder)
+    spec = CityscapesSpec(root=root, city=city, min_side=5)
+    return Sample(spec, tuple(sorted(root.glob(f"*/*/{city}/*{ending}"))))
+
+
+def _sample_list(folder: Path) -> Sample:
+    root = _shipped("sample_list", folder)
+    file = root / "crossing.csv"
+    return Sample(SampleListSpec(samples=file, frames=root / "crossing"), (file,))
+
+
+def _shipped(dataset: str, folder: Path) -> Path:
+    """A copy of the small sample that the project ships of a data set."""
+    return shutil.copytree(shipped_root() / "datasets" / dataset / "sample", folder / dataset)
+
+
 KINDS: Mapping[str, Callable[[Path], Sample]] = {
     "video": _video,
+    "png": partial(_cityscapes, "aachen", ".png"),
+    "json": partial(_cityscapes, "aachen", ".json"),
+    "instances png": partial(_cityscapes, "lindau", "instanceIds.png"),
+    "csv": _sample_list,
     "tfrecord": _waymo("v1"),
     "parquet": _waymo("v2"),
 }
@@ -219,14 +243,23 @@ def _moved(spec: SourceSpec, before: Path, after: Path) -> SourceSpec:
     return moved
 
 
+def _rows(found: list[Case]) -> list[dict[str, object]]:
+    """How many of each kind met which fate."""
+    fates = {kind: Counter(case.fate for case in found if case.kind == kind) for kind in _kinds(found)}
+    return [{"kind": kind} | {str(fate): fates[kind][fate] for fate in Fate} for kind in fates]
+
+
+def _kinds(found: list[Case]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(case.kind for case in found))
+
+
 def show(console: Console, found: list[Case]) -> None:
     """What became of them, and every one that may not be."""
     table = Table(title="Damaged files", title_justify="left")
     for name in ("kind", *Fate):
         table.add_column(str(name), justify="left" if name == "kind" else "right")
-    for kind in dict.fromkeys(case.kind for case in found):
-        fates = Counter(case.fate for case in found if case.kind == kind)
-        table.add_row(kind, *(str(fates[fate]) for fate in Fate))
+    for row in _rows(found):
+        table.add_row(*map(str, row.values()))
     console.print(table)
     for case in found:
         if case.fate in BAD:
@@ -251,18 +284,9 @@ def main(
         of_each = count or (FULL if full else QUICK)
         found = [case for name in kind or KINDS for case in cases(name, of_each, seed, channel.console)]
         out.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(out / "fuzz_sources.csv", as_csv([asdict(case) for case in found]))
-        bad = sum(case.fate in BAD for case in found)
-        channel.report(
-            {
-                "seed": seed,
-                "bad": bad,
-                "kinds": {
-                    name: Counter(str(case.fate) for case in found if case.kind == name)
-                    for name in kind or KINDS
-                },
-            }
-        )
+        write_text_atomic(out / "fuzz_sources.csv", as_csv(_rows(found)))
+        bad = [asdict(case) for case in found if case.fate in BAD]
+        channel.report({"seed": seed, "rows": _rows(found), "bad": bad})
         show(channel.console, found)
     if bad:
         raise typer.Exit(1)

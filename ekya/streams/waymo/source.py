@@ -128,8 +128,9 @@ class WaymoSpec(BaseModel):
         remedy = (
             f"the locations are {', '.join(places)}" if places else "fetch the files of its folder 'stats'"
         )
+        unread = f" ({len(problems)} could not be looked into; the first: {problems[0]})" if problems else ""
         raise UserError(
-            f"{self.root}: has no segment of location '{location}', the key 'location'; {remedy}."
+            f"{self.root}: has no segment of location '{location}', the key 'location'{unread}; {remedy}."
         )
 
 

@@ -1,0 +1,20 @@
+"""A few damaged files of every kind; the recipe does 200 of each."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
+
+from fuzz_sources import BAD, KINDS, cases
+
+SEED = 11
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damaged_file_is_worse_than_a_sentence_or_a_counted_frame(kind):
+    found = list(cases(kind, 2, SEED, Console(quiet=True)))
+    assert [case for case in found if case.fate in BAD] == []
