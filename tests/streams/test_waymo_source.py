@@ -13,6 +13,7 @@ from waymo_sample import FRAME_US, Segment
 
 from ekya.errors import UserError
 from ekya.streams.waymo import WaymoSpec
+from ekya.streams.waymo.catalogue import find_segments
 from ekya.streams.waymo.classes import CLASSES, class_of_type
 from ekya.streams.waymo.messages import FrameMessage
 from ekya.streams.waymo.scan import fit
@@ -165,6 +166,15 @@ def test_a_location_or_segment_that_is_not_there_is_refused(tmp_path, three):
         UserError, match=r"no segment of location 'location_sf' can be used; the first: .*_LEFT"
     ):
         WaymoSpec(root=tmp_path, location="location_sf", camera="FRONT_LEFT").open(CLASSES)
+
+
+def test_of_two_files_of_a_segment_the_labelled_one_is_read_and_version_2_before_version_1(tmp_path):
+    labelled = waymo_sample.write_v1(tmp_path, OLDER)
+    labelled.with_name(f"segment-{OLDER.name}.tfrecord").write_bytes(b"without labels")
+    assert find_segments(tmp_path)[OLDER.name].images == labelled
+    pictures = waymo_sample.write_v2(tmp_path, OLDER)
+    assert find_segments(tmp_path)[OLDER.name].images == pictures
+    assert len(find_segments(tmp_path)) == 1
 
 
 def test_without_statistics_nobody_knows_where_it_was(tmp_path):

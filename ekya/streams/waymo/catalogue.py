@@ -52,7 +52,8 @@ def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
     """The segments of a folder by name, judged by the names of files alone.
 
     The components of version 2 and the ``.tfrecord`` files of version 1 lie in the root, or in folders in
-    it (``training``, ``validation``). A segment that is there in both versions is read in version 2.
+    it (``training``, ``validation``). A segment that is there in both versions is read in version 2; of
+    two files of version 1, the one whose name says that it has labels.
 
     Raises:
         UserError: the folder cannot be read.
@@ -61,7 +62,7 @@ def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
     with user_errors(root):
         folders = [root, *sorted(one for one in root.iterdir() if one.is_dir())]
         for folder in folders:
-            for file in sorted(folder.glob("*.tfrecord")):
+            for file in sorted(folder.glob("*.tfrecord"), key=_labelled_first):
                 found.setdefault(name := _name_of(file), SegmentFiles(name, 1, file))
         for folder in folders:
             for file in sorted((folder / "camera_image").glob("*.parquet")):
@@ -112,6 +113,11 @@ def usable_segments(
         else:
             usable.append(segment)
     return tuple(usable), tuple(problems)
+
+
+def _labelled_first(file: Path) -> tuple[bool, Path]:
+    """The order of two files of one segment: with camera labels, and without."""
+    return not file.stem.endswith(_AFTER_NAME), file
 
 
 def _name_of(file: Path) -> str:
