@@ -82,10 +82,10 @@ def draw_cityscapes(
             # Fewer colours make smaller files.
             _save(left / f"{stem}_leftImg8bit.png", image // 32 * 32 + 16)
             if instances:
-                _save(fine / f"{stem}_gtFine_instanceIds.png", _instances(objects, size))
+                _save(fine / f"{stem}_gtFine_instanceIds.png", _instances(_full(objects, size)))
             else:
                 (fine / f"{stem}_gtFine_polygons.json").write_text(
-                    json.dumps(_outlines(objects, size)) + "\n"
+                    json.dumps(_outlines(_full(objects, size))) + "\n"
                 )
 
 
@@ -127,29 +127,29 @@ def draw_image_folder(root: Path, each: int, size: tuple[int, int] = (320, 240))
             return
 
 
-def _outlines(objects: tuple[LabelledObject, ...], size: tuple[int, int]) -> dict[str, object]:
-    width, height = CITYSCAPES_SIZE
-    across, down = width / size[0], height / size[1]
-    road = {
-        "label": "road",
-        "polygon": [[0, height // 2], [width, height // 2], [width, height], [0, height]],
-    }
-    crowd = {"label": "cargroup", "polygon": [[0, 400], [200, 400], [200, 500], [0, 500]]}
-    boxes = [
+def _full(objects: tuple[LabelledObject, ...], size: tuple[int, int]) -> list[tuple[str, int, int, int, int]]:
+    """Names and boxes in pixels of a picture as large as those of Cityscapes."""
+    across, down = (full / drawn for full, drawn in zip(CITYSCAPES_SIZE, size, strict=True))
+    return [
         (one.name, round(one.x0 * across), round(one.y0 * down), round(one.x1 * across), round(one.y1 * down))
         for one in objects
     ]
+
+
+def _outlines(boxes: list[tuple[str, int, int, int, int]]) -> dict[str, object]:
+    width, height = CITYSCAPES_SIZE
+    road = {"label": "road", "polygon": [[0, 512], [2048, 512], [2048, 1024], [0, 1024]]}
+    crowd = {"label": "cargroup", "polygon": [[0, 400], [200, 400], [200, 500], [0, 500]]}
     outlined = [
         {"label": name, "polygon": [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]} for name, x0, y0, x1, y1 in boxes
     ]
     return {"imgHeight": height, "imgWidth": width, "objects": [road, crowd, *outlined]}
 
 
-def _instances(objects: tuple[LabelledObject, ...], size: tuple[int, int]) -> NDArray[np.uint16]:
-    values = np.full((size[1], size[0]), 7, np.uint16)
-    for number, one in enumerate(objects):
-        x0, y0, x1, y1 = (round(value) for value in one[1:])
-        values[y0:y1, x0:x1] = _IDS[one.name] * 1000 + number
+def _instances(boxes: list[tuple[str, int, int, int, int]]) -> NDArray[np.uint16]:
+    values = np.full(CITYSCAPES_SIZE[::-1], 7, np.uint16)
+    for number, (name, x0, y0, x1, y1) in enumerate(boxes):
+        values[y0:y1, x0:x1] = _IDS[name] * 1000 + number
     return values
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ekya.streams.process import SourceSpec
+from pydantic import BaseModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +93,5 @@ class Dataset(Protocol):
             UserError: nothing of the stream can be used, or ``index`` cannot be written.
         """
 
-    def source(self, root: Path, stream: str, index: Path) -> SourceSpec:
-        """What stands in the fleet file under ``source``; only keys that are set are written."""
+    def source(self, root: Path, stream: str, index: Path) -> BaseModel:
+        """A ``SourceSpec``, for the fleet file; only keys that are set explicitly are written."""

@@ -62,7 +62,7 @@ def cityscapes(folder: Path) -> CityscapesSpec:
 
 def cityscapes_by_instances(folder: Path) -> CityscapesSpec:
     draw_cityscapes(folder / "city", {"ulm": 3}, split="val", instances=True)
-    return CityscapesSpec(root=folder / "city", city="ulm", min_side=5)
+    return CityscapesSpec(root=folder / "city", city="ulm")
 
 
 def list_of_pictures(folder: Path) -> SampleListSpec:

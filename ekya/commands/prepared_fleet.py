@@ -1,0 +1,112 @@
+"""The fleet file of a data set that was prepared."""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel
+
+from ekya.config import MIN_PREPARATION_GPU_S, PreparationConfig, parse_fleet
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.labeling.golden_classifier import RESNEXT101
+from ekya.shipped import shipped_root
+from ekya.streams.dataset import Dataset, StreamFindings
+
+_PREPARATION_MILLI = 600
+_QUANTUM_MILLI = 50
+_WINDOWS = 10
+_FEWEST_FRAMES = 10
+_EDGE_WEIGHTS = "golden_models/synthetic_city_resnet18_base.safetensors"
+
+_COMMENTS: Mapping[str, str] = {
+    "window_s": "About ten windows a stream, as in the paper's Figure 2.",
+    "golden": "The paper's golden model. Its weights are downloaded, or named as weights: FILE.",
+    "edge": "A base that has seen the synthetic city alone; one of your own is better.",
+    "streams": "Delete what is not to take part. The data are labelled, so accuracy is against their labels.",
+}
+
+
+def fleet_text(
+    dataset: Dataset,
+    out: Path,
+    classes: tuple[str, ...],
+    findings: Mapping[str, StreamFindings],
+    sources: Mapping[str, BaseModel],
+    gpus: float | None,
+    window_s: float | None,
+) -> str:
+    """The fleet file as YAML with comments.
+
+    Args:
+        dataset: which was prepared.
+        out: where the file will be; files beside it are named from there.
+        classes: what objects are told apart as.
+        findings: of the streams that have frames.
+        sources: of the same streams.
+        gpus, window_s: None takes the fewest GPUs and about the tenth of a stream.
+
+    Raises:
+        UserError: these do not go together, such as too few GPUs for so many streams.
+    """
+    count = len(findings)
+    needed_milli = _PREPARATION_MILLI + _QUANTUM_MILLI * count
+    raw: dict[str, object] = {
+        "name": out.stem,
+        "classes": list(classes),
+        "gpus": gpus or math.ceil(needed_milli / FULL_GPU_MILLI),
+        "window_s": window_s or _window_s(findings),
+        "preparation": {"share_milli": _PREPARATION_MILLI},
+        "golden": {"model": RESNEXT101},
+        "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
+        "streams": [
+            {"id": name, "source": _entry(source, out.parent)} for name, source in sorted(sources.items())
+        ],
+    }
+    parse_fleet(raw, str(out), (out.parent, shipped_root()))
+    return _with_comments(dataset, findings, raw)
+
+
+def _window_s(findings: Mapping[str, StreamFindings]) -> float:
+    """About a tenth of a stream; not too short to look at a few frames, or to profile all streams."""
+    part = PreparationConfig().fraction * _PREPARATION_MILLI / FULL_GPU_MILLI
+    profiling_s = MIN_PREPARATION_GPU_S * len(findings) / part
+    durations = [found.duration_s for found in findings.values()]
+    frame_s = max(found.duration_s / found.frames for found in findings.values())
+    tenth_s = statistics.median(durations) / _WINDOWS
+    return math.ceil(10 * max(tenth_s, _FEWEST_FRAMES * frame_s, profiling_s)) / 10
+
+
+def _entry(source: BaseModel, folder: Path) -> Mapping[str, object]:
+    """What stands under ``source``: the keys that were set, and paths from the fleet file's folder."""
+    entry: dict[str, object] = json.loads(source.model_dump_json(exclude_unset=True))
+    entry = {"kind": json.loads(source.model_dump_json())["kind"], **entry}
+    return {key: _from(folder, value) for key, value in entry.items()}
+
+
+def _from(folder: Path, value: object) -> object:
+    if isinstance(value, str) and Path(value).is_relative_to(folder):
+        return str(Path(value).relative_to(folder))
+    return value
+
+
+def _with_comments(
+    dataset: Dataset, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
+) -> str:
+    frames = sum(found.frames for found in findings.values())
+    lost = sum(len(found.problems) for found in findings.values())
+    lines = [
+        f"# {dataset.title}. Streams: {len(findings)}, frames: {frames}, missing or damaged: {lost}.",
+        f"# Made by ekya prepare {dataset.name}. Licence: {dataset.licence}.",
+    ]
+    for key, value in raw.items():
+        if key in _COMMENTS:
+            lines.append(f"# {_COMMENTS[key]}")
+        plain = key in {"classes", "preparation", "golden", "edge"}
+        text = yaml.safe_dump(
+            {key: value}, sort_keys=False, allow_unicode=True, default_flow_style=None if plain else False
+        )
+        lines.append(text.rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,110 @@
+"""What ``ekya prepare`` may rely on with every data set. A new one adds itself to ``SAMPLES``."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
+
+from ekya.errors import UserError
+from ekya.streams.datasets import DATASETS
+
+
+def cityscapes(root: Path) -> None:
+    draw_cityscapes(root, {"aachen": 3, "ulm": 2})
+
+
+def sample_list(root: Path) -> None:
+    draw_sample_list(root, "north", 3)
+    draw_sample_list(root, "south", 4, video=True)
+
+
+def image_folder(root: Path) -> None:
+    draw_image_folder(root / "gate", 1)
+
+
+SAMPLES: Mapping[str, Callable[[Path], None]] = {
+    "cityscapes": cityscapes,
+    "sample-list": sample_list,
+    "image-folder": image_folder,
+}
+"""How a small one is made in a folder."""
+
+
+def test_every_data_set_has_a_sample_here():
+    assert SAMPLES.keys() == DATASETS.keys()
+
+
+@pytest.fixture(params=SAMPLES)
+def dataset(request, tmp_path):
+    SAMPLES[request.param](tmp_path / "data")
+    return DATASETS[request.param]
+
+
+def examined(dataset, tmp_path):
+    """Name, findings and source of every stream."""
+    root = tmp_path / "data"
+    classes = dataset.classes_in(root)
+    for name, count in dataset.survey(root).frames.items():
+        index = tmp_path / f"{name}{dataset.index_suffix}"
+        looked_at = Mock()
+        found = dataset.examine(root, name, classes, index, looked_at)
+        assert looked_at.call_count == count
+        yield name, found, dataset.source(root, name, index).open(classes)
+
+
+def test_what_it_found_is_what_its_source_shows(dataset, tmp_path):
+    classes = dataset.classes_in(tmp_path / "data")
+    for _, found, source in examined(dataset, tmp_path):
+        frames = list(source.frames())
+        counts = np.zeros(len(classes), int)
+        for _, truth in frames:
+            np.add.at(counts, truth.classes, 1)
+        assert (found.frames, found.problems) == (len(frames), ())
+        assert found.objects == {name: count for name, count in zip(classes, counts, strict=True) if count}
+        assert found.duration_s == pytest.approx(frames[-1][0].t_us / 1e6 + 1 / source.fps)
+
+
+def test_with_an_index_and_without_one_the_frames_are_the_same(dataset, tmp_path):
+    root = tmp_path / "data"
+    classes = dataset.classes_in(root)
+    for name, _, indexed in examined(dataset, tmp_path):
+        spec = dataset.source(root, name, tmp_path / f"{name}{dataset.index_suffix}")
+        walked = spec.model_copy(update={"index": None}).open(classes)
+        pairs = list(zip(indexed.frames(), walked.frames(), strict=True))
+        assert pairs
+        for (one, its_truth), (other, other_truth) in pairs:
+            assert one.t_us == other.t_us
+            assert np.array_equal(one.image, other.image)
+            assert np.array_equal(its_truth.boxes, other_truth.boxes)
+            assert np.array_equal(its_truth.classes, other_truth.classes)
+
+
+def test_an_empty_folder_has_no_streams_and_says_where_the_data_are_had(dataset, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert not dataset.survey(tmp_path / "empty").frames
+    assert all(len(words) > 10 for words in (dataset.licence, dataset.had_from, dataset.layout))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "no json\n", '{"index": 1}\n', "[]\n", '{"index":1,"dataset":"other"}\n']
+)
+def test_a_damaged_index_is_the_users_to_make_again(dataset, tmp_path, content):
+    root = tmp_path / "data"
+    name = next(iter(dataset.survey(root).frames))
+    index = tmp_path / "broken.jsonl"
+    index.write_text(content)
+    with pytest.raises(UserError, match=r"broken\.jsonl.*ekya prepare"):
+        list(dataset.source(root, name, index).open(dataset.classes_in(root)).frames())
+
+
+def test_an_index_that_is_cut_off_is_told(dataset, tmp_path):
+    for name, _, _ in examined(dataset, tmp_path):
+        index = tmp_path / f"{name}{dataset.index_suffix}"
+        lines = index.read_text().splitlines(keepends=True)
+        index.write_text("".join(lines[:-1]))
+        spec = dataset.source(tmp_path / "data", name, index)
+        with pytest.raises(UserError, match=rf"{index.name}: is cut off; .*ekya prepare"):
+            list(spec.open(dataset.classes_in(tmp_path / "data")).frames())

@@ -1,0 +1,77 @@
+import cv2
+import numpy as np
+import pytest
+from draw_samples import draw_image_folder
+
+from ekya.errors import UserError
+from ekya.shipped import shipped_path
+from ekya.streams.image_folder import ImageFolderSpec
+from ekya.streams.image_folder_dataset import ImageFolderDataset
+
+CLASSES = ("bus", "car")
+
+
+def crop(path, brightness, size=(12, 8)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.full((size[1], size[0], 3), brightness, np.uint8))
+
+
+def test_pictures_come_in_the_order_of_their_names_and_are_filled_by_their_object(tmp_path):
+    crop(tmp_path / "car" / "02.png", 20)
+    crop(tmp_path / "bus" / "01.png", 10)
+    crop(tmp_path / "car" / "03.PNG", 30, size=(1000, 500))
+    crop(tmp_path / "tram" / "04.png", 40)
+    (tmp_path / "bus" / "notes.txt").write_text("no picture")
+    (tmp_path / ".cache").mkdir()
+    frames = list(ImageFolderSpec(root=tmp_path, fps=2, max_side=100).open(CLASSES).frames())
+    assert [int(frame.image[0, 0, 0]) for frame, _ in frames] == [10, 20, 30, 40]
+    assert [truth.classes.tolist() for _, truth in frames] == [[0], [1], [1], []]
+    assert [frame.t_us for frame, _ in frames] == [0, 500_000, 1_000_000, 1_500_000]
+    assert frames[0][1].boxes.tolist() == [[0, 0, 12, 8]]
+    assert frames[2][1].boxes.tolist() == [[0, 0, 100, 50]]
+
+
+def test_damage_is_counted_and_named(tmp_path, caplog):
+    for name in ("1.jpg", "2.jpg", "3.jpg"):
+        crop(tmp_path / "car" / name, 50)
+    crop(tmp_path / "bus" / "9.jpg", 90)
+    data = (tmp_path / "car" / "2.jpg").read_bytes()
+    (tmp_path / "car" / "2.jpg").write_bytes(data[: len(data) // 3])
+    source = ImageFolderSpec(root=tmp_path).open(CLASSES)
+    assert [frame.t_us for frame, _ in source.frames()] == [0, 200_000, 300_000]
+    assert source.damaged == 1
+    assert f"{tmp_path}/car/2.jpg: does not decode as a picture" in caplog.text
+
+
+def test_a_class_without_a_folder_and_folders_without_pictures_are_the_users_to_put_right(tmp_path):
+    crop(tmp_path / "car" / "1.jpg", 50)
+    with pytest.raises(UserError, match="has no 'bus'; remove it, or choose from car"):
+        ImageFolderSpec(root=tmp_path).open(CLASSES)
+    (tmp_path / "car" / "1.jpg").unlink()
+    with pytest.raises(UserError, match=r"no \.jpg, \.jpeg, \.png in its folders; correct the key 'root'"):
+        ImageFolderSpec(root=tmp_path).open(("car",))
+
+
+def test_one_camera_or_several_are_told_by_how_deep_pictures_lie(tmp_path):
+    dataset = ImageFolderDataset()
+    draw_image_folder(tmp_path / "one", 1)
+    assert dict(dataset.survey(tmp_path / "one").frames) == {"camera": 6}
+    crop(tmp_path / "two" / "gate" / "car" / "1.jpg", 50)
+    crop(tmp_path / "two" / "yard" / "bus" / "1.jpg", 50)
+    (tmp_path / "two" / "yard" / "tram").mkdir()
+    survey = dataset.survey(tmp_path / "two")
+    assert dict(survey.frames) == {"gate": 1, "yard": 1}
+    assert survey.missing == (f"{tmp_path}/two/yard/tram: there is no picture in it",)
+    classes = dataset.classes_in(tmp_path / "two")
+    assert classes == ("bus", "car", "tram")
+    index = tmp_path / "gate.jsonl"
+    dataset.examine(tmp_path / "two", "gate", classes, index, lambda: None)
+    source = dataset.source(tmp_path / "two", "gate", index).open(classes)
+    assert [truth.classes.tolist() for _, truth in source.frames()] == [[1]], "a camera need not see all"
+
+
+def test_the_sample_that_comes_with_ekya_is_whole():
+    root = shipped_path("datasets/image_folder/sample")
+    source = ImageFolderSpec(root=root).open(ImageFolderDataset().classes_in(root))
+    assert len(list(source.frames())) == 12
+    assert source.damaged == 0
