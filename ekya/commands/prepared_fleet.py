@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ekya.config import MIN_PREPARATION_GPU_S, PreparationConfig, parse_fleet
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.labeling.golden_classifier import RESNEXT101
+from ekya.labeling.golden_classifier import RESNEXT101S
 from ekya.shipped import shipped_root
 from ekya.streams.dataset import Dataset, StreamFindings
 
@@ -59,7 +59,7 @@ def fleet_text(
         "gpus": gpus or math.ceil(needed_milli / FULL_GPU_MILLI),
         "window_s": window_s or _window_s(findings),
         "preparation": {"share_milli": _PREPARATION_MILLI},
-        "golden": {"model": RESNEXT101},
+        "golden": {"model": RESNEXT101S[0]},
         "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
         "streams": [
             {"id": name, "source": _entry(source, out.parent)} for name, source in sorted(sources.items())
