@@ -106,13 +106,3 @@ def test_a_damaged_index_is_the_users_to_make_again(dataset, tmp_path, content):
     index.write_text(content)
     with pytest.raises(UserError, match=r"broken\.jsonl.*ekya prepare"):
         list(dataset.source(root, name, index).open(dataset.classes_in(root)).frames())
-
-
-def test_an_index_that_is_cut_off_is_told(dataset, tmp_path):
-    for name, _, _ in examined(dataset, tmp_path):
-        index = tmp_path / f"{name}{dataset.index_suffix}"
-        lines = index.read_text().splitlines(keepends=True)
-        index.write_text("".join(lines[:-1]))
-        spec = dataset.source(tmp_path / "data", name, index)
-        with pytest.raises(UserError, match=rf"{index.name}: .*ekya prepare"):
-            list(spec.open(dataset.classes_in(tmp_path / "data")).frames())

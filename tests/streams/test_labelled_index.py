@@ -1,0 +1,60 @@
+import pytest
+
+from ekya.errors import UserError
+from ekya.streams.labelled import LabelledFrame, LabelledObject, Shown
+from ekya.streams.labelled_index import IndexHead, examine_frames, read_frames, read_head
+
+HEAD = IndexHead("cityscapes", "ulm", ("car", "bus"))
+FRAMES = (
+    LabelledFrame(
+        "a b.png", (LabelledObject("car", 0.5, 1, 2, 3), LabelledObject("bus", 4, 5, 6, 7)), (20, 10)
+    ),
+    LabelledFrame(7, ()),
+    LabelledFrame("ü.png", problem="ü.png: is missing"),
+)
+
+
+class Anything:
+    """Shows every frame that has no problem."""
+
+    fps = 2.0
+
+    def show(self, frames):
+        for number, frame in enumerate(frames):
+            yield Shown(frame, number * 500_000, None, frame.problem)
+
+
+@pytest.fixture
+def index(tmp_path):
+    path = tmp_path / "ulm.jsonl"
+    found = examine_frames(HEAD, iter(FRAMES), Anything(), lambda one: one.name == "bus", path, lambda: None)
+    assert (found.frames, found.duration_s) == (2, 1.5)
+    assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))
+    return path
+
+
+def test_what_was_written_is_read_back(index):
+    assert read_head(index, "cityscapes") == HEAD
+    assert tuple(read_frames(index)) == FRAMES
+    with pytest.raises(UserError, match="is no index of sample-list, as this version writes it"):
+        read_head(index, "sample-list")
+
+
+def test_wherever_it_is_cut_off_it_is_told(index):
+    data = index.read_bytes()
+    for length in range(data.index(b"\n") + 1, len(data) - 1):
+        index.write_bytes(data[:length])
+        with pytest.raises(UserError, match=r"ulm\.jsonl(:\d)?: .*ekya prepare"):
+            list(read_frames(index))
+
+
+def test_whatever_is_changed_in_it_is_read_or_told(index):
+    data = index.read_bytes()
+    for at in range(len(data)):
+        for bit in (1, 4, 64):
+            index.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+            try:
+                read_head(index, "cityscapes")
+                list(read_frames(index))
+            except UserError as error:
+                assert "ulm.jsonl" in str(error)
