@@ -34,6 +34,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
 from ekya.labeling.golden import GoldenSpec
+from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
 from ekya.runfolder import check_stream_name
@@ -116,6 +117,7 @@ class StreamConfig(_Part):
         max_age_s: its latency limit: no result that stands may be older than this; None allows any age.
         source: where its frames come from.
         play: how a recording is played.
+        objects: how its objects are found, where the source does not know them.
     """
 
     id: StreamId
@@ -123,6 +125,7 @@ class StreamConfig(_Part):
     max_age_s: float | None = Field(default=None, gt=0)
     source: AnySource
     play: PlayConfig = PlayConfig()
+    objects: ObjectsSpec = ObjectsSpec()
 
     @property
     def played(self) -> SourceSpec:
@@ -278,6 +281,8 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
             f"{needed_gpu_s:.2g}; use at least {math.ceil(10 * needed_gpu_s / part) / 10:g}"
         )
     for stream in fleet.streams:
+        if stream.source.gives_truth and stream.objects != ObjectsSpec():
+            yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
         if stream.source.live and stream.play != PlayConfig():
             yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
         yield from _after_the_end(fleet, stream)

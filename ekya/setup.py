@@ -21,13 +21,14 @@ from ekya.labeling.golden import FILE, detector_of, label_file_of, open_detector
 from ekya.labeling.golden_detector import BACKGROUND
 from ekya.labeling.golden_file import BoxesBefore
 from ekya.labeling.label_file import read_labels
-from ekya.labeling.proposer import DetectorAndMotion, GivenBoxes, Proposer
+from ekya.labeling.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
 from ekya.labeling.weights import read_state
 from ekya.learning.checkpoints import is_edge_model, load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.learning.pretrained import from_torchvision
 from ekya.profiling.inference import inference_options
 from ekya.streams.feed import LiveLook
+from ekya.streams.motion import MotionRegions
 from ekya.streams.process import SourceProcess
 from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
@@ -179,7 +180,11 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
             "in which they must be found; use a detector, such as fastestdet."
         )
-    return DetectorAndMotion(open_detector_of(fleet.golden, PROPOSAL_SCORE))
+    return DetectorAndMotion(
+        open_detector_of(fleet.golden, PROPOSAL_SCORE),
+        MotionRegions() if stream.objects.find is Find.DETECTOR_AND_MOTION else None,
+        every=stream.objects.every,
+    )
 
 
 LOST_BY_SCRIPT = "the fleet file's script has it lost"

@@ -158,6 +158,21 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         ),
         (["streams", 0, "max_age_s"], -1, "streams.cam-2.max_age_s: -1 is too small; use more than 0"),
         (["windows"], 0, "windows: 0 is too small; use at least 1"),
+        (
+            ["streams", 1, "objects"],
+            {"every": 3},
+            "streams.cam-1.objects: its source knows its objects; remove it",
+        ),
+        (
+            ["streams", 0, "objects"],
+            {"find": "eyes"},
+            "streams.cam-2.objects.find: 'eyes' is not possible; write 'detector+motion' or 'detector'",
+        ),
+        (
+            ["streams", 0, "objects"],
+            {"every": 31},
+            "streams.cam-2.objects.every: 31 is too large; use at most 30",
+        ),
         (["streams"], [], "streams: the list is empty; write at least one entry"),
         (["streams"], 3, "streams: 3 is not possible; write a list"),
         (["streams", 0, "id"], "cam-1", "streams: two streams are called cam-1; give each its own id"),

@@ -5,15 +5,17 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from ekya.config import DEFAULT_FLEET, load_fleet
+from ekya.config import DEFAULT_FLEET, RetrainingConfig, StreamConfig, load_fleet
 from ekya.control.options import StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.view import Objective
 from ekya.errors import UserError
+from ekya.labeling.golden import GoldenSpec
+from ekya.labeling.proposer import DetectorAndMotion
 from ekya.learning.checkpoints import save_model
 from ekya.learning.edge import build_edge_model
 from ekya.learning.spec import EdgeSpec
-from ekya.setup import base_model, first_inference_options, loop_options
+from ekya.setup import base_model, first_inference_options, loop_options, proposer_for
 from ekya.shipped import shipped_path
 from ekya.workers.costs import load_card
 
@@ -83,10 +85,23 @@ def test_damaged_weights_are_the_users_error(tmp_path, name):
 
 
 def test_retraining_is_charged_for_the_fleets_edge_model():
+    heads = fleet().model_copy(update={"retraining": RetrainingConfig(trainable_blocks=(0,))})
     card = load_card()
     costs = [
-        loop_options(fleet(), card.of(model), 0, 1, 2000).family_costs
+        loop_options(heads, card.of(model), 0, 1, 2000).family_costs[0]
         for model in ("resnet18", "mobilenet_v3_small")
     ]
-    assert [one.family for one in costs[0]] == [one.family for one in costs[1]]
-    assert costs[0][-1].epoch_gpu_s != costs[1][-1].epoch_gpu_s
+    assert costs[0].family == costs[1].family
+    assert costs[0].prepare_gpu_s != costs[1].prepare_gpu_s
+
+
+def test_a_streams_objects_are_found_as_its_fleet_file_says(monkeypatch):
+    monkeypatch.setattr("ekya.setup.open_detector_of", lambda spec, score: score)
+    for asked, moving, every in (({}, True, 1), ({"find": "detector", "every": 3}, False, 3)):
+        stream = StreamConfig.model_validate(
+            {"id": "bus", "source": {"kind": "video", "files": ["bus.mp4"]}, "objects": asked}
+        )
+        golden = {"golden": GoldenSpec(model="fasterrcnn_mobilenet_v3_large_320_fpn")}
+        proposer = proposer_for(fleet().model_copy(update=golden), stream)
+        assert isinstance(proposer, DetectorAndMotion)
+        assert (proposer.motion is not None, proposer.every) == (moving, every)

@@ -1,22 +1,29 @@
 """Where the objects are, without saying what they are: that is the edge model's work."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
 from ekya.labeling.boxes import covered_part, nms
 from ekya.labeling.detections import Detector, Proposals
+from ekya.streams.flow import BoxFlow
 from ekya.streams.frame import Frame
 from ekya.streams.motion import MotionRegions
 
 MAX_BOXES = 24
 """More objects a frame than this are not looked at: a bound on the work of one frame."""
 
+MAX_EVERY = 30
+"""Followed for longer than a second of video, hardly a box is where its object is."""
+
 SAME_BOX_IOU = 0.6
+_TYPICAL_BOXES = 6
 _COVERED_IOU = 0.3
 _COVERED_PART = 0.3
 
@@ -28,7 +35,7 @@ class Proposer(Protocol):
         """The objects of a frame."""
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """Multiplications and additions for one picture of this (H, W, ...) shape."""
+        """Multiplications and additions for one picture of this (H, W, ...) shape, on average."""
 
 
 class GivenBoxes:
@@ -49,6 +56,31 @@ class GivenBoxes:
         return 0
 
 
+class Find(StrEnum):
+    """What finds a camera's objects."""
+
+    DETECTOR_AND_MOTION = "detector+motion"
+    """For a camera that stands still."""
+
+    DETECTOR = "detector"
+    """For one that moves: all of its picture does."""
+
+
+class ObjectsSpec(BaseModel):
+    """How a camera's objects are found.
+
+    Attributes:
+        find: by what.
+        every: the detector looks at every so many-th of the frames that are looked at; between them its
+            boxes are followed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    find: Find = Find.DETECTOR_AND_MOTION
+    every: int = Field(default=1, ge=1, le=MAX_EVERY)
+
+
 @dataclass(eq=False)
 class DetectorAndMotion:
     """A detector's boxes, whatever it thinks they are, and what moves where it sees nothing.
@@ -56,26 +88,52 @@ class DetectorAndMotion:
     Attributes:
         detector: with a low least score (``PROPOSAL_SCORE``): a wrong box costs one crop that is
             called background, a missing one an object.
-        motion: this stream's background.
+        motion: this stream's background; None for a camera that moves.
         max_moving: at most so many moving regions a frame. On real streets most of them are leaves and
             shadows, and each costs as much to classify as an object does.
+        every: the detector looks at every so many-th frame; into the others its boxes are followed.
     """
 
     detector: Detector
-    motion: MotionRegions = field(default_factory=MotionRegions)
+    motion: MotionRegions | None = field(default_factory=MotionRegions)
     max_moving: int = 4
+    every: int = 1
+    _flow: BoxFlow = field(default_factory=BoxFlow, init=False)
+    _since_detected: int = field(default=0, init=False)
 
     def propose(self, frame: Frame) -> Proposals:
         """At most ``MAX_BOXES`` boxes: the detector's, surest first, then moving regions, largest first."""
-        found = self.detector.detect(frame.image)
-        kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
-        boxes = found.boxes[kept]
-        moving = self._uncovered(self.motion.update(frame.image), boxes)
-        return Proposals(np.concatenate([boxes, moving[: self.max_moving]])[:MAX_BOXES], found)
+        picture = frame.image
+        self._since_detected += 1
+        if self._since_detected >= self.every or not self._flow.fits(picture):
+            proposals = self._detected(picture)
+        else:
+            boxes = self._flow.follow(picture)
+            proposals = Proposals(boxes, None, self._flow.operations(picture.shape, len(boxes)))
+        boxes = proposals.boxes
+        if self.motion is not None:
+            moving = self._uncovered(self.motion.update(picture), boxes)
+            boxes = np.concatenate([boxes, moving[: self.max_moving]])
+        return replace(proposals, boxes=boxes[:MAX_BOXES])
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """The detector's; background subtraction is small beside it and is not counted."""
-        return self.detector.operations_per_frame(shape)
+        """The detector's and the following's, on average over frames of a street.
+
+        Background subtraction is small beside them and is not counted.
+        """
+        detecting = self.detector.operations_per_frame(shape)
+        if self.every == 1:
+            return detecting
+        following = (self.every - 1) * self._flow.operations(shape, _TYPICAL_BOXES)
+        return (detecting + following) // self.every
+
+    def _detected(self, picture: NDArray[np.uint8]) -> Proposals:
+        found = self.detector.detect(picture)
+        boxes = found.boxes[nms(found.boxes, found.scores, None, SAME_BOX_IOU)]
+        self._since_detected = 0
+        if self.every > 1:
+            self._flow.start(picture, boxes)
+        return Proposals(boxes, found, self.detector.operations_per_frame(picture.shape))
 
     def _uncovered(self, moving: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Moving regions that neither match a box nor lie in one nor hold one."""

@@ -175,7 +175,7 @@ class _World:
             models.add_model(BASE_VERSION, base, -1, None, None, 0)
             cameras[stream.id] = EmulatedCamera(
                 settings=setup.settings,
-                inference=EmulatedStream(iter(frames), worker, card, operations),
+                inference=EmulatedStream(iter(frames), worker, card),
                 frames=FrameRecord(folder, stream.id),
                 models=models,
                 model=base,

@@ -39,7 +39,6 @@ class EmulatedStream:
         frames: the camera.
         worker: what looks at frames.
         card: what looking costs.
-        proposer_operations: counted operations to find the objects of one frame.
     """
 
     def __init__(
@@ -47,13 +46,11 @@ class EmulatedStream:
         frames: Iterator[tuple[Frame, Truth | None]],
         worker: InferenceWorker,
         card: CostCard,
-        proposer_operations: int,
     ) -> None:
         self._frames = frames
         self._next = next(frames, None)
         self._worker = worker
         self._card = card
-        self._proposer_operations = proposer_operations
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
         self._busy_until_us = -1
@@ -126,14 +123,18 @@ class EmulatedStream:
         may_be_looked_at = frame.index % self._config.every == 0
         if proposals is None:
             wanted = self._worker.wants(frame.t_us)
-            if wanted:
-                self._used_gpu_s += self._card.proposing_gpu_s(self._proposer_operations)
-            elif may_be_looked_at:
-                # Found now, so that objects are followed in the order of the frames; charged with the
-                # look, so that a frame that is passed over costs nothing.
-                proposer_operations = self._proposer_operations
             if wanted or may_be_looked_at:
                 proposals = self._worker.propose(frame)
+                operations = proposals.operations
+                if self._waiting is not None and may_be_looked_at:
+                    # Where only some frames take the detector, it would have looked at this one instead.
+                    operations = max(operations, self._waiting.proposer_operations)
+                if wanted:
+                    self._used_gpu_s += self._card.proposing_gpu_s(operations)
+                else:
+                    # Found now, so that objects are followed in the order of the frames; charged with the
+                    # look, so that a frame that is passed over costs nothing.
+                    proposer_operations = operations
         if proposals is not None:
             self._worker.see(frame, proposals)
         if proposals is None or not may_be_looked_at:

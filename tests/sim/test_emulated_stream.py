@@ -40,10 +40,11 @@ class Worker:
     answered_by: int = NOT_ANSWERED
     seen: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
+    operations: tuple[int, ...] = (1,)
 
     def propose(self, frame):
         self.proposed.append(frame.index)
-        return Proposals(BOXES)
+        return Proposals(BOXES, operations=self.operations[frame.index % len(self.operations)])
 
     def wants(self, t_us):
         return t_us // PERIOD_US in self.wanted
@@ -87,7 +88,27 @@ def camera(count=40, given=True, worker=None):
     truth = Truth(BOXES, np.zeros(1, np.int64), np.zeros(1, np.int64))
     frames = [(Frame(at, at * PERIOD_US, IMAGE, BOXES if given else None), truth) for at in range(count)]
     worker = worker or Worker()
-    return EmulatedStream(iter(frames), worker, CARD, 0 if given else 1), worker
+    return EmulatedStream(iter(frames), worker, CARD), worker
+
+
+def costs_of(share_milli, operations):
+    """What a camera without boxes has used, and how many of its frames were looked at."""
+    stream, _ = camera(given=False, worker=Worker(operations=operations))
+    stream.configure(EVERY, share_milli, 0)
+    looked = len(analysed(rows_after(stream)))
+    return stream.used_gpu_s(), looked
+
+
+def test_a_frame_that_was_cheap_to_search_is_charged_less():
+    used, looked = costs_of(1000, (3, 0))
+    assert looked == 40
+    assert used == pytest.approx(40 * LOOK_GPU_S + 20 * 3 * PROPOSER_GPU_S)
+
+
+def test_a_dear_search_that_was_passed_over_is_done_in_the_next_frame_that_is_looked_at():
+    used, looked = costs_of(300, (4, 0))
+    assert looked < 20
+    assert used >= looked * (LOOK_GPU_S + 2 * PROPOSER_GPU_S)
 
 
 def rows_after(stream, until=40):

@@ -121,7 +121,7 @@ def emulate(root, scheduler="thief"):
             models.add_model(BASE_VERSION, base, -1, None, None, 0)
             cameras[stream] = EmulatedCamera(
                 settings=settings,
-                inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD, 0),
+                inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD),
                 frames=FrameRecord(folder, stream),
                 models=models,
                 model=base,

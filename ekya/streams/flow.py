@@ -1,0 +1,171 @@
+"""Boxes that move with what is in them, from one picture to the next: sparse optical flow.
+
+Median flow (Kalal, Mikolajczyk and Matas, "Forward-Backward Error: Automatic Detection of Tracking Failures",
+ICPR'10) over OpenCV's pyramidal Lucas-Kanade: a grid of points in each box is followed forth and back, the
+points that do not come back to where they were are left out, and the others' median says how the box moved
+and grew. It asks nothing of the camera, which may move itself.
+"""
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+_WINDOW = 11
+_LEVELS = 2
+_ITERATIONS = 10
+_ENOUGH = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, _ITERATIONS, 0.03)
+
+_INNER = 0.7
+"""Points stand in this part of a box's width and height: at its edges there is often street."""
+
+_CAME_BACK = 1.5
+"""Pixels of the copy that a point may be off after the way forth and back."""
+
+_LEAST_POINTS = 5
+_MOST_GROWTH = 1.25
+"""From one picture to the next; more is a mistake."""
+
+_OF_A_NETWORK = 3
+"""Operations that a network gets done while following gets one done: its windows are small, and each point's
+steps wait for one another (``experiments/bench_following.py``)."""
+
+_LEAST_VISIBLE = 0.4
+"""Part of a box that must be inside the picture; less of it has left."""
+
+
+@dataclass(eq=False)
+class BoxFlow:
+    """Follows the boxes of one camera; works on a small grey copy of the picture.
+
+    Attributes:
+        work_side: longest side of the copy, pixels.
+        grid: points along each side of a box.
+    """
+
+    work_side: int = 320
+    grid: int = 4
+    _picture: NDArray[np.uint8] | None = field(default=None, init=False)
+    # As large as their objects, also where these have left the picture in part.
+    _boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4), np.float32), init=False)
+    _shape: tuple[int, ...] = field(default=(), init=False)
+
+    def start(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> None:
+        """Begin anew with (N, 4) boxes, x0 y0 x1 y1 in pixels of an (H, W, 3) uint8 BGR picture."""
+        self._shape = image.shape
+        self._picture = self._small(image)
+        self._boxes = boxes
+
+    def fits(self, image: NDArray[np.uint8]) -> bool:
+        """Whether boxes can be followed into this picture: there was one before, of the same size."""
+        return self._picture is not None and image.shape == self._shape
+
+    def follow(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Where the boxes are in the next picture.
+
+        A box whose points are lost stays where it was; one that has left the picture is forgotten.
+
+        Returns:
+            (M, 4) float32 with M <= N, in the order of the boxes that were given.
+        """
+        before, self._picture = self._picture, self._small(image)
+        if before is not None and len(self._boxes):
+            self._boxes = self._moved(before, self._picture)
+            part = _visible(self._boxes, image.shape)
+            staying = _area(part) >= _LEAST_VISIBLE * np.maximum(_area(self._boxes), 1.0)
+            self._boxes = self._boxes[staying]
+        return _visible(self._boxes, image.shape)
+
+    def operations(self, shape: tuple[int, ...], boxes: float) -> int:
+        """Multiplications and additions to follow so many boxes into a picture of this (H, W, ...) shape.
+
+        Counted as operations of a network, which rates are measured on: a few of those for each of these.
+        The copies' pyramids take a filter of five by five in two passes and two derivatives of three by three
+        a pixel, both ways; a point takes, on each level, both ways, its window's gradients and its steps.
+        """
+        scale = min(1.0, self.work_side / max(shape[:2]))
+        pixels = shape[0] * shape[1] * scale * scale * 4 / 3
+        point = 2 * (_LEVELS + 1) * _WINDOW * _WINDOW * (6 + 8 * _ITERATIONS)
+        counted = pixels * 2 * (20 + 2 * 18) + boxes * self.grid * self.grid * point
+        return round(_OF_A_NETWORK * counted)
+
+    def _small(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        height, width = image.shape[:2]
+        scale = min(1.0, self.work_side / max(height, width))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        return np.asarray(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), np.uint8)
+
+    def _moved(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> NDArray[np.float32]:
+        scale = min(1.0, self.work_side / max(self._shape[:2]))
+        points = self._points(_visible(self._boxes, self._shape) * np.float32(scale))
+        flat = points.reshape(-1, 1, 2)
+        forth, there = _lucas_kanade(before, after, flat)
+        back, here = _lucas_kanade(after, before, forth)
+        off = np.linalg.norm((back - flat).reshape(-1, 2), axis=1)
+        found = there & here & (off <= _CAME_BACK)
+        each = (len(self._boxes), self.grid * self.grid)
+        return _move(self._boxes, points / scale, forth.reshape(*each, 2) / scale, found.reshape(each))
+
+    def _points(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(N, grid squared, 2) places inside the boxes."""
+        steps = (np.arange(self.grid) + 0.5) / self.grid * _INNER + (1.0 - _INNER) / 2
+        across, down = (part.ravel() for part in np.meshgrid(steps, steps))
+        size = boxes[:, 2:] - boxes[:, :2]
+        places = boxes[:, None, :2] + np.stack([across, down], axis=1)[None] * size[:, None]
+        return np.ascontiguousarray(places, dtype=np.float32)
+
+
+def _lucas_kanade(
+    before: NDArray[np.uint8], after: NDArray[np.uint8], points: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Where (K, 1, 2) points of one picture are in the next, and (K,) whether they were found."""
+    moved, found, _ = cv2.calcOpticalFlowPyrLK(
+        before,
+        after,
+        points,
+        np.zeros_like(points),
+        winSize=(_WINDOW, _WINDOW),
+        maxLevel=_LEVELS,
+        criteria=_ENOUGH,
+    )
+    return np.asarray(moved, np.float32), np.asarray(found).ravel() == 1
+
+
+def _move(
+    boxes: NDArray[np.float32],
+    old: NDArray[np.float32],
+    new: NDArray[np.float32],
+    found: NDArray[np.bool_],
+) -> NDArray[np.float32]:
+    """(N, 4) boxes after their (N, K, 2) points went from old to new, as far as they were found (N, K)."""
+    shift = np.stack([_middle((new - old)[..., axis], found) for axis in (0, 1)], axis=1)
+    first, second = np.triu_indices(old.shape[1], 1)
+    was = np.linalg.norm(old[:, first] - old[:, second], axis=2)
+    now = np.linalg.norm(new[:, first] - new[:, second], axis=2)
+    growth = _middle(now / np.maximum(was, 1e-6), found[:, first] & found[:, second])
+    half = (boxes[:, 2:] - boxes[:, :2]) / 2
+    centre = boxes[:, :2] + half + shift
+    half = half * np.clip(growth, 1.0 / _MOST_GROWTH, _MOST_GROWTH)[:, None]
+    lost = found.sum(axis=1) < _LEAST_POINTS
+    moved = np.where(lost[:, None], boxes, np.concatenate([centre - half, centre + half], axis=1))
+    return np.asarray(moved, np.float32)
+
+
+def _middle(values: NDArray[np.float32], counts: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """(N,) medians of the values (N, K) that count; of a row where none does, anything."""
+    rows, many = np.arange(len(values)), counts.sum(axis=1)
+    inorder = np.sort(np.where(counts, values, np.float32(1e9)), axis=1)
+    middle: NDArray[np.float32] = (inorder[rows, (many - 1) // 2] + inorder[rows, many // 2]) / 2
+    return middle
+
+
+def _visible(boxes: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The parts of boxes that are inside a picture of this (H, W, ...) shape."""
+    return np.clip(boxes, 0.0, [shape[1], shape[0], shape[1], shape[0]]).astype(np.float32)
+
+
+def _area(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    area: NDArray[np.float32] = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    return area

@@ -1,0 +1,222 @@
+"""What each edge model costs, and what the same short training brings it to on the synthetic city.
+
+    python experiments/edge_models.py
+    python experiments/edge_models.py --model mobilenet_v3_small --model resnet18 --json -
+    python experiments/edge_models.py --halved
+    python experiments/edge_models.py --full
+
+Every model begins with fresh weights and sees the same crops of 32 pixels in the same order: the two cameras
+of ``datasets/synthetic_city/holdout.yaml``, which no run watches, with their true labels, as the shipped base
+was trained. Accuracy is on the objects that came last. Times are of the processor, on one thread, the models
+taking turns. ``--halved`` also shows the small models as torchvision has them, with a first convolution that
+halves the picture. About five minutes of one core; ``--full`` trains on ten days for eight epochs and takes
+twenty.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated
+
+# Before numpy is imported: what one core can do is measured.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import typer
+from city_windows import SIDE, CityFleet, one_thread, read_fleet
+from rich.progress import Progress
+from rich.table import Table
+from torch import nn
+from train_edge_base import FROM_SCRATCH, ROOT, held_out_crops, varied
+
+from ekya.commands.output import output
+from ekya.core.configs import RetrainConfig
+from ekya.errors import UserError
+from ekya.learning.architectures import CUTS, EDGE_MODELS
+from ekya.learning.edge import EdgeModel, build_edge_model, to_input
+from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
+from ekya.learning.operations import operations_counter
+from ekya.learning.predictor import FORWARD_BATCH, Predictor, accuracy, balanced_accuracy
+from ekya.learning.trainer import Retraining
+
+STREAMS_MODELS = tuple(name for name in EDGE_MODELS if name != "resnet101")
+"""Those that a stream can afford."""
+
+OBJECTS = 6
+"""Of a frame: what inference classifies at once."""
+
+ROUNDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model.
+
+    Attributes:
+        model: architecture, and ``, halved`` where its first convolution halves the picture.
+        blocks: that can be trained.
+        parameters: of blocks and head.
+        operations: multiplications and additions for a crop.
+        frame_ms, batch_ms: a crop among the objects of a frame, and in a full batch.
+        training_s: of the training.
+        accuracy, balanced: afterwards, plain and balanced over the classes.
+    """
+
+    model: str
+    blocks: int
+    parameters: int
+    operations: int
+    frame_ms: float
+    batch_ms: float
+    training_s: float
+    accuracy: float
+    balanced: float
+
+
+def fresh_models(names: list[str], fleet: CityFleet, seed: int, halved: bool) -> Mapping[str, EdgeModel]:
+    """The models by the names of their rows."""
+    models = {name: build_edge_model(fleet.classes, 0, seed, name) for name in names}
+    for name in names if halved else ():
+        if CUTS[name].full_size is not None:
+            model = build_edge_model(fleet.classes, 0, seed, name)
+            first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+            first.stride = (2, 2)
+            models[f"{name}, halved"] = model
+    return models
+
+
+def times_ms(models: Mapping[str, EdgeModel], crops: int) -> Mapping[str, float]:
+    """Median thread time a crop where so many are asked about at once; the models take turns."""
+    predictors = {name: Predictor(model) for name, model in models.items()}
+    images = np.random.default_rng(0).integers(0, 256, (crops, SIDE, SIDE, 3)).astype(np.uint8)
+    took: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(ROUNDS + 2):
+        for name, predictor in predictors.items():
+            began = time.thread_time()
+            predictor.predict(images, SIDE)
+            took[name].append(time.thread_time() - began)
+    return {name: 1000 * median(each[2:]) / crops for name, each in took.items()}
+
+
+def operations_of(model: EdgeModel) -> int:
+    """Counted for one crop."""
+    with operations_counter() as counter:
+        model(to_input(np.zeros((1, SIDE, SIDE, 3), np.uint8), "cpu"))
+    return int(counter.get_total_flops())
+
+
+def train(
+    model: EdgeModel, training: LabelledCrops, validation: LabelledCrops, epochs: int, seed: int
+) -> EdgeModel:
+    """All blocks, from fresh weights."""
+    retraining = Retraining(
+        model,
+        RetrainConfig(epochs, 32, head_width=0, trainable_blocks=len(model.blocks), data_fraction=1.0),
+        training,
+        validation,
+        memory=None,
+        classes=model.classes,
+        seed=seed,
+        distillation_weight=0.0,
+        recipe=FROM_SCRATCH,
+    )
+    retraining.prepare()
+    while not retraining.done:
+        retraining.run_epoch()
+    return retraining.model()
+
+
+def main(
+    model: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(EDGE_MODELS)}; may be repeated.")
+    ] = None,
+    halved: Annotated[bool, typer.Option("--halved", help="Also with torchvision's strides.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Ten days and eight epochs.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """Measure the edge models side by side."""
+    names = list(model or STREAMS_MODELS)
+    for name in names:
+        if name not in CUTS:
+            raise UserError(f"--model {name}: there is none; choose from {', '.join(CUTS)}")
+    one_thread()
+    days, epochs = (10, 8) if full else (4, 6)
+    with output(json_to) as out:
+        fleet = read_fleet(ROOT / "datasets/synthetic_city/holdout.yaml")
+        training, validation = split_by_track_and_time(held_out_crops(fleet, days, 30), 0.15)
+        training = varied(training, seed)
+        models = fresh_models(names, fleet, seed, halved)
+        frame_ms, batch_ms = times_ms(models, OBJECTS), times_ms(models, FORWARD_BATCH)
+        rows = []
+        with Progress(console=out.console, transient=True) as bars:
+            for name in bars.track(models, description="training"):
+                began = time.thread_time()
+                trained = train(models[name], training, validation, epochs, seed)
+                rows.append(
+                    Row(
+                        model=name,
+                        blocks=len(trained.blocks),
+                        parameters=sum(weight.numel() for weight in trained.parameters()),
+                        operations=operations_of(trained),
+                        frame_ms=frame_ms[name],
+                        batch_ms=batch_ms[name],
+                        training_s=time.thread_time() - began,
+                        accuracy=accuracy(trained, validation),
+                        balanced=balanced_accuracy(trained, validation),
+                    )
+                )
+        out.report(
+            {
+                "training_crops": len(training),
+                "validation_crops": len(validation),
+                "epochs": epochs,
+                "seed": seed,
+                "models": [asdict(row) for row in rows],
+            }
+        )
+        title = f"{len(training)} crops, {epochs} epochs; validated on {len(validation)}"
+        table = Table(
+            "model", "blocks", "parameters", "operations a crop", "ms a crop", "in a batch", "training s",
+            "accuracy", "balanced", title=title,
+        )  # fmt: skip
+        for row in rows:
+            table.add_row(
+                row.model,
+                str(row.blocks),
+                f"{row.parameters / 1e6:.2f} M",
+                f"{row.operations / 1e6:.1f} M",
+                f"{row.frame_ms:.2f}",
+                f"{row.batch_ms:.2f}",
+                f"{row.training_s:.0f}",
+                f"{row.accuracy:.1%}",
+                f"{row.balanced:.1%}",
+            )
+        out.console.print(table)
+
+
+def run() -> None:
+    """The recipe as a command; ends with 2 where the user can put something right."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    examples = (
+        "python experiments/edge_models.py",
+        "python experiments/edge_models.py --model mobilenet_v3_small --model resnet18 --json -",
+        "python experiments/edge_models.py --halved",
+    )
+    app.command(epilog="\n\n".join(("Examples:", *examples)))(main)
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"{' '.join(str(error).split())}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    run()
