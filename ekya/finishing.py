@@ -11,6 +11,7 @@ from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.turns import TurnRecord
+from ekya.core.units import us_to_seconds
 from ekya.files import write_bytes_atomic, write_text_atomic
 from ekya.journal import read_journal
 from ekya.labeling.golden import GoldenModel, open_golden
@@ -231,7 +232,9 @@ def _curve(score: StreamScore) -> Curve:
 
 def _stream_facts(stream: StreamId, rows: Mapping[StreamId, StreamRow], told: Told) -> StreamFacts:
     row = rows.get(stream, StreamRow(stream))
-    return StreamFacts(stream, row.damaged, row.set_aside or dict(told.set_aside).get(stream))
+    lost_us = sum(span.end_us - span.start_us for span in told.lost if span.stream == stream)
+    set_aside = row.set_aside or dict(told.set_aside).get(stream)
+    return StreamFacts(stream, row.damaged, set_aside, us_to_seconds(lost_us))
 
 
 def _decoded(folder: RunFolder, stream: StreamId) -> int:

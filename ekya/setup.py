@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -26,10 +26,12 @@ from ekya.labeling.weights import read_state
 from ekya.learning.checkpoints import is_edge_model, load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.learning.pretrained import from_torchvision
+from ekya.measuring.cues import Cue, Happening
 from ekya.profiling.inference import inference_options
 from ekya.streams.feed import LiveLook
 from ekya.streams.motion import MotionRegions
 from ekya.streams.process import SourceProcess
+from ekya.streams.script import LOST_BY_SCRIPT, Joins, Lost
 from ekya.workers.collector import WindowCollector
 from ekya.workers.costs import CostCard
 from ekya.workers.preparation import PreparationSettings
@@ -187,9 +189,6 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     )
 
 
-LOST_BY_SCRIPT = "the fleet file's script has it lost"
-
-
 def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
     """When a stream's script takes its camera away and gives it back, in order."""
     return tuple(
@@ -197,6 +196,24 @@ def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
         for from_us, until_us in stream.play.outages_us
         for event in (StreamLost(from_us, stream.id, LOST_BY_SCRIPT), StreamBack(until_us, stream.id))
     )
+
+
+def script_cues(fleet: FleetConfig) -> tuple[Cue, ...]:
+    """What the scripts of a fleet have happen, in run time."""
+    return tuple(cue for stream in fleet.streams for cue in _cues(stream))
+
+
+def _cues(stream: StreamConfig) -> Iterator[Cue]:
+    play = stream.play
+    for event in play.script:
+        at_us = play.run_us(seconds_to_us(event.at_s))
+        if isinstance(event, Joins):
+            yield Cue(at_us, stream.id, Happening.JOINS)
+            continue
+        until_us = play.run_us(seconds_to_us(event.at_s + event.for_s))
+        yield Cue(at_us, stream.id, Happening(event.event), until_us)
+        if isinstance(event, Lost):
+            yield Cue(until_us, stream.id, Happening.BACK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,19 @@
 """From what the loop knows to what a person sees of it while it runs."""
 
+import logging
+from collections.abc import Sequence
+
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core.ids import StreamId
 from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.turns import TurnRecord
+from ekya.measuring.cues import Cue, CueFollower
+from ekya.report.cues import cue_line
 from ekya.report.screen import Screen, ScreenRow, ScreenState
+
+_LOG = logging.getLogger(__name__)
 
 
 class Watcher:
@@ -55,6 +63,18 @@ class Watcher:
             retrain_share_milli=0 if job is None else job.share_milli,
             inference_share_milli=stream.inference_share_milli,
         )
+
+
+class ScriptTeller:
+    """Says in the log what a fleet's script has happen, as it comes, and what the scheduler made of it."""
+
+    def __init__(self, cues: Sequence[Cue]) -> None:
+        self._follower = CueFollower(cues)
+
+    def __call__(self, batch: Batch, turn: Turn) -> None:
+        """Follows a turn."""
+        for told in self._follower.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands)):
+            _LOG.info("%s", cue_line(told))
 
 
 class _Mean:

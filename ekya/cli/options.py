@@ -50,6 +50,17 @@ Window = Annotated[
     float | None, typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window.")
 ]
 Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Who decides, such as ekya, thief or uniform:inference=300."),
+]
+RunClock = Annotated[
+    Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
+RunName = Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")]
+Shares = Annotated[str, typer.Option(metavar="auto|cpu|mps", help="What holds jobs to their GPU shares.")]
+Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]
 Speed = Annotated[
     float | None,
     typer.Option(min=0.0, metavar="FACTOR", help="Play recordings so many times as fast."),

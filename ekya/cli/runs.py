@@ -9,12 +9,18 @@ from ekya.cli.options import (
     Cameras,
     Classes,
     Clock,
+    Dashboard,
     FleetFile,
     Golden,
     Gpus,
     Json,
     Loop,
+    RunClock,
+    RunName,
     Runs,
+    Scheduler,
+    Seed,
+    Shares,
     Speed,
     Videos,
     Window,
@@ -41,29 +47,22 @@ def run(
     camera: Cameras = None,
     golden: Golden = None,
     classes: Classes = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Who decides, such as ekya, thief or uniform:inference=300."),
-    ] = None,
-    clock: Annotated[
-        Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
-    ] = Clock.WALL,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    scheduler: Scheduler = None,
+    clock: RunClock = Clock.WALL,
+    seed: Seed = 0,
     gpus: Gpus = None,
     window: Window = None,
     windows: Windows = None,
     speed: Speed = None,
     loop: Loop = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")] = None,
+    name: RunName = None,
     runs: Runs = Path("runs"),
-    shares: Annotated[
-        str, typer.Option(metavar="auto|cpu|mps", help="What holds jobs to their GPU shares.")
-    ] = "auto",
+    shares: Shares = "auto",
     json_to: Json = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
     ] = None,
-    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard.")] = True,
+    dashboard: Dashboard = True,
 ) -> None:
     """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report."""
     from ekya.commands.output import output
@@ -95,6 +94,63 @@ def run(
             tuple(camera or ()),
         )
         run(arguments, options, clock.value, out)
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "ekya replay\n\n"
+    "ekya replay --clock virtual --json -\n\n"
+    "ekya replay my-fleet.yaml --speed 10 --scheduler thief"
+)
+def replay(
+    fleet: Annotated[
+        Path | None,
+        typer.Argument(metavar="FLEET", help="Fleet file with scripts; a shipped one if left out."),
+    ] = None,
+    speed: Speed = None,
+    scheduler: Scheduler = None,
+    clock: RunClock = Clock.WALL,
+    seed: Seed = 0,
+    gpus: Gpus = None,
+    window: Window = None,
+    windows: Windows = None,
+    loop: Loop = None,
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    shares: Shares = "auto",
+    json_to: Json = None,
+    dashboard: Dashboard = True,
+) -> None:
+    """Play a fleet's recordings with the events of its scripts: a lost camera, a new one, a burst, a night.
+
+    At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
+    Windows keep their length.
+    """
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.replay import replay
+        from ekya.commands.run import FleetArguments
+        from ekya.config import RunOptions
+
+        options = RunOptions(
+            seed=seed,
+            runs=runs,
+            name=name,
+            shares=shares,
+            dashboard=dashboard,
+            interactive=out.console.is_terminal,
+        )
+        arguments = FleetArguments(
+            fleet=fleet,
+            gpus=gpus,
+            window_s=window,
+            windows=windows,
+            scheduler=scheduler,
+            speed=speed,
+            loop=loop,
+        )
+        replay(arguments, options, clock.value, out)
 
 
 @commands.command(

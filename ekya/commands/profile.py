@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ekya.commands.output import Output, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_recorded
+from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
 from ekya.errors import UserError
@@ -36,10 +37,20 @@ def record_trace(
     before = read_trace(to) if resume and to.exists() else None
     fleet = arguments.read()
     require_recorded(fleet, "by ekya profile")
+    _require_unscripted(fleet)
     with noticing_ctrl_c(), _shown(output.console) as progress:
         trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), progress)
     output.report(contents(trace))
     output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
+
+
+def _require_unscripted(fleet: FleetConfig) -> None:
+    for stream in fleet.streams:
+        if stream.play.script:
+            raise UserError(
+                f"key 'streams.{stream.id}.play.script': a trace holds what a recording shows by itself; "
+                "remove the script"
+            )
 
 
 def contents(trace: Trace) -> dict[str, object]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -127,20 +127,43 @@ def run(
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
     options = replace(options, scheduler=fleet.scheduler)
+    require_runnable(fleet, options, clock)
+    with noticing_ctrl_c() as came:
+        folder, summary = run_fleet(fleet, options, clock, output.console)
+        output.report(summary)
+        print_run(folder, summary, output.console)
+    if came():
+        raise KeyboardInterrupt
+
+
+def require_runnable(fleet: FleetConfig, options: RunOptions, clock: Literal["wall", "virtual"]) -> None:
+    """Refuses what cannot be run here, before anything is begun.
+
+    Raises:
+        UserError: says what.
+    """
     require_world(fleet.scheduler, fleet, clock)
     if clock == "wall":
         require_capacity(fleet, options.shares)
         require_credentials(fleet)
-    with noticing_ctrl_c() as came:
-        folder = RunFolder(_RUNNERS[clock](fleet, options, output.console))
-        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-        output.report(summary)
-        output.console.print(run_table(summary))
-        output.console.print(
-            f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True
-        )
-    if came():
-        raise KeyboardInterrupt
+
+
+def run_fleet(
+    fleet: FleetConfig, options: RunOptions, clock: Literal["wall", "virtual"], console: Console
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Runs a fleet to its end; returns its folder and its summary.
+
+    Raises:
+        UserError: see the worlds.
+    """
+    folder = RunFolder(_RUNNERS[clock](fleet, options, console))
+    return folder, json.loads(folder.summary.read_text(encoding="utf-8"))
+
+
+def print_run(folder: RunFolder, summary: Mapping[str, Any], console: Console) -> None:
+    """What a person is told of a run in the end."""
+    console.print(run_table(summary))
+    console.print(f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True)
 
 
 def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:

@@ -46,11 +46,13 @@ class StreamFacts:
         stream: which.
         damaged: frames that could not be decoded; they did not arrive.
         set_aside: why the stream was given up, None where it was not.
+        lost_s: seconds for which its camera gave nothing, of the time from when it was added.
     """
 
     stream: StreamId
     damaged: int = 0
     set_aside: str | None = None
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ def _stream(
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,
         "damaged_frames": facts.damaged,
+        "lost_s": round(facts.lost_s, 3),
         "set_aside": facts.set_aside,
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)

@@ -1,6 +1,6 @@
 """A run's turns, as the journal holds them, to what its summary and its figures say of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core import commands as cmd
@@ -9,6 +9,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, StreamId
 from ekya.core.records import ProfileRecord
 from ekya.core.turns import TurnRecord
+from ekya.measuring.shares import share_samples
 from ekya.measuring.summary import WindowOutcome
 from ekya.measuring.timeline import (
     PreparationSpan,
@@ -37,6 +38,15 @@ class RetrainRun:
 
 
 @dataclass(frozen=True, slots=True)
+class LostSpan:
+    """A time in which a camera gave nothing."""
+
+    stream: StreamId
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """Everything of a run's turns that is measured afterwards.
 
@@ -47,6 +57,8 @@ class Told:
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
         swaps: models that came into service.
         served: retrainings of which at least one checkpoint came into service.
+        added_us: when each stream was added.
+        lost: when cameras gave nothing; a stream that ends while it is lost is lost no more.
         stalls_us: how long each swap held inference up.
         swap_delays_us: how long after each command to serve a model it served.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
@@ -59,6 +71,8 @@ class Told:
     retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
     served: frozenset[JobId]
+    added_us: Mapping[StreamId, int]
+    lost: tuple[LostSpan, ...]
     stalls_us: tuple[int, ...]
     swap_delays_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
@@ -89,7 +103,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             for event in events
             if isinstance(event, ev.WindowOpened)
         ),
-        shares=tuple(_shares(turns)),
+        shares=tuple(share_samples(turns)),
         preparations=tuple(_preparations(turns, end_us)),
         retrainings=_retrainings(turns, end_us),
         swaps=tuple(
@@ -98,6 +112,8 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             if isinstance(event, ev.ModelSwapped)
         ),
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
+        added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
+        lost=tuple(_lost(events, end_us)),
         stalls_us=tuple(event.stall_us for event in events if isinstance(event, ev.ModelSwapped)),
         swap_delays_us=tuple(_swap_delays_us(turns)),
         set_aside=tuple(
@@ -116,8 +132,13 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
 
 
 def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ...]:
-    """What every stream did in every window."""
-    return tuple(_outcome(turns, told, stream, window) for stream in told.streams for window in told.windows)
+    """What every stream did in every window, but those that were over when it was added."""
+    return tuple(
+        _outcome(turns, told, stream, window)
+        for stream in told.streams
+        for window in told.windows
+        if told.added_us[stream] < window.end_us
+    )
 
 
 def profile_records(told: Told) -> tuple[ProfileRecord, ...]:
@@ -137,37 +158,16 @@ def profile_records(told: Told) -> tuple[ProfileRecord, ...]:
     )
 
 
-def _shares(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
-    inference: dict[StreamId, int] = {}
-    retraining: dict[StreamId, int] = {}
-    for turn in turns:
-        changed: set[StreamId] = set()
-        for event in turn.events:
-            match event:
-                case ev.RetrainFinished() | ev.RetrainFailed() | ev.WorkerDied(role=ev.Role.RETRAINING):
-                    retraining[event.stream] = 0
-                case ev.StreamLost() | ev.WorkerDied():
-                    inference[event.stream] = 0
-                case ev.StreamEnded():
-                    retraining[event.stream] = inference[event.stream] = 0
-                case _:
-                    continue
-            changed.add(event.stream)
-        for command in turn.commands:
-            match command:
-                case cmd.SetInference():
-                    inference[command.stream] = command.share_milli
-                case cmd.StartRetraining() | cmd.ResizeRetraining():
-                    retraining[command.stream] = command.share_milli
-                case cmd.StopRetraining():
-                    retraining[command.stream] = 0
-                case cmd.SetAside():
-                    retraining[command.stream] = inference[command.stream] = 0
-                case _:
-                    continue
-            changed.add(command.stream)
-        for stream in sorted(changed):
-            yield ShareSample(turn.now_us, stream, retraining.get(stream, 0), inference.get(stream, 0))
+def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
+    since_us: dict[StreamId, int] = {}
+    for event in events:
+        match event:
+            case ev.StreamLost():
+                since_us.setdefault(event.stream, event.t_us)
+            case ev.StreamBack() | ev.StreamEnded() if event.stream in since_us:
+                yield LostSpan(event.stream, since_us.pop(event.stream), event.t_us)
+    for stream, from_us in sorted(since_us.items()):
+        yield LostSpan(stream, from_us, max(end_us, from_us))
 
 
 def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[PreparationSpan]:

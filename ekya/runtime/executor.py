@@ -14,6 +14,7 @@ from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.units import US_PER_S
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.inference_actor import Ready
+from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
 from ekya.workers.labels import StreamLabels
 
@@ -31,7 +32,7 @@ class RayExecutor:
     Args:
         actors: all of them, ready.
         ready: what inference actors said of their streams.
-        first_events: what there is to tell at once.
+        first_events: what there is to tell at once; but of a stream that is added later, at its time.
         keep_labels: is handed the labels of each stream as soon as the driver has them.
         clock: run time.
     """
@@ -48,7 +49,10 @@ class RayExecutor:
         self._ready = ready
         self._clock = clock
         self._keep_labels = keep_labels
-        self._outbox: list[ev.Event] = list(first_events)
+        self._outbox: list[ev.Event] = [
+            event for event in first_events if not isinstance(event, ev.StreamAdded)
+        ]
+        self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._polls: dict[Any, _Worker | None] = {}
         self._labels: dict[StreamId, Any] = {}
         self._preparing: cmd.BeginPreparation | None = None
@@ -67,7 +71,8 @@ class RayExecutor:
     def wait(self, until_us: int) -> Batch:
         """The next events; comes back at ``until_us`` at the latest."""
         while not self._outbox:
-            left_s = (until_us - self._clock.now_us()) / US_PER_S
+            next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
+            left_s = (next_us - self._clock.now_us()) / US_PER_S
             if left_s <= 0:
                 break
             waiting = [*self._polls, *self._restarting, *self._errands]
@@ -76,8 +81,12 @@ class RayExecutor:
                 more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
                 for reference in more or done:
                     self._hear(reference)
+        self._outbox.extend(self._late.join(max(self._clock.now_us(), 0)))
         events, self._outbox = tuple(self._outbox), []
         return Batch(max(self._clock.now_us(), 0), events)
+
+    def _tell(self, event: ev.Event) -> None:
+        self._outbox.extend(self._late.let_through(event))
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Hands commands to actors; what comes of it is heard later."""
@@ -185,7 +194,7 @@ class RayExecutor:
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             if isinstance(event, ev.StreamLost):
                 _LOG.warning("%s is lost: %s", event.stream, event.reason)
-            self._outbox.append(event)
+            self._tell(event)
         if worker is None:
             self._listen(self._actors.preparation, None)
         else:
@@ -215,17 +224,17 @@ class RayExecutor:
         try:
             ray.get(reference)
         except RayError as error:
-            self._outbox.append(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            self._tell(ev.WorkerDied(now_us, stream, role, _in_words(error)))
             return
         own = self._actors.streams[stream]
         self._listen(own.inference if role is ev.Role.INFERENCE else own.retraining, (stream, role))
-        self._outbox.append(ev.WorkerBack(now_us, stream, role))
+        self._tell(ev.WorkerBack(now_us, stream, role))
 
     def _hear_death(self, worker: _Worker | None, error: RayError) -> None:
         now_us = self._clock.now_us()
         if worker is not None:
             stream, role = worker
-            self._outbox.append(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            self._tell(ev.WorkerDied(now_us, stream, role, _in_words(error)))
             return
         _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
         self._actors.preparation = self._actors.make_preparation()
@@ -235,7 +244,7 @@ class RayExecutor:
         for stream in self._actors.streams:
             self._make_known(stream)
         if self._preparing is not None:
-            self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
+            self._tell(ev.PreparationEnded(now_us, self._preparing.window))
             self._preparing = None
 
 

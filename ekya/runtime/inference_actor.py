@@ -245,9 +245,10 @@ class InferenceActor:
         self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
 
     def _tell_of_camera(self, frames_came: bool) -> None:
-        """Says when a live camera is lost and when it is back, each once."""
+        """Says when a live camera, or one with a script, is lost and when it is back, each once."""
         lost = self._source.lost
-        if not self._stream.source.live or (lost is not None) == self._told_lost:
+        may_be_lost = self._stream.source.live or bool(self._stream.play.outages_us)
+        if not may_be_lost or (lost is not None) == self._told_lost:
             return
         if lost is not None:
             self._told_lost = True

@@ -42,8 +42,8 @@ from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, newest_weights, resume, same_weights
 from ekya.scheduling.registry import make_scheduler
-from ekya.setup import base_model, first_inference_options, loop_options, with_classes
-from ekya.watching import Watcher
+from ekya.setup import base_model, first_inference_options, loop_options, script_cues, with_classes
+from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
 from ekya.workers.record import ModelRecord
@@ -138,8 +138,10 @@ class _Run:
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)
         with open_screen(console) as screen:
             watcher = Watcher(screen, self.constants, self.dashboard)
+            tell_script = ScriptTeller(script_cues(self.orders.fleet))
 
             def observe(batch: Batch, turn: Turn) -> None:
+                tell_script(batch, turn)
                 watcher(batch, turn)
                 metrics(batch, turn)
                 models(batch, turn)
@@ -175,15 +177,21 @@ class _Run:
         return same_weights(fleet, to_bytes(base))
 
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
-        if self.resumed is not None:
-            return self.resumed.events
+        """What the loop is told before anything has happened, and when streams join."""
         fleet = self.orders.fleet
-        return [
+        again = () if self.resumed is None else self.resumed.events
+        there = () if self.resumed is None else self.resumed.state.fleet.streams
+        known_already = {state.stream for state in there}
+        added = [
             ev.StreamAdded(
-                0, stream, first_inference_options(fleet, stream, known.settings.fps, known.frame_gpu_s)
+                fleet.stream(stream).play.joins_us,
+                stream,
+                first_inference_options(fleet, stream, known.settings.fps, known.frame_gpu_s),
             )
             for stream, known in sorted(ready.items())
+            if stream not in known_already
         ]
+        return [*again, *added]
 
     def _planner(self, actors: FleetActors) -> Any:
         def plan(view: WindowView) -> Plan:

@@ -14,6 +14,8 @@ from rich.console import Console
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import Turn
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.core.plan import Plan
@@ -38,6 +40,7 @@ from ekya.setup import (
     loop_options,
     misfortunes,
     proposer_for,
+    script_cues,
     stream_setup,
     with_classes,
 )
@@ -46,7 +49,7 @@ from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess
-from ekya.watching import Watcher
+from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import CostCard, load_card
 from ekya.workers.inference import InferenceWorker
 from ekya.workers.preparation import TYPICAL_OBJECTS
@@ -64,8 +67,14 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as screen:
         watcher = Watcher(screen, emulated_options(fleet, load_card().of(fleet.edge.model), options.seed))
+        tell_script = ScriptTeller(script_cues(fleet))
+
+        def observe(batch: Batch, turn: Turn) -> None:
+            tell_script(batch, turn)
+            watcher(batch, turn)
+
         with suppress(KeyboardInterrupt):
-            emulate(folder, fleet, options.scheduler, options.seed, watcher)
+            emulate(folder, fleet, options.scheduler, options.seed, observe)
     return folder.path
 
 

@@ -87,6 +87,23 @@ class Silence:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Nothing arrives from one moment of stream time until another; ``reason`` says why, in words."""
+
+    from_us: int
+    until_us: int
+    reason: str
+
+
+@runtime_checkable
+class InterruptedSource(StreamSource, Protocol):
+    """A recording that gives nothing for a while, and says so before it does."""
+
+    def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
+        """Its ``frames()``, and between them an ``Outage`` as soon as it is known."""
+
+
 @runtime_checkable
 class LiveSource(Protocol):
     """A stream that happens once and has no end. What is not taken when it comes is gone."""

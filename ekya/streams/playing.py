@@ -7,8 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
-from ekya.streams.frame import Frame, LiveSource, StreamSource, Truth
-from ekya.streams.script import Lost, Night, Script, during, joins_us, lasting, problems, shown_us
+from ekya.streams.frame import Frame, LiveSource, Outage, StreamSource, Truth
+from ekya.streams.script import (
+    LOST_BY_SCRIPT,
+    Lost,
+    Night,
+    Script,
+    during,
+    joins_us,
+    lasting,
+    problems,
+    shown_us,
+)
 from ekya.streams.sources import AnySource
 
 
@@ -42,11 +52,11 @@ class PlayConfig(BaseModel):
     @property
     def outages_us(self) -> tuple[tuple[int, int], ...]:
         """When the camera is lost: from and until, run time, in order."""
-        lost = lasting(self.script, Lost)
-        return tuple(
-            (self.run_us(event.at_s * US_PER_S), self.run_us((event.at_s + event.for_s) * US_PER_S))
-            for event in lost
-        )
+        return tuple(self.outage_us(lost) for lost in lasting(self.script, Lost))
+
+    def outage_us(self, lost: Lost) -> tuple[int, int]:
+        """From and until, run time."""
+        return self.run_us(lost.at_s * US_PER_S), self.run_us((lost.at_s + lost.for_s) * US_PER_S)
 
     def run_us(self, script_us: float) -> int:
         """Run time of a moment of the script."""
@@ -109,25 +119,29 @@ class PlayedSource:
         """Frames that could not be decoded, in all passes."""
         return self._damaged_before + self.source.damaged
 
-    @property
-    def outages_us(self) -> tuple[tuple[int, int], ...]:
-        """When it gives nothing: from and until, run time, in order."""
-        return self.play.outages_us
-
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """All frames that arrive, of all passes; a recording without any ends at once."""
+        return (seen for seen in self.shown() if not isinstance(seen, Outage))
+
+    def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
+        """All frames that arrive, and where the first one does not, for how long none will."""
         script = self.play.script
         outages, nights = lasting(script, Lost), lasting(script, Night)
         self._damaged_before = 0
         index = position = begins_us = ends_us = 0
         first_pass = True
+        told: Lost | None = None
         while True:
             for frame, truth in self.source.frames():
                 recording_us = begins_us + frame.t_us
                 ends_us = recording_us + round(US_PER_S / self.source.fps)
                 script_us = shown_us(script, recording_us)
                 position += 1
-                if during(outages, script_us) is not None:
+                lost = during(outages, script_us)
+                if lost is not None and lost != told:
+                    told = lost
+                    yield Outage(*self.play.outage_us(lost), LOST_BY_SCRIPT)
+                if lost is not None:
                     continue
                 night = during(nights, script_us)
                 image = frame.image if night is None else night.darkened(frame.image, position)

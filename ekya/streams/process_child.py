@@ -22,7 +22,7 @@ import cv2
 
 from ekya.errors import UserError
 from ekya.streams.credentials import masked
-from ekya.streams.frame import Frame, LiveSource, Silence, StreamSource, Truth
+from ekya.streams.frame import Frame, InterruptedSource, LiveSource, Outage, Silence, StreamSource, Truth
 from ekya.streams.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_frame, pack_text
 from ekya.streams.process import SourceSpec
 
@@ -107,10 +107,25 @@ class _Sender:
         self._orders = orders
 
     def paced(self, source: StreamSource, started_ns: int, speed: float, from_index: int) -> None:
-        for frame, truth in source.frames():
+        def due_ns(t_us: int) -> int:
+            return started_ns + round(t_us * 1000 / speed)
+
+        outage: Outage | None = None
+        for seen in source.shown() if isinstance(source, InterruptedSource) else source.frames():
+            if isinstance(seen, Outage):
+                if due_ns(seen.until_us) > time.monotonic_ns():
+                    outage = seen
+                    self._outbox.wait_until(due_ns(outage.from_us))
+                    self._outbox.put(pack_text(MessageKind.LOST, outage.reason))
+                continue
+            frame, truth = seen
             if frame.index < from_index:
                 continue
-            self._outbox.wait_until(started_ns + round(frame.t_us * 1000 / speed))
+            if outage is not None:
+                self._outbox.wait_until(due_ns(outage.until_us))
+                self._outbox.put(pack_text(MessageKind.BACK, ""))
+                outage = None
+            self._outbox.wait_until(due_ns(frame.t_us))
             self._send(frame, truth, source.damaged)
 
     def on_demand(self, source: StreamSource, from_index: int) -> None:

@@ -79,6 +79,9 @@ AnyEvent = Annotated[Joins | Lost | Night | Burst, Field(discriminator="event")]
 
 Script = tuple[AnyEvent, ...]
 
+LOST_BY_SCRIPT = "the fleet file's script has it lost"
+"""Why a camera gives nothing, where a script says so."""
+
 
 def problems(script: Script) -> Iterator[str]:
     """What does not fit together in a stream's script; each sentence ends with the remedy."""

@@ -47,7 +47,7 @@ FACTS = RunFacts(
     seed=7,
     gpus=2,
     window_s=30.0,
-    streams=(StreamFacts(B, damaged=3, set_aside="died"), StreamFacts(A)),
+    streams=(StreamFacts(B, damaged=3, set_aside="died", lost_s=1.23456), StreamFacts(A)),
     retrainings_started=3,
     retrainings_finished=1,
     retrainings_failed=1,
@@ -113,6 +113,7 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
     assert summary["streams"]["b"]["validation_accuracy"] is None
     assert summary["streams"]["b"]["damaged_frames"] == 3
     assert summary["streams"]["b"]["set_aside"] == "died"
+    assert [summary["streams"][name]["lost_s"] for name in "ab"] == [0.0, 1.235]
     assert summary["streams"]["b"]["false_alarm_share"] == 0.25
     assert summary["streams"]["a"]["without_retraining"] == 0.123457
     assert summary["streams"]["a"]["gain"] == 0.5

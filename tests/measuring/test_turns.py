@@ -10,7 +10,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
 from ekya.core.turns import TurnRecord
 from ekya.measuring.timeline import ShareSample, Swap, WindowSpan
-from ekya.measuring.turns import outcomes, profile_records, tell
+from ekya.measuring.turns import LostSpan, outcomes, profile_records, tell
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
@@ -139,6 +139,34 @@ def test_retrainings_with_their_ends():
         (0.6, 3.0),
     ]
     assert [TOLD.ended(how) for how in ("finished", "failed", "stopped")] == [1, 1, 2]
+
+
+def test_lost_times_end_when_the_camera_is_back_or_its_stream_or_the_run_ends():
+    lost = tell(
+        [
+            turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ())),
+            turn(3, ev.StreamLost(2 * S, A, "no signal"), ev.StreamLost(3 * S, A, "still none")),
+            turn(5, ev.StreamBack(5 * S, A), ev.StreamLost(5 * S, B, "its decoder died")),
+            turn(6, ev.StreamEnded(6 * S, B), ev.StreamBack(6 * S, B)),
+            turn(8, ev.StreamLost(7 * S, A, "no signal")),
+        ]
+    ).lost
+    assert lost == (
+        LostSpan(A, 2 * S, 5 * S),
+        LostSpan(B, 5 * S, 6 * S),
+        LostSpan(A, 7 * S, 8 * S),
+    )
+
+
+def test_a_stream_has_no_outcome_in_windows_that_were_over_when_it_was_added():
+    turns = [
+        turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)),
+        turn(
+            10, ev.StreamAdded(10 * S, B, ()), ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)
+        ),
+        turn(20, ev.WindowClosed(20 * S, 1)),
+    ]
+    assert [(one.stream, one.index) for one in outcomes(turns, tell(turns))] == [(A, 0), (A, 1), (B, 1)]
 
 
 def test_spans_are_what_a_figure_shows():

@@ -53,6 +53,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
                 "counted_objects": 12345,
                 "excluded_objects": 10,
                 "damaged_frames": 0,
+                "lost_s": 0.0,
                 "set_aside": None,
                 "windows": [
                     window(0, accuracy=None, retrained=False, gamma=None, retrain_share_milli=0),
@@ -94,6 +95,13 @@ def test_the_report_holds_the_numbers_and_the_reasons() -> None:
     assert "every 2nd frame at 32 px" in text
     assert "planning_ms p50" in text
     assert "set aside" not in text.lower()
+
+
+def test_a_lost_time_is_told_where_there_was_one() -> None:
+    run = summary()
+    assert "gave nothing" not in Page(render_report("demo", run, [])).text
+    next(iter(run["streams"].values()))["lost_s"] = 12.5
+    assert "Its camera gave nothing for 12.5 s" in Page(render_report("demo", run, [])).text
 
 
 def test_whatever_a_name_or_a_reason_holds_is_only_text() -> None:

@@ -1,5 +1,7 @@
 """What a script does to a recording's frames, and which scripts make no sense."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ekya.streams.city import CitySpec
+from ekya.streams.frame import Outage
 from ekya.streams.playing import PlayConfig, PlayedSpec
+from ekya.streams.process import Pace, SourceProcess
 from ekya.streams.script import Burst, Joins, Lost, Night, shown_us
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
@@ -35,6 +39,40 @@ def test_frames_of_a_lost_time_did_not_arrive_and_the_street_went_on(plain):
     assert [frame.index for frame, _ in left] == list(range(25))
     assert (left[10][0].image == plain[15][0].image).all()
     assert (left[10][1].tracks == plain[15][1].tracks).all()
+
+
+def test_that_nothing_will_come_is_known_before_the_time_is_searched_through(plain):
+    spec = PlayedSpec(
+        source=PLAIN, play=PlayConfig(script=(Lost(at_s=1.0, for_s=0.5), Lost(at_s=2.9, for_s=9)))
+    )
+    shown = list(spec.open(CLASSES).shown())
+    outages = {at: one for at, one in enumerate(shown) if isinstance(one, Outage)}
+    assert [(at, one.from_us, one.until_us) for at, one in outages.items()] == [
+        (10, S, 1_500_000),
+        (25, 2_900_000, 11_900_000),
+    ]
+
+
+def test_a_process_tells_when_the_camera_is_lost_and_when_it_is_back():
+    spec = PlayedSpec(source=PLAIN, play=PlayConfig(script=(Lost(at_s=0.5, for_s=0.6),)))
+    with SourceProcess(spec, CLASSES) as process:
+        process.wait_open()
+        began_ns = time.monotonic_ns()
+        process.begin(Pace(began_ns))
+        told = [
+            waited(process, lambda: process.lost is not None),
+            waited(process, lambda: process.lost is None),
+        ]
+    lost_s, back_s = ((at_ns - began_ns) / 1e9 for at_ns in told)
+    assert 0.5 <= lost_s < back_s
+    assert back_s >= 1.1
+
+
+def waited(process, happened):
+    while not happened() and not process.ended:
+        process.poll(0.01)
+    assert happened()
+    return time.monotonic_ns()
 
 
 def test_the_recording_of_a_camera_that_joins_begins_then(plain):

@@ -1,0 +1,50 @@
+"""Streams that join while the run goes on: told of at their time, and nothing of them before.
+
+Their actors are there from the beginning, so that a camera that joins is looked at at once.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+
+
+class LateStreams:
+    """Holds back what is told of streams that have not been added.
+
+    Args:
+        added: when each stream is to be added.
+    """
+
+    def __init__(self, added: Sequence[ev.StreamAdded]) -> None:
+        self._added = deque(sorted(added, key=lambda event: event.t_us))
+        self._held: dict[StreamId, list[ev.Event]] = {event.stream: [] for event in added}
+
+    @property
+    def next_us(self) -> int | None:
+        """Run time at which the next one joins; None when all are there."""
+        return self._added[0].t_us if self._added else None
+
+    def join(self, now_us: int) -> list[ev.Event]:
+        """Streams that are added by now, each with what was held back of it."""
+        told: list[ev.Event] = []
+        while self._added and self._added[0].t_us <= now_us:
+            added = self._added.popleft()
+            held = self._held.pop(added.stream)
+            told += [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
+        return told
+
+    def let_through(self, event: ev.Event) -> list[ev.Event]:
+        """The event, unless its stream is not there yet; of such a one measurements are forgotten."""
+        match event:
+            case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded():
+                return [event]
+            case _ if event.stream not in self._held:
+                return [event]
+            case ev.ShareMeasured():
+                return []
+            case _:
+                self._held[event.stream].append(event)
+                return []

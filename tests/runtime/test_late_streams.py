@@ -1,0 +1,30 @@
+"""Nothing is told of a stream before it is added, and nothing of it is forgotten but measurements."""
+
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.runtime.late_streams import LateStreams
+
+A, B, S = StreamId("a"), StreamId("b"), 1_000_000
+NOW, LATER = ev.StreamAdded(0, A, ()), ev.StreamAdded(5 * S, B, ())
+
+
+def test_each_stream_is_told_of_at_its_time():
+    late = LateStreams([LATER, NOW])
+    assert late.next_us == 0
+    assert late.join(0) == [NOW]
+    assert late.next_us == 5 * S
+    assert late.join(5 * S - 1) == []
+    assert late.join(6 * S) == [LATER]
+    assert late.next_us is None
+
+
+def test_what_happens_to_it_before_is_told_when_it_is_there():
+    late = LateStreams([NOW, LATER])
+    late.join(0)
+    died = ev.WorkerDied(2 * S, B, ev.Role.INFERENCE, "killed")
+    assert late.let_through(died) == []
+    assert late.let_through(ev.ShareMeasured(3 * S, B, ev.Role.INFERENCE, 0)) == []
+    assert late.let_through(ev.ShareMeasured(3 * S, A, ev.Role.INFERENCE, 0)) != []
+    assert late.let_through(ev.PreparationEnded(3 * S, 1)) != []
+    assert late.join(5 * S) == [LATER, ev.WorkerDied(5 * S, B, ev.Role.INFERENCE, "killed")]
+    assert late.let_through(died) == [died]
