@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from ekya.core.units import us_to_seconds
@@ -19,7 +21,7 @@ from ekya.streams.waymo.catalogue import (
 )
 from ekya.streams.waymo.classes import CLASSES, class_of_type
 from ekya.streams.waymo.index import write_index
-from ekya.streams.waymo.scan import scan
+from ekya.streams.waymo.scan import scan, shots_of
 from ekya.streams.waymo.shots import Camera, Lost
 from ekya.streams.waymo.source import WaymoSpec
 
@@ -90,17 +92,17 @@ class WaymoDataset:
         objects: Counter[str] = Counter()
         problems = list(unusable)
         frames = duration_us = 0
-        for segment in usable:
-            for one in scan(segment, found.camera, _LONGEST_SIDE):
-                if isinstance(one, Lost):
-                    problems.append(f"{segment.files.images}: {one.why}")
-                else:
-                    frames += 1
-                    duration_us += one.step_us
-                    objects.update(
-                        classes[known[kind]] for kind in one.labels.types[one.boxes(known)[1]].tolist()
-                    )
-                looked_at()
+        with closing(shots_of(usable, found.camera)) as everything:
+            for segment, shots in groupby(everything, key=itemgetter(0)):
+                for one in scan((shot for _, shot in shots), _LONGEST_SIDE):
+                    if isinstance(one, Lost):
+                        problems.append(f"{segment.files.images}: {one.why}")
+                    else:
+                        frames += 1
+                        duration_us += one.step_us
+                        kinds = one.labels.types[one.boxes(known)[1]]
+                        objects.update(classes[known[kind]] for kind in kinds.tolist())
+                    looked_at()
         write_index(index, root, usable)
         return StreamFindings(
             frames, us_to_seconds(duration_us), dict(sorted(objects.items())), tuple(problems)

@@ -1,6 +1,7 @@
 """A segment read for one camera: each frame as it can be shown, or why it cannot."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
+from ekya.streams.ahead import read_ahead
 from ekya.streams.pictures import Picture, decode_jpeg
 from ekya.streams.waymo.catalogue import VERSIONS, Segment
 from ekya.streams.waymo.shots import Camera, Labels, Lost, Shot
@@ -20,6 +22,10 @@ FRAME_US = round(US_PER_S / FPS)
 # A segment is 20 seconds long; a step that is longer is a broken number, and would stop a paced stream.
 _LONGEST_STEP_US = 60 * US_PER_S
 _SMALLEST_SIDE = 1.0
+# Two seconds of pictures, 7 MB: as long as the next row group of version 2 takes to be unpacked.
+_READ_AHEAD = 20
+
+_Shots = Generator[tuple[Segment, Shot | Lost], None, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +48,28 @@ class Shown:
         return fit(self.labels, self.picture.scale, (width, height), known)
 
 
-def scan(segment: Segment, camera: Camera, max_side: int) -> Iterator[Shown | Lost]:
-    """Every frame of a segment in the order of time."""
+def shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
+    """All that the segments hold of a camera, in their order, by a thread that reads ahead.
+
+    A file that went away or broke since it was looked into is one more thing that is lost.
+    """
+    with closing(read_ahead(_shots_of(segments, camera), _READ_AHEAD)) as ahead:
+        yield from ahead
+
+
+def _shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
+    for segment in segments:
+        try:
+            for shot in VERSIONS[segment.files.version].shots(segment.files, camera):
+                yield segment, shot
+        except (UserError, OSError) as error:
+            yield segment, Lost(f"the rest of the segment: {error}")
+
+
+def scan(shots: Iterable[Shot | Lost], max_side: int) -> Iterator[Shown | Lost]:
+    """Every frame of one segment, as far as it can be shown."""
     last_us: int | None = None
-    for shot in _shots(segment, camera):
+    for shot in shots:
         if isinstance(shot, Lost):
             yield shot
             continue
@@ -57,14 +81,6 @@ def scan(segment: Segment, camera: Camera, max_side: int) -> Iterator[Shown | Lo
         else:
             last_us = shot.timestamp_us
             yield Shown(picture, shot.labels, step_us)
-
-
-def _shots(segment: Segment, camera: Camera) -> Iterator[Shot | Lost]:
-    """A file that went away or broke since it was looked into is one more thing that is lost."""
-    try:
-        yield from VERSIONS[segment.files.version].shots(segment.files, camera)
-    except (UserError, OSError) as error:
-        yield Lost(f"the rest of the segment: {error}")
 
 
 def fit(

@@ -1,8 +1,11 @@
 """Segments of the Waymo Open Dataset as one camera's stream: pictures, and what was drawn in them."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -22,8 +25,8 @@ from ekya.streams.waymo.catalogue import (
 )
 from ekya.streams.waymo.classes import class_of_type
 from ekya.streams.waymo.index import read_index
-from ekya.streams.waymo.scan import FPS, FRAME_US, Shown, scan
-from ekya.streams.waymo.shots import Camera, Lost
+from ekya.streams.waymo.scan import FPS, FRAME_US, Shown, scan, shots_of
+from ekya.streams.waymo.shots import Camera, Lost, Shot
 
 _log = logging.getLogger(__name__)
 
@@ -168,28 +171,31 @@ class WaymoSource:
         """All frames that can be shown; the others are counted, and named in the log once a segment."""
         self._damaged = 0
         index, tracks, start_us = 0, 0, 0
-        for segment in self.segments:
-            numbers: dict[str, int] = {}
-            t_us = start_us - FRAME_US
-            for shown in self._shown(segment):
-                t_us += shown.step_us
-                boxes, rows = shown.boxes(self.known)
-                labels = shown.labels
-                classes = np.array([self.known[kind] for kind in labels.types[rows].tolist()], np.int64)
-                own = [
-                    tracks + numbers.setdefault(labels.objects[row], len(numbers)) for row in rows.tolist()
-                ]
-                truth = Truth(boxes, classes, np.array(own, np.int64))
-                yield Frame(index, t_us, shown.picture.image, boxes), truth
-                index += 1
-            start_us = t_us + FRAME_US
-            tracks += len(numbers)
+        with closing(shots_of(self.segments, self.camera)) as everything:
+            for segment, shots in groupby(everything, key=itemgetter(0)):
+                numbers: dict[str, int] = {}
+                t_us = start_us - FRAME_US
+                for shown in self._shown(segment, (shot for _, shot in shots)):
+                    t_us += shown.step_us
+                    truth = self._truth(shown, numbers, tracks)
+                    yield Frame(index, t_us, shown.picture.image, truth.boxes), truth
+                    index += 1
+                start_us = t_us + FRAME_US
+                tracks += len(numbers)
 
-    def _shown(self, segment: Segment) -> Iterator[Shown]:
+    def _truth(self, shown: Shown, numbers: dict[str, int], first: int) -> Truth:
+        """A frame's truth; ``numbers`` has those of the segment's tracks, which begin at ``first``."""
+        boxes, rows = shown.boxes(self.known)
+        classes = [self.known[kind] for kind in shown.labels.types[rows].tolist()]
+        names = [shown.labels.objects[row] for row in rows.tolist()]
+        tracks = [first + numbers.setdefault(name, len(numbers)) for name in names]
+        return Truth(boxes, np.array(classes, np.int64), np.array(tracks, np.int64))
+
+    def _shown(self, segment: Segment, shots: Iterable[Shot | Lost]) -> Iterator[Shown]:
         """A segment's frames that can be shown; the others are counted, and named when it is over."""
         lost: list[Lost] = []
         try:
-            for one in scan(segment, self.camera, self.max_side):
+            for one in scan(shots, self.max_side):
                 if isinstance(one, Lost):
                     lost.append(one)
                     self._damaged += one.frames

@@ -1,0 +1,55 @@
+import threading
+from contextlib import closing
+
+import pytest
+
+from ekya.streams.ahead import read_ahead
+
+
+class Made:
+    """Numbers, of which it is known how many were made and whether they were given up."""
+
+    def __init__(self, count, fails_at=None):
+        self.made = 0
+        self.closed = False
+        self._count, self._fails_at = count, fails_at
+
+    def numbers(self):
+        try:
+            for number in range(self._count):
+                if number == self._fails_at:
+                    raise ValueError(f"no {number}")
+                self.made += 1
+                yield number
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_items_come_in_their_order_to_the_last(count):
+    assert list(read_ahead(Made(10).numbers(), count)) == list(range(10))
+    assert list(read_ahead(Made(0).numbers(), count)) == []
+
+
+def test_no_more_are_made_than_may_wait():
+    made = Made(100)
+    with closing(read_ahead(made.numbers(), 5)) as items:
+        assert [next(items), next(items)] == [0, 1]
+        assert made.made <= 2 + 5
+
+
+def test_what_making_an_item_raises_comes_in_its_place():
+    items = read_ahead(Made(10, fails_at=3).numbers(), 4)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no 3"):
+        next(items)
+
+
+def test_who_stops_early_leaves_no_thread_and_a_closed_generator():
+    before = threading.active_count()
+    made = Made(100)
+    items = read_ahead(made.numbers(), 4)
+    next(items)
+    items.close()
+    assert made.closed
+    assert threading.active_count() == before
