@@ -37,6 +37,7 @@ from ekya.labeling.golden import GoldenSpec
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
+from ekya.profiling.label_policy import LABEL_POLICIES
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.shipped import shipped_root
@@ -291,6 +292,9 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
     if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
         yield f"retraining.trainable_blocks: {too_many}"
+    if fleet.golden.policy not in LABEL_POLICIES:
+        known = ", ".join(LABEL_POLICIES)
+        yield f"golden.policy: no policy is called '{fleet.golden.policy}'; use one of {known}"
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"

@@ -108,6 +108,7 @@ def summarise(
         retrainings_failed=told.ended("failed"),
         profiling_gpu_s=told.profiling_gpu_s,
         labelling_gpu_s=told.labelling_gpu_s,
+        label_budget_gpu_s=_label_budget_gpu_s(fleet, told),
         host=_host_facts(end, told),
     )
     return build_summary(facts, outcomes(turns, told), scores, sampled)
@@ -217,6 +218,12 @@ def _draw(
         [ReportFigure("Accuracy and shares over time", caption, light, dark)],
     )
     write_text_atomic(folder.report, page)
+
+
+def _label_budget_gpu_s(fleet: FleetConfig, told: Told) -> float | None:
+    """What the golden model was allowed, a window and stream at a time."""
+    one_gpu_s = fleet.golden.gpu_s_per_window
+    return None if one_gpu_s is None else one_gpu_s * told.labellings
 
 
 def _host_facts(end: RunEnd, told: Told) -> HostFacts:

@@ -15,6 +15,7 @@ from ekya.core.ids import StreamId
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
+from ekya.labeling.checksum import verified
 from ekya.labeling.classes import classes_in, occurring_classes
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
 from ekya.labeling.golden import FILE, detector_of, label_file_of, open_detector_of
@@ -154,11 +155,13 @@ def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
     appear. ImageNet's weights come without a head, so a fresh one stands for all classes.
 
     Raises:
-        UserError: the weights cannot be read or are of another architecture.
+        UserError: the weights cannot be read, are not what their card says, or are of another
+            architecture.
     """
     classes, path, wanted = fleet_classes(fleet), fleet.edge.weights, fleet.edge.model
     if path is None:
         return build_edge_model(classes, 0, seed, wanted).eval()
+    verified(path)
     if not is_edge_model(path):
         return from_torchvision(read_state(path), wanted, classes, seed, path)
     model = load_model(path)
@@ -240,6 +243,8 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             side=crop_side(fleet),
             fps=fps,
             labels_per_window=fleet.golden.labels_per_window,
+            label_policy=fleet.golden.policy,
+            label_gpu_s=fleet.golden.gpu_s_per_window,
             seed=int(drawn),
             profiler=fleet.preparation.profiler,
         ),

@@ -22,6 +22,7 @@ from rich.table import Table
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
 from ekya.files import write_text_atomic
+from ekya.labeling.checksum import sha256_of
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
 from ekya.learning.checkpoints import load_model, save_model
 from ekya.learning.edge import EdgeModel, build_edge_model
@@ -129,6 +130,7 @@ def card(
     epochs: int,
     rate: float,
     seed: int,
+    checksum: str,
 ) -> str:
     """What one has to know about the weights."""
     rows = "\n".join(
@@ -152,6 +154,7 @@ Every stream's edge model begins with these weights and is retrained from there.
   1 / (1 + epoch / {FROM_SCRATCH.decay_epochs:g}).
 - Stored as safetensors with 16-bit kernels, loaded as 32 bits. The classes stand in the file's metadata:
   {", ".join(fleet.classes)}.
+- sha256: `{checksum}`
 
 Accuracy on the {len(validation)} crops of the {len(np.unique(validation.tracks))} objects of those cameras
 that came last and were not trained on (the end of the last days): {accuracy(model, validation):.1%}, and
@@ -188,9 +191,8 @@ def main(
     model = train(fleet, training, validation, epochs, seed, architecture, rate)
     save_model(model, out, {"recipe": "experiments/train_edge_base.py", "seed": str(seed)}, half=True)
     stored = load_model(out)
-    write_text_atomic(
-        out.with_suffix(".md"), card(fleet, stored, training, validation, days, every, epochs, rate, seed)
-    )
+    said = card(fleet, stored, training, validation, days, every, epochs, rate, seed, sha256_of(out))
+    write_text_atomic(out.with_suffix(".md"), said)
     table = Table("class", "crops", "accuracy", title=f"{out.name}, {time.monotonic() - began:.0f} s")
     for name, count, share in accuracy_by_class(stored, fleet.classes, validation):
         table.add_row(name, str(count), f"{share:.1%}")

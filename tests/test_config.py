@@ -125,6 +125,11 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
     ("path", "value", "sentence"),
     [
         (["gpu"], 2, "gpu: there is no such key; did you mean gpus?"),
+        (
+            ["golden", "policy"],
+            "hard",
+            "golden.policy: no policy is called 'hard'; use one of uniform, uncertain",
+        ),
         (["golden", "weight"], "x", "golden.weight: there is no such key; did you mean weights?"),
         (
             ["streams", 0, "source", "file"],

@@ -74,6 +74,8 @@ class GoldenSpec(BaseModel):
         class_map: YAML, which of the golden model's classes count for which of the fleet's; None for
             the shipped maps.
         labels_per_window: at most so many objects a stream and window are labelled.
+        gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for any.
+        policy: which objects are labelled, a name in ``profiling/label_policy.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,6 +85,8 @@ class GoldenSpec(BaseModel):
     sha256: str | None = None
     class_map: Path | None = None
     labels_per_window: int = Field(default=96, ge=1)
+    gpu_s_per_window: float | None = Field(default=None, gt=0)
+    policy: str = "uniform"
 
     @field_validator("model")
     @classmethod

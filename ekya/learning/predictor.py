@@ -58,6 +58,16 @@ class Predictor:
             classes[part], confidence[part] = index.cpu().numpy(), best.cpu().numpy()
         return classes, confidence
 
+    @torch.inference_mode()
+    def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Of crops at their own size: how sure the model is (N,), and what its head sees (N, F)."""
+        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self._model.features), np.float32)]
+        for start in range(0, len(crops), FORWARD_BATCH):
+            features = self._model.embed(to_input(crops[start : start + FORWARD_BATCH], self._device))
+            sure.append(self._model.head(features).softmax(dim=1).amax(dim=1).cpu().numpy())
+            seen.append(features.cpu().numpy())
+        return np.concatenate(sure), np.concatenate(seen)
+
 
 def resized(images: Tensor, resolution: int) -> Tensor:
     """(N, 3, S, S) to (N, 3, resolution, resolution), bilinear; the same tensor where S fits."""

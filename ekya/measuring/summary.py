@@ -87,6 +87,8 @@ class RunFacts:
         retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
             the others; the rest was stopped by the end of its window.
         profiling_gpu_s, labelling_gpu_s: what these cost over the whole run.
+        label_budget_gpu_s: what the golden model was allowed for the windows that were labelled, bursts
+            included; None without a limit.
         host: from the host's clock.
     """
 
@@ -101,6 +103,7 @@ class RunFacts:
     retrainings_failed: int
     profiling_gpu_s: float
     labelling_gpu_s: float
+    label_budget_gpu_s: float | None = None
     host: HostFacts = field(default_factory=HostFacts)
 
 
@@ -175,6 +178,7 @@ def build_summary(
         },
         "profiling_gpu_s": _rounded(facts.profiling_gpu_s),
         "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
+        "label_budget_gpu_s": _rounded(facts.label_budget_gpu_s),
         "host": {
             **facts.host.others,
             "planning_ms": _spread(facts.host.planning_ms),

@@ -61,6 +61,7 @@ class Told:
         lost: when cameras gave nothing; a stream that ends while it is lost is lost no more.
         stalls_us: how long each swap held inference up.
         swap_delays_us: how long after each command to serve a model it served.
+        labellings: how often a stream's window was labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
     """
 
@@ -76,6 +77,7 @@ class Told:
     stalls_us: tuple[int, ...]
     swap_delays_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
+    labellings: int
     labelling_gpu_s: float
     profiling_gpu_s: float
 
@@ -122,6 +124,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             for command in turn.commands
             if isinstance(command, cmd.SetAside)
         ),
+        labellings=sum(isinstance(event, ev.LabelsReady) for event in events),
         labelling_gpu_s=sum(event.gpu_s for event in events if isinstance(event, ev.LabelsReady)),
         profiling_gpu_s=sum(
             event.gpu_s

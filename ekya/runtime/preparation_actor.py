@@ -25,6 +25,7 @@ from ekya.setup import fleet_classes
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
+from ekya.workers.metered import MeteredGolden
 from ekya.workers.preparation import PreparationSettings, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +57,10 @@ class PreparationActor:
         cv2.setNumThreads(1)
         self._orders = orders
         self._frame_gpu_s: Mapping[StreamId, Mapping[int, float]] = {}
-        self._golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
+        golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
+        self._golden = MeteredGolden(golden, time.thread_time)
+        if orders.fleet.golden.gpu_s_per_window is not None:
+            self._golden.try_out()
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._now: _Preparation | None = None
@@ -110,7 +114,12 @@ class PreparationActor:
             # The memory is with the trainer, and filled from what was labelled since the first retraining.
             remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
             preparation.streams[stream] = StreamPreparation(
-                settings, material, serving, self._golden, remembered if version > BASE_VERSION else 0
+                settings,
+                material,
+                serving,
+                self._golden,
+                remembered if version > BASE_VERSION else 0,
+                self._golden.gpu_s,
             )
             preparation.handed_in.notify_all()
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
@@ -15,7 +16,7 @@ from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
-from ekya.sim.preparing import EmulatedPreparation, Step
+from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
@@ -220,6 +221,7 @@ class EmulatedExecutor:
             Classifier(model, camera.settings.classes),
             self._golden,
             exemplars=camera.memory.size,
+            golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
         )
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:

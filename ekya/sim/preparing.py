@@ -1,6 +1,6 @@
 """Labelling and profiling on virtual time, one step after the other, as `profiling.steps` orders them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ekya.core.commands import BeginPreparation
@@ -17,7 +17,7 @@ from ekya.profiling.steps import (
     preparation_steps,
 )
 from ekya.workers.costs import CostCard
-from ekya.workers.labels import StreamLabels
+from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
 
 FinishedStep = Callable[[int], Event]
@@ -76,18 +76,16 @@ class EmulatedPreparation:
 
     def _label(self, stream: StreamId) -> Step:
         prepared = self._streams[stream]
-        labels = prepared.label()
+        selection = prepared.select()
+        labels = prepared.label(selection)
         self._labels[stream] = labels
         self._keep(stream, labels)
-        gpu_s = self._golden_gpu_s(prepared, prepared.chosen_questions())
+        gpu_s = golden_gpu_s(prepared.golden, self._card, selection.questions)
+        gpu_s += self._card.forward_gpu_s(selection.looked_at, prepared.settings.side)
         gpu_s += self._card.forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
         return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
-
-    def _golden_gpu_s(self, prepared: StreamPreparation, questions: list[Question]) -> float:
-        golden = prepared.golden
-        return self._card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
         prepared = self._streams[stream]
@@ -98,7 +96,7 @@ class EmulatedPreparation:
         }
         burst = prepared.label_burst()
         options = prepared.profile_inference(configs, frame_gpu_s, burst)
-        gpu_s = self._golden_gpu_s(prepared, prepared.burst_questions())
+        gpu_s = golden_gpu_s(prepared.golden, self._card, prepared.burst_questions())
         for resolution in frame_gpu_s:
             gpu_s += self._card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
         window = self._command.window
@@ -111,6 +109,11 @@ class EmulatedPreparation:
         curve, gpu_s = counted_curve(trial, self._card)
         window = self._command.window
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+
+def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
+    """GPU-seconds of a golden model for some questions, by a cost card."""
+    return card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
 
 
 def _labels_ready(

@@ -7,6 +7,7 @@ that was run (paper §6.1).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ from ekya.profiling.pruning import ENOUGH_ACCURACY
 from ekya.profiling.steps import InferenceStep, LabelStep
 from ekya.sim.courses import Course, courses_of
 from ekya.sim.examining import Exam, in_fleet, true_options
-from ekya.sim.preparing import EmulatedPreparation
+from ekya.sim.preparing import EmulatedPreparation, golden_gpu_s
 from ekya.sim.seen import SeenFrames, SeenWindow
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
@@ -419,6 +420,7 @@ class StreamRecorder:
             self.windows[window - 1].material,
             Classifier(model, self.settings.classes),
             self.common.golden,
+            golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
         )
 
 

@@ -177,3 +177,7 @@ class Classifier:
         """(N, S, S, 3) uint8 RGB to classes (N,) of the fleet and confidences (N,)."""
         classes, confidence = self._predictor.predict(crops, resolution)
         return self._to_fleet[classes], confidence
+
+    def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """(N, S, S, 3) uint8 RGB to confidences (N,) and features (N, F)."""
+        return self._predictor.look(crops)

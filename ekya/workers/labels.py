@@ -1,6 +1,6 @@
 """Which objects of a window the golden model labels, and what they become."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,8 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.labeling.detections import Question
-from ekya.learning.labelled import LabelledCrops, no_crops, split_by_track_and_time
+from ekya.learning.labelled import (
+    VALIDATION_FRACTION,
+    LabelledCrops,
+    no_crops,
+    split_by_track_and_time,
+)
+from ekya.profiling.label_policy import LABEL_POLICIES, UNIFORM, Candidates, LabelPolicy, Order
 from ekya.workers.collector import CollectedFrame, WindowMaterial
+
+UNIFORM_POLICY = LABEL_POLICIES[UNIFORM]
 
 LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; what is labelled never counts in accuracy."""
@@ -76,27 +84,109 @@ class StreamLabels:
 Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""
 
+Look = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Asks the serving model about crops: its confidences (N,) and features (N, F)."""
 
-def choose(material: WindowMaterial, limit: int, seed: int) -> Chosen:
-    """A uniform random sample of objects, at most ``limit`` crops.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """What the golden model is asked about, and how it came to be that.
+
+    Attributes:
+        chosen: the objects, by frame.
+        rank: (N,) int64, place of each in the policy's order; in the order of ``chosen``.
+        by_chance: (N,) bool, whether chance alone put it there.
+        looked_at: crops that the serving model was asked about, to choose.
+    """
+
+    chosen: Chosen
+    rank: NDArray[np.int64]
+    by_chance: NDArray[np.bool_]
+    looked_at: int
+
+    @property
+    def questions(self) -> list[Question]:
+        """The objects as a golden model is asked about them."""
+        return [frame.take(rows).question for frame, rows in self.chosen]
+
+
+def choose(
+    material: WindowMaterial,
+    limit: int,
+    seed: int,
+    policy: LabelPolicy = UNIFORM_POLICY,
+    look: Look | None = None,
+) -> Selection:
+    """At most ``limit`` crops, as the policy orders them.
 
     Objects are drawn first and their crops second, so that two fifths of the window's objects
-    stay unlabelled and count in accuracy.
+    stay unlabelled and count in accuracy, whatever the policy.
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    kept = sorted(rng.permutation(len(places))[:limit].tolist())
-    return _by_frame(material, [places[place] for place in kept])
+    order, looked_at = _ordered(material, places, policy, look, rng)
+    return _selection(material, places, order, np.sort(order.rows[:limit]), looked_at)
 
 
-def choose_pictures(material: WindowMaterial, limit: int, seed: int) -> Chosen:
+def choose_pictures(
+    material: WindowMaterial,
+    limit: int,
+    seed: int,
+    policy: LabelPolicy = UNIFORM_POLICY,
+    look: Look | None = None,
+) -> Selection:
     """The objects that ``choose`` draws, in all pictures whose detections are known and ``limit`` others."""
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    shown = rng.permutation(np.unique([at for at, _ in places]))
+    if policy.asks_model:
+        order, looked_at = _ordered(material, places, policy, look, rng)
+        shown = order.pictures(_candidates(material, places, None))
+    else:
+        # By chance every picture is as likely as any other, however many objects it shows.
+        shown, looked_at = rng.permutation(np.unique([at for at, _ in places])), 0
+        order = Order(np.arange(len(places)), np.ones(len(places), np.bool_))
     known = [at for at in shown if material.sample[at].found is not None]
     pictures = {*known, *[at for at in shown if material.sample[at].found is None][:limit]}
-    return _by_frame(material, [(at, row) for at, row in places if at in pictures])
+    rows = np.array([row for row, (at, _) in enumerate(places) if at in pictures], np.int64)
+    return _selection(material, places, order, rows, looked_at)
+
+
+def _ordered(
+    material: WindowMaterial,
+    places: Sequence[tuple[int, int]],
+    policy: LabelPolicy,
+    look: Look | None,
+    rng: np.random.Generator,
+) -> tuple[Order, int]:
+    """The policy's order of the objects, and about how many of them the serving model was asked."""
+    asked = look if policy.asks_model else None
+    order = policy.order(_candidates(material, places, asked), rng)
+    return order, len(places) if asked is not None else 0
+
+
+def _candidates(material: WindowMaterial, places: Sequence[tuple[int, int]], look: Look | None) -> Candidates:
+    pictures = np.array([at for at, _ in places], np.int64)
+    if look is None or not places:
+        return Candidates(pictures, np.zeros(len(places), np.float32), np.zeros((len(places), 0), np.float32))
+    return Candidates(pictures, *look(np.stack([material.sample[at].crops[row] for at, row in places])))
+
+
+def _selection(
+    material: WindowMaterial,
+    places: Sequence[tuple[int, int]],
+    order: Order,
+    rows: NDArray[np.int64],
+    looked_at: int,
+) -> Selection:
+    """These of the places, in rising order, as frames with their objects."""
+    rank = np.empty(len(places), np.int64)
+    rank[order.rows] = np.arange(len(places))
+    return Selection(
+        _by_frame(material, [places[row] for row in rows.tolist()]),
+        rank[rows],
+        order.by_chance[rank[rows]],
+        looked_at,
+    )
 
 
 def _places(material: WindowMaterial, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -117,13 +207,8 @@ def _by_frame(material: WindowMaterial, places: Sequence[tuple[int, int]]) -> Ch
     return [(material.sample[at], np.array(of, np.int64)) for at, of in sorted(rows.items())]
 
 
-def questions(chosen: Chosen) -> list[Question]:
-    """The chosen objects as a golden model is asked about them."""
-    return [frame.take(rows).question for frame, rows in chosen]
-
-
 def label_window(
-    material: WindowMaterial, chosen: Chosen, golden: Labels, side: int, limit: int, seed: int
+    material: WindowMaterial, selection: Selection, golden: Labels, side: int, limit: int, seed: int
 ) -> StreamLabels:
     """Labels the chosen objects, keeps what is of use, and parts it 80/20 by track and time (DESIGN §4).
 
@@ -131,13 +216,14 @@ def label_window(
 
     Args:
         material: the window's.
-        chosen: what the golden model is asked about.
+        selection: what the golden model is asked about.
         golden: it.
         side: of the crops, in pixels.
         limit: at most so many objects are kept.
         seed: of what is kept where there is more.
     """
-    classes = golden.label(questions(chosen)) if chosen else []
+    chosen = selection.chosen
+    classes = golden.label(selection.questions) if chosen else []
     crops = [frame.crops[rows] for frame, rows in chosen]
     everything = LabelledPart(
         crops=_labelled(chosen, crops, classes, side),
@@ -147,29 +233,40 @@ def label_window(
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(frame.boxes[rows] for frame, rows in chosen)]),
     )
     rng = np.random.default_rng((seed, material.window))
-    kept = everything.take(_of_use(everything.crops.classes, golden.background, limit, rng))
+    rows = _of_use(everything.crops.classes, golden.background, limit, selection, rng)
+    kept, by_chance = everything.take(rows), selection.by_chance[rows]
     objects = np.ones(len(kept.crops), np.bool_)
     if golden.background is not None:
         objects = kept.crops.classes != golden.background
-    _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(objects)))
+    may_validate = objects & by_chance
+    # Where some are there for a reason, the others validate for them too.
+    part = VALIDATION_FRACTION * (int(objects.sum()) / max(int(may_validate.sum()), 1))
+    _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(may_validate)), min(part, 0.5))
     validates = np.isin(kept.crops.tracks, held_out.tracks)
     return StreamLabels(
         material.window,
         kept.take(np.flatnonzero(~validates)),
-        kept.take(np.flatnonzero(validates & objects)),
+        kept.take(np.flatnonzero(validates & may_validate)),
     )
 
 
 def _of_use(
-    classes: NDArray[np.int64], background: int | None, limit: int, rng: np.random.Generator
+    classes: NDArray[np.int64],
+    background: int | None,
+    limit: int,
+    selection: Selection,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Rows of at most ``limit`` objects, and of no more background than of objects.
+    """Rows of at most ``limit`` objects, the first in order, and of no more background than of objects.
 
     Most of what is proposed on a street is background; a model that saw it as often as it is there
     would learn to say nothing else.
     """
     objects = np.flatnonzero((classes >= 0) & (classes != background))
-    objects = rng.permutation(objects)[:limit]
+    if selection.looked_at:
+        objects = objects[np.argsort(selection.rank[objects])][:limit]
+    else:
+        objects = rng.permutation(objects)[:limit]
     others = np.flatnonzero(classes == background) if background is not None else objects[:0]
     return np.sort(np.concatenate([objects, rng.permutation(others)[: len(objects)]]))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,18 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
+from ekya.profiling.label_policy import LABEL_POLICIES, SAMPLE_PART, UNIFORM, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import (
     LABELLED_PICTURES,
-    Chosen,
     Labels,
+    Selection,
     StreamLabels,
     choose,
     choose_pictures,
     label_window,
-    questions,
 )
 
 TYPICAL_OBJECTS = 6.0
@@ -52,6 +52,8 @@ class PreparationSettings:
         seed: of the stream.
         device: torch's name of where models run.
         profiler: how γ are tried.
+        label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
+        label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
     """
 
     classes: tuple[str, ...]
@@ -61,6 +63,8 @@ class PreparationSettings:
     seed: int
     device: str = "cpu"
     profiler: Profiler = Profiler.EKYA
+    label_policy: str = UNIFORM
+    label_gpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +73,8 @@ class StreamPreparation:
 
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
+        golden_gpu_s: what the golden model takes for some questions, as far as is known before; only a
+            budget asks.
     """
 
     settings: PreparationSettings
@@ -76,15 +82,23 @@ class StreamPreparation:
     serving: Classifier
     golden: Labels
     exemplars: int = 0
+    golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
 
     @property
     def model(self) -> EdgeModel:
         """The model that serves."""
         return self.serving.model
 
-    def chosen_questions(self) -> list[Question]:
-        """What `label` asks the golden model."""
-        return questions(self._chosen())
+    def select(self) -> Selection:
+        """What `label` asks the golden model about: the policy's choice, within the budget."""
+        settings, material = self.settings, self.material
+        choose_some = choose if self.golden.background is None else choose_pictures
+        most = settings.labels_per_window if self.golden.background is None else LABELLED_PICTURES
+        budget_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
+        limit = affordable(budget_gpu_s, self._one_gpu_s(material.sample), most)
+        return choose_some(
+            material, limit, settings.seed, LABEL_POLICIES[settings.label_policy], self.serving.look
+        )
 
     def burst_questions(self) -> list[Question]:
         """What `label_burst` asks the golden model."""
@@ -105,12 +119,12 @@ class StreamPreparation:
             burst.append((frame.take(kept), of[kept]))
         return burst
 
-    def label(self) -> StreamLabels:
-        """Labels a sample of the window."""
+    def label(self, selection: Selection | None = None) -> StreamLabels:
+        """Labels a sample of the window: what was selected, or is now."""
         settings = self.settings
         return label_window(
             self.material,
-            self._chosen(),
+            selection or self.select(),
             self.golden,
             settings.side,
             settings.labels_per_window,
@@ -190,18 +204,32 @@ class StreamPreparation:
             scope=scope,
         )
 
-    def _chosen(self) -> Chosen:
-        if self.golden.background is None:
-            return choose(self.material, self.settings.labels_per_window, self.settings.seed)
-        return choose_pictures(self.material, LABELLED_PICTURES, self.settings.seed)
+    def _one_gpu_s(self, frames: Sequence[CollectedFrame]) -> float:
+        """What the golden model takes for one object, or one picture that it has not seen; 0 for nothing."""
+        unseen = [frame for frame in frames if len(frame.boxes) and frame.found is None]
+        if self.settings.label_gpu_s is None or not unseen:
+            return 0.0
+        return self.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
 
     def _asked_burst(self) -> list[CollectedFrame]:
-        """What the golden model is asked about in the burst: where it pays by the box, a few objects."""
-        frames = longest_run(self.material.burst)
+        """What the golden model is asked about in the burst: where it pays by the box, a few objects.
+
+        A budget shortens it: what the sample may take is not for it.
+        """
+        frames, budget_gpu_s = longest_run(self.material.burst), self.settings.label_gpu_s
+        one_gpu_s = self._one_gpu_s(frames)
+        left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
         if self.golden.background is not None:
-            return frames
+            unseen = np.cumsum([frame.found is None for frame in frames])
+            most = affordable(left_gpu_s, one_gpu_s, len(frames))
+            return [frame for frame, count in zip(frames, unseen.tolist(), strict=True) if count <= most]
         followed = self._followed([frame.tracks for frame in frames])
-        return [frame.take(np.flatnonzero(np.isin(frame.tracks, followed))) for frame in frames]
+        most = affordable(left_gpu_s, one_gpu_s, len(followed) * len(frames))
+        for count in range(len(followed), -1, -1):
+            kept = [frame.take(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames]
+            if sum(len(frame.boxes) for frame in kept) <= most or count == 0:
+                break
+        return kept
 
     def _followed(self, tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """A few random ones of the objects seen in a burst."""

@@ -15,9 +15,10 @@ CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 SHIPPED = "golden_models/synthetic_city_resnext29"
 
 
-def test_the_card_says_what_the_shipped_weights_are() -> None:
-    weights = shipped_path(f"{SHIPPED}.safetensors")
-    card = shipped_path(f"{SHIPPED}.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", [SHIPPED, "golden_models/synthetic_city_resnet18_base"])
+def test_the_card_says_what_the_shipped_weights_are(name: str) -> None:
+    weights = shipped_path(f"{name}.safetensors")
+    card = shipped_path(f"{name}.md").read_text(encoding="utf-8")
     assert re.findall(r"sha256: `([0-9a-f]{64})`", card) == [sha256_of(weights)]
     assert sha256_of(weights) == hashlib.sha256(weights.read_bytes()).hexdigest()
 

@@ -183,6 +183,7 @@ def test_swaps_stalls_costs_and_who_was_set_aside():
     assert TOLD.stalls_us == (900, 1100)
     assert TOLD.served == {JobId(1), JobId(3)}
     assert TOLD.labelling_gpu_s == 0.75
+    assert TOLD.labellings == 2
     assert TOLD.profiling_gpu_s == 2.125
     assert TOLD.set_aside == ((B, "its workers died 3 times"),)
 

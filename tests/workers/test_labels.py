@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from street import material, t_us
 
 from ekya.labeling.detections import Detections
-from ekya.workers.labels import LABELLED_TRACKS, choose, choose_pictures, label_window, questions
+from ekya.profiling.label_policy import LABEL_POLICIES
+from ekya.workers.labels import LABELLED_TRACKS, choose, choose_pictures, label_window
 
 SIDE = 8
 
@@ -29,8 +30,8 @@ tracks_of_frames = st.lists(st.lists(st.integers(0, 12), max_size=4, unique=True
 )
 
 
-def places(chosen):
-    return [(frame.frame, int(frame.tracks[row])) for frame, rows in chosen for row in rows]
+def places(selection):
+    return [(frame.frame, int(frame.tracks[row])) for frame, rows in selection.chosen for row in rows]
 
 
 @settings(max_examples=30)
@@ -121,12 +122,12 @@ def test_the_golden_model_sees_the_chosen_boxes_only_and_once():
     _, chosen, golden = parted([list(range(8))] * 3, limit=5)
     (asked,) = golden.asked
     assert sum(len(item.boxes) for item in asked) == 5
-    assert all((a.boxes == b.boxes).all() for a, b in zip(asked, questions(chosen), strict=True))
+    assert all((a.boxes == b.boxes).all() for a, b in zip(asked, chosen.questions, strict=True))
 
 
 def test_nothing_to_label_asks_nobody():
     labels, chosen, golden = parted([[], [7]])
-    assert chosen == []
+    assert chosen.chosen == []
     assert golden.asked == []
     assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
     assert labels.training.boxes.shape == (0, 4)
@@ -159,8 +160,8 @@ def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures,
     found = material(*frames)
     chosen = choose_pictures(found, pictures, seed)
     drawn = {track for _, track in places(choose(found, 1000, seed))}
-    assert len(chosen) <= pictures
-    for frame, rows in chosen:
+    assert len(chosen.chosen) <= pictures
+    for frame, rows in chosen.chosen:
         assert frame.tracks[rows].tolist() == [track for track in frame.tracks if track in drawn]
 
 
@@ -194,3 +195,54 @@ def test_objects_validate_although_nearly_everything_is_background():
     labels = detected([list(range(40))] * 6, objects=6)
     assert len(labels.validation.crops) > 0
     assert set(labels.training.crops.classes.tolist()) > {Detector.background}
+
+
+def half_sure(crops):
+    """Sure of no two alike, all of them looking different."""
+    return np.linspace(1.0, 0.0, len(crops), dtype=np.float32), np.eye(len(crops), dtype=np.float32)
+
+
+UNCERTAIN = LABEL_POLICIES["uncertain"]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
+def test_whatever_the_policy_the_same_objects_stay_unlabelled_and_count(frames, limit, seed):
+    found = material(*frames)
+    drawn = set(places(choose(found, 1000, seed)))
+    uncertain = choose(found, limit, seed, UNCERTAIN, half_sure)
+    assert set(places(uncertain)) <= drawn
+    assert len(places(uncertain)) == min(limit, len(drawn))
+    assert uncertain.looked_at == len(drawn)
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
+def test_only_objects_that_chance_chose_validate(frames, limit, seed):
+    found = material(*frames)
+    selection = choose(found, limit, seed, UNCERTAIN, half_sure)
+    labels = label_window(found, selection, Golden(), SIDE, limit, seed)
+    by_chance = {
+        place for place, chance in zip(places(selection), selection.by_chance, strict=True) if chance
+    }
+    validated = zip(labels.validation.frames, labels.validation.crops.tracks, strict=True)
+    assert {(int(frame), int(track)) for frame, track in validated} <= by_chance
+    assert not set(labels.training.crops.tracks) & set(labels.validation.crops.tracks)
+
+
+def test_of_what_a_detector_labels_the_first_in_order_are_kept():
+    found = material(*[list(range(at * 8, at * 8 + 8)) for at in range(12)])
+    selection = choose_pictures(found, 1000, 0, UNCERTAIN, half_sure)
+    labels = label_window(found, selection, Detector(96), SIDE, 10, 0)
+    kept = {*labels.training.crops.tracks.tolist(), *labels.validation.crops.tracks.tolist()}
+    named = np.array([track for _, track in places(selection)])
+    assert kept == set(
+        named[np.argsort(selection.rank)][named[np.argsort(selection.rank)] < 96][:10].tolist()
+    )
+
+
+def test_pictures_come_in_the_order_of_their_first_object():
+    found = material(*[[at] for at in range(20)])
+    few = choose_pictures(found, 4, 0, UNCERTAIN, half_sure)
+    many = choose(found, 4, 0, UNCERTAIN, half_sure)
+    assert places(few) == places(many), "one object a picture"

@@ -1,0 +1,94 @@
+"""What it brings to choose which objects are labelled: every policy on the synthetic city, on virtual time.
+
+    python experiments/label_policies.py
+    python experiments/label_policies.py --labels 12,24,96 --seeds 0,1,2 --json policies.json
+
+With few labels a window it matters which; with many nearly all that may be labelled are. An object that any
+policy took a label from counts for none of them, so that all are scored on the same objects: hard objects
+that one of them labelled are missing for the others too.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from recipe import Json, run
+from rich.table import Table
+
+from ekya.cli.options import numbers
+from ekya.commands.output import output
+from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.finishing import labelled_in_any, score_run
+from ekya.measuring.accuracy import mean_or_none
+from ekya.profiling.label_policy import LABEL_POLICIES
+from ekya.runfolder import RunFolder, plain_name
+from ekya.shipped import shipped_path
+from ekya.sim.emulated import emulate
+
+
+def with_golden(fleet: FleetConfig, **changes: object) -> FleetConfig:
+    """The fleet with other keys under ``golden``."""
+    return fleet.model_copy(update={"golden": fleet.golden.model_copy(update=changes)})
+
+
+def compared(fleet: FleetConfig, labels: int, seed: int, root: Path) -> list[dict[str, Any]]:
+    """One run of each policy with so many labels a window, scored on the objects that none labelled."""
+    folders, summaries = {}, {}
+    for policy in LABEL_POLICIES:
+        name = plain_name(f"{policy}-{labels}-seed{seed}")
+        folders[policy] = RunFolder.create(root, name)
+        chosen = with_golden(fleet, policy=policy, labels_per_window=labels)
+        summaries[policy] = emulate(
+            folders[policy], chosen, fleet.scheduler, seed, lambda batch, turn: None
+        ).summary
+    left_out = {stream.id: labelled_in_any(folders.values(), stream.id) for stream in fleet.streams}
+    rows = []
+    for policy, folder in folders.items():
+        scores = score_run(folder, fleet, left_out).values()
+        rows.append(
+            {
+                "policy": policy,
+                "labels_per_window": labels,
+                "seed": seed,
+                "accuracy": mean_or_none([score.accuracy for score in scores]),
+                "balanced_accuracy": mean_or_none([score.balanced_accuracy for score in scores]),
+                "labelling_gpu_s": summaries[policy]["labelling_gpu_s"],
+                "retrainings": summaries[policy]["retrainings"]["finished"],
+            }
+        )
+    return rows
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line a run."""
+    table = Table(*(key.replace("_", " ") for key in rows[0]))
+    for row in rows:
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
+    return table
+
+
+def main(
+    fleet: Annotated[Path | None, typer.Option(help="Fleet file; the shipped synthetic city.")] = None,
+    labels: Annotated[str, typer.Option(metavar="N,...", help="Labels a stream and window.")] = "24,96",
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run of each policy for each.")] = "0",
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")] = Path(
+        "runs/label-policies"
+    ),
+    json_to: Json = None,
+) -> None:
+    """Run the city under every policy and print one table."""
+    with output(json_to) as out:
+        city = load_fleet(fleet or shipped_path(DEFAULT_FLEET))
+        rows = [
+            row
+            for seed in numbers(seeds)
+            for count in numbers(labels)
+            for row in compared(city, count, seed, runs)
+        ]
+        out.console.print(shown(rows))
+        out.report({"rows": rows})
+
+
+if __name__ == "__main__":
+    run(main)

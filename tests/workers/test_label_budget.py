@@ -1,0 +1,106 @@
+"""What a golden model may take for a window, in GPU-seconds, and what it will take before it is asked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from street import SIDE, collected
+
+from ekya.labeling.detections import Detections
+from ekya.workers.collector import WindowMaterial
+from ekya.workers.metered import MeteredGolden
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
+
+NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class Golden:
+    """Costs an operation a box, or, where it detects, one a picture that nobody has looked at."""
+
+    def __init__(self, background=None):
+        self.background = background
+
+    def label(self, items):
+        return [np.zeros(len(item.boxes), np.int64) for item in items]
+
+    def operations(self, items):
+        if self.background is None:
+            return sum(len(item.boxes) for item in items)
+        return sum(item.found is None for item in items if len(item.boxes))
+
+
+class Looks:
+    """A serving model that is sure of everything."""
+
+    model = None
+
+    def look(self, crops):
+        return np.ones(len(crops), np.float32), np.ones((len(crops), 2), np.float32)
+
+
+def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gpu_s=0.01):
+    found = NOTHING if seen else None
+    sample = tuple(collected(at, range(objects), found) for at in range(30))
+    burst = tuple(collected(40 + at, range(objects), found) for at in range(11))
+    settings = PreparationSettings(
+        ("car", "background"), SIDE, 10.0, 96, 3, label_policy=policy, label_gpu_s=budget_gpu_s
+    )
+    material = WindowMaterial(2, sample, burst)
+    return StreamPreparation(
+        settings, material, Looks(), golden, golden_gpu_s=lambda items: one_gpu_s * golden.operations(items)
+    )
+
+
+@pytest.mark.parametrize("background", [None, 1])
+@pytest.mark.parametrize("policy", ["uniform", "uncertain"])
+@settings(max_examples=15)
+@given(budget_gpu_s=st.floats(0.001, 3.0), objects=st.integers(0, 9))
+def test_sample_and_burst_together_stay_within_the_budget(background, policy, budget_gpu_s, objects):
+    golden = Golden(background)
+    one = prepared(budget_gpu_s, golden, objects, policy=policy)
+    asked = [*one.select().questions, *one.burst_questions()]
+    assert one.golden_gpu_s(asked) <= budget_gpu_s + 1e-9
+    whole = prepared(None, golden, objects, policy=policy)
+    everything = [*whole.select().questions, *whole.burst_questions()]
+    if whole.golden_gpu_s(everything) <= budget_gpu_s / 4:
+        assert one.golden_gpu_s(asked) == whole.golden_gpu_s(everything), "nothing is saved in vain"
+
+
+def test_a_budget_is_used_up_to_the_last_label_that_fits():
+    assert sum(len(item.boxes) for item in prepared(0.4, Golden(), 9).select().questions) == 30
+    assert len(prepared(0.08, Golden(1), 9).select().questions) == 6
+    assert len(prepared(0.08, Golden(1), 9).burst_questions()) == 2
+
+
+def test_pictures_that_the_network_has_seen_before_are_free():
+    seen, unlimited = prepared(0.001, Golden(1), 6, seen=True), prepared(None, Golden(1), 6, seen=True)
+    assert len(seen.select().questions) == len(unlimited.select().questions) == 30
+    assert len(seen.burst_questions()) == 11
+
+
+def test_a_golden_model_that_costs_nothing_needs_no_budget():
+    free = prepared(0.001, Golden(), 6, one_gpu_s=0.0)
+    assert sum(len(item.boxes) for item in free.select().questions) == 90, "three of five objects, 30 times"
+
+
+def test_labels_are_made_of_what_was_selected():
+    one = prepared(0.4, Golden(), 9)
+    labels = one.label(one.select())
+    assert len(labels.training.crops) + len(labels.validation.crops) == 30
+    few = replace(one, settings=replace(one.settings, label_gpu_s=0.04))
+    labels = few.label()
+    assert len(labels.training.crops) + len(labels.validation.crops) == 3
+
+
+def test_the_meter_says_what_the_next_questions_take_at_the_speed_so_far():
+    now = iter([10.0, 10.5, 20.0, 21.5])
+    golden = MeteredGolden(Golden(), clock=lambda: next(now))
+    two, three = collected(0, range(2)).question, collected(1, range(3)).question
+    assert golden.gpu_s([two]) == 0.0
+    golden.try_out()
+    assert golden.gpu_s([two]) == pytest.approx(1.0), "half a second for one box"
+    assert [len(of) for of in golden.label([three])] == [3]
+    assert golden.gpu_s([two]) == pytest.approx(2 * 2.0 / 4)
+    assert (golden.background, golden.operations([two, three])) == (None, 5)
