@@ -23,7 +23,11 @@ _EDGE_WEIGHTS = "golden_models/synthetic_city_resnet18_base.safetensors"
 
 _COMMENTS: Mapping[str, str] = {
     "window_s": "About ten windows a stream, as in the paper's Figure 2.",
-    "golden": "The paper's golden model. Its weights are downloaded, or named as weights: FILE.",
+    "golden": (
+        "The paper's golden model, whose weights are downloaded. The data's own labels cost nothing:\n"
+        "# ekya golden label {out} --from-truth --out labels.parquet\n"
+        "# golden: {{model: file, weights: labels.parquet}}"
+    ),
     "edge": "A base that has seen the synthetic city alone; one of your own is better.",
     "streams": "Delete what is not to take part. The data are labelled, so accuracy is against their labels.",
 }
@@ -66,7 +70,7 @@ def fleet_text(
         ],
     }
     parse_fleet(raw, str(out), (out.parent, shipped_root()))
-    return _with_comments(dataset, findings, raw)
+    return _with_comments(dataset, out, findings, raw)
 
 
 def _window_s(findings: Mapping[str, StreamFindings]) -> float:
@@ -93,7 +97,7 @@ def _from(folder: Path, value: object) -> object:
 
 
 def _with_comments(
-    dataset: Dataset, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
+    dataset: Dataset, out: Path, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
 ) -> str:
     frames = sum(found.frames for found in findings.values())
     lost = sum(len(found.problems) for found in findings.values())
@@ -103,7 +107,7 @@ def _with_comments(
     ]
     for key, value in raw.items():
         if key in _COMMENTS:
-            lines.append(f"# {_COMMENTS[key]}")
+            lines.append(f"# {_COMMENTS[key].format(out=out)}")
         plain = key in {"classes", "preparation", "golden", "edge"}
         text = yaml.safe_dump(
             {key: value}, sort_keys=False, allow_unicode=True, default_flow_style=None if plain else False
