@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 import waymo_sample
+from torchvision.models import get_model_weights
 
+from ekya.labeling.class_map import class_of_each
+from ekya.labeling.coco import coco_names
+from ekya.shipped import shipped_path
 from ekya.streams.waymo import WaymoSpec
+from ekya.streams.waymo.classes import CLASSES
 
 SAMPLE = Path(waymo_sample.__file__).with_name("sample")
 
@@ -22,6 +27,18 @@ def test_the_sample_is_what_its_script_draws(tmp_path):
     for segment in waymo_sample.sample_segments(2, 3, (96, 64)):
         drawn = waymo_sample.write_v1(tmp_path, segment)
         assert drawn.read_bytes() == (SAMPLE / "v1" / drawn.relative_to(tmp_path)).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("imagenet_to_fleet.yaml", get_model_weights("resnext101_32x8d")["DEFAULT"].meta["categories"]),
+        ("coco_to_fleet.yaml", coco_names()),
+    ],
+)
+def test_the_shipped_class_maps_know_its_classes(file, names):
+    found = class_of_each(CLASSES, tuple(names), shipped_path(f"golden_models/{file}"), "the golden model")
+    assert set(found.tolist()) == {-1, *range(len(CLASSES))}
 
 
 def test_the_sample_is_small():
