@@ -54,6 +54,9 @@ _MEMORY_EVERY_S = 10.0
 _END_S = 300.0
 """What the run may take to start and to write its report, together."""
 
+_TO_GO_S = 30
+"""Ray's processes end by themselves when their run has, on a busy machine some seconds later."""
+
 _MEGABYTE = 1 << 20
 
 
@@ -225,7 +228,7 @@ def fleet(cameras: Sequence[Camera], golden: Path, window_s: float, windows: int
 
 def left_over(mark: str) -> list[str]:
     """What is still running some seconds after the run's end."""
-    for _ in range(50):
+    for _ in range(_TO_GO_S * 5):
         if not list(of_run(mark)):
             return []
         time.sleep(0.2)

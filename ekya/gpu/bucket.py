@@ -40,7 +40,8 @@ class TokenBucket:
     """Holds what one job uses to its share. A ``ShareHandle``.
 
     The balance grows by share x time and falls by what batches use. A batch begins only while
-    nothing is owed, and ends by waiting until that is so again. So over any stretch a job
+    nothing is owed, and ends by waiting until that is so again; at share 0, where that is never, the
+    next one waits. So over any stretch a job
     uses at most share x time, plus the burst, plus one batch; a debt is never larger than the last
     batch, and what a batch overdrew is earned back at the share that holds *now*.
 
@@ -92,7 +93,7 @@ class TokenBucket:
             raise
         self._charge(self._clocks.spent_ns() - before_ns)
         with self._changed:
-            self._wait_out_debt()
+            self._wait_out_debt(for_ever=False)
 
     def measured(self) -> Measured:
         """A batch counts when it ends."""
@@ -115,11 +116,11 @@ class TokenBucket:
             self._earn()
         self._wait_out_debt()
 
-    def _wait_out_debt(self) -> None:
+    def _wait_out_debt(self, for_ever: bool = True) -> None:
         self._earn()
         if self._balance >= -_GRACE:
             return
-        while self._balance < 0 and not self._released:
+        while self._balance < 0 and not self._released and (for_ever or self._share_milli > 0):
             missing_s = -self._balance / self._share_milli / 1e9 if self._share_milli else None
             self._clocks.wait(self._changed, missing_s)
             self._earn()

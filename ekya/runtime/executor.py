@@ -12,7 +12,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.units import US_PER_S
-from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_actors import NEWS, FleetActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
@@ -172,7 +172,7 @@ class RayExecutor:
         }
 
     def _listen(self, actor: Any, worker: _Worker | None) -> None:
-        self._polls[actor.poll.remote(_POLL_S)] = worker
+        self._polls[actor.poll.options(concurrency_group=NEWS).remote(_POLL_S)] = worker
 
     def _hear(self, reference: Any) -> None:
         if reference in self._restarting:

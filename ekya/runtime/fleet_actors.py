@@ -17,7 +17,10 @@ from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.runtime.scheduler_actor import SchedulerActor
 
 _THREADS = 6
-"""Methods of an actor that may run at once: one waits for news, the others answer."""
+"""Methods of an actor that may run at once."""
+
+NEWS = "news"
+"""The group of threads, one, on which an actor is asked for news: no order may hold it up."""
 
 MICRO_PROFILER = "micro-profiler"
 SCHEDULER = "scheduler"
@@ -124,4 +127,5 @@ def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *argument
         "max_restarts": 0,
         "runtime_env": {"env_vars": dict(environment)} if environment else {},
     }
-    return ray.remote(kind).options(**options).remote(*arguments)
+    remote: Any = ray.remote  # Ray's own types do not know of groups.
+    return remote(concurrency_groups={NEWS: 1})(kind).options(**options).remote(*arguments)

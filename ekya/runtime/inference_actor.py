@@ -32,6 +32,7 @@ from ekya.workers.record import FrameRecord
 MEASURE_EVERY_S = 5.0
 _POLL_S = 0.05
 _FLUSH_EVERY_S = 1.0
+_LAST_POLL_S, _REST_S = 0.2, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class InferenceActor:
         self._handle.release()
         if self._thread is not None:
             self._thread.join()
-        self._take(self._source.poll(0.0), horizon_us)
+        self._take_rest(horizon_us)
         self._record.flush()
         finest = InferenceConfig(1, crop_side(self._orders.common.fleet))
         self._record.add_shadow(self._worker.base_answers(finest))
@@ -198,6 +199,14 @@ class InferenceActor:
             answer = self._answer(frame, look=horizon_us is None)
             self._record.add([answer], _reference(frame))
 
+    def _take_rest(self, horizon_us: int) -> None:
+        """Counts what came before the run's end and was not taken yet."""
+        give_up_s = time.monotonic() + _REST_S
+        while (arrived := self._source.poll(_LAST_POLL_S)) and time.monotonic() < give_up_s:
+            self._take(arrived, horizon_us)
+            if arrived[-1].t_us >= horizon_us:
+                return
+
     def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
         with self._control.lock:
             config, share_milli = self._control.config, self._control.share_milli
@@ -205,7 +214,10 @@ class InferenceActor:
         frame = arrived.frame
         if frame is None or not look:
             return self._worker.skip(arrived.index, arrived.t_us, config)
-        analyse = share_milli > 0 and arrived.index // config.every > self._last_analysed // config.every
+        if share_milli == 0:
+            # A look would wait for a share, and meanwhile nobody would count what comes.
+            return self._worker.skip(arrived.index, arrived.t_us, config)
+        analyse = arrived.index // config.every > self._last_analysed // config.every
         proposals = None if frame.boxes is None else Proposals(frame.boxes)
         if proposals is None and (analyse or self._worker.wants(frame.t_us)):
             with self._handle.scope():

@@ -90,6 +90,28 @@ def test_share_zero_waits_without_an_end_until_it_is_resized():
     assert clock.waits_s[0] is None
 
 
+def test_a_batch_that_ends_at_share_zero_is_over_and_its_debt_waits_for_the_next():
+    clock = VirtualTime()
+    bucket = TokenBucket(500, clock.clocks)
+    with bucket.scope():
+        clock.work(100)
+        bucket.resize(0)
+    assert clock.waits_s == []
+    clock.at_wait.append(lambda: bucket.resize(500))
+    with bucket.scope():
+        pass
+    assert clock.waits_s == [None, pytest.approx(0.2, rel=0.01)]
+
+
+def test_a_share_that_is_taken_away_ends_the_wait_of_a_batch_that_is_over():
+    clock = VirtualTime()
+    bucket = TokenBucket(500, clock.clocks)
+    clock.at_wait.append(lambda: bucket.resize(0))
+    with bucket.scope():
+        clock.work(100)
+    assert len(clock.waits_s) == 1
+
+
 def test_release_ends_a_wait_and_every_later_one():
     clock = VirtualTime()
     bucket = TokenBucket(0, clock.clocks)
