@@ -51,7 +51,7 @@ CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "background
 _CHILD = "ekya.streams.process_child"
 _TICK_S = 0.1
 _MEMORY_EVERY_S = 10.0
-_END_S = 300.0
+_END_S = 900.0
 """What the run may take to start and to write its report, together."""
 
 _TO_GO_S = 30
