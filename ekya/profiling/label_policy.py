@@ -110,6 +110,11 @@ SAMPLE_PART = 0.75
 """Of a label budget, what the window's sample may take; the rest is for the burst that λ is measured on."""
 
 
+POOL = 2
+"""Objects that the serving model is asked about for each that may be labelled: it costs as much as they do
+where the golden model is small."""
+
+
 def affordable(budget_gpu_s: float | None, one_gpu_s: float, most: int) -> int:
     """How many of at most ``most`` things at ``one_gpu_s`` each are within a budget; all without one."""
     if budget_gpu_s is None or one_gpu_s <= 0.0:

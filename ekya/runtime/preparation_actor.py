@@ -26,7 +26,7 @@ from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
 from ekya.workers.metered import MeteredGolden
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
@@ -120,6 +120,7 @@ class PreparationActor:
                 self._golden,
                 remembered if version > BASE_VERSION else 0,
                 self._golden.gpu_s,
+                max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
             )
             preparation.handed_in.notify_all()
 

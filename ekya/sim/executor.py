@@ -222,6 +222,7 @@ class EmulatedExecutor:
             self._golden,
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
+            look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
         )
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:

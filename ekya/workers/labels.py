@@ -14,7 +14,7 @@ from ekya.learning.labelled import (
     no_crops,
     split_by_track_and_time,
 )
-from ekya.profiling.label_policy import LABEL_POLICIES, UNIFORM, Candidates, LabelPolicy, Order
+from ekya.profiling.label_policy import LABEL_POLICIES, POOL, UNIFORM, Candidates, LabelPolicy, Order
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 
 UNIFORM_POLICY = LABEL_POLICIES[UNIFORM]
@@ -124,7 +124,7 @@ def choose(
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    order, looked_at = _ordered(material, places, policy, look, rng)
+    order, looked_at = _ordered(material, places, POOL * limit, policy, look, rng)
     return _selection(material, places, order, np.sort(order.rows[:limit]), looked_at)
 
 
@@ -134,12 +134,16 @@ def choose_pictures(
     seed: int,
     policy: LabelPolicy = UNIFORM_POLICY,
     look: Look | None = None,
+    pool: int = 0,
 ) -> Selection:
-    """The objects that ``choose`` draws, in all pictures whose detections are known and ``limit`` others."""
+    """The objects that ``choose`` draws, in all pictures whose detections are known and ``limit`` others.
+
+    A policy that asks the serving model asks it about at most ``pool`` objects.
+    """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
     if policy.asks_model:
-        order, looked_at = _ordered(material, places, policy, look, rng)
+        order, looked_at = _ordered(material, places, pool, policy, look, rng)
         shown = order.pictures(_candidates(material, places, None))
     else:
         # By chance every picture is as likely as any other, however many objects it shows.
@@ -154,14 +158,22 @@ def choose_pictures(
 def _ordered(
     material: WindowMaterial,
     places: Sequence[tuple[int, int]],
+    pool: int,
     policy: LabelPolicy,
     look: Look | None,
     rng: np.random.Generator,
 ) -> tuple[Order, int]:
-    """The policy's order of the objects, and about how many of them the serving model was asked."""
-    asked = look if policy.asks_model else None
-    order = policy.order(_candidates(material, places, asked), rng)
-    return order, len(places) if asked is not None else 0
+    """The policy's order of the objects, and about how many of them the serving model was asked.
+
+    Where it is asked, a pool is drawn by chance; the other objects come behind it, by chance too.
+    """
+    if not policy.asks_model or look is None:
+        return policy.order(_candidates(material, places, None), rng), 0
+    drawn = rng.permutation(len(places))
+    asked, others = np.sort(drawn[:pool]), drawn[pool:]
+    order = policy.order(_candidates(material, [places[row] for row in asked.tolist()], look), rng)
+    rows = np.concatenate([asked[order.rows], others])
+    return Order(rows, np.concatenate([order.by_chance, np.ones(len(others), np.bool_)])), len(asked)
 
 
 def _candidates(material: WindowMaterial, places: Sequence[tuple[int, int]], look: Look | None) -> Candidates:

@@ -17,7 +17,7 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
-from ekya.profiling.label_policy import LABEL_POLICIES, SAMPLE_PART, UNIFORM, affordable
+from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, UNIFORM, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
@@ -75,6 +75,7 @@ class StreamPreparation:
         exemplars: crops of earlier windows that a retraining would mix in.
         golden_gpu_s: what the golden model takes for some questions, as far as is known before; only a
             budget asks.
+        look_gpu_s: what the serving model takes to be asked about one crop; only a budget asks.
     """
 
     settings: PreparationSettings
@@ -83,6 +84,7 @@ class StreamPreparation:
     golden: Labels
     exemplars: int = 0
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
+    look_gpu_s: float = 0.0
 
     @property
     def model(self) -> EdgeModel:
@@ -90,15 +92,25 @@ class StreamPreparation:
         return self.serving.model
 
     def select(self) -> Selection:
-        """What `label` asks the golden model about: the policy's choice, within the budget."""
+        """What `label` asks the golden model about: the policy's choice, within the budget.
+
+        What the serving model takes to be asked is in the budget too.
+        """
         settings, material = self.settings, self.material
-        choose_some = choose if self.golden.background is None else choose_pictures
-        most = settings.labels_per_window if self.golden.background is None else LABELLED_PICTURES
-        budget_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
-        limit = affordable(budget_gpu_s, self._one_gpu_s(material.sample), most)
-        return choose_some(
-            material, limit, settings.seed, LABEL_POLICIES[settings.label_policy], self.serving.look
-        )
+        policy, most = LABEL_POLICIES[settings.label_policy], settings.labels_per_window
+        one_gpu_s = self._one_gpu_s(material.sample)
+        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
+        look_gpu_s = self.look_gpu_s if policy.asks_model else 0.0
+        if self.golden.background is None:
+            most = affordable(left_gpu_s, one_gpu_s + POOL * look_gpu_s, most)
+            return choose(material, most, settings.seed, policy, self.serving.look)
+        pool = POOL * most
+        if left_gpu_s is not None:
+            # Pictures cost more than looks do: these may take half.
+            pool = affordable(left_gpu_s / 2, look_gpu_s, pool)
+            left_gpu_s -= pool * look_gpu_s
+        pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
+        return choose_pictures(material, pictures, settings.seed, policy, self.serving.look, pool)
 
     def burst_questions(self) -> list[Question]:
         """What `label_burst` asks the golden model."""
