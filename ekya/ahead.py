@@ -116,7 +116,7 @@ def _label_stream(
         progress.expect(stream.id, known)
         progress.labelled(known)
         return _counts(done, known)
-    with SourceProcess(stream.first_pass, fleet.classes or ()) as source:
+    with SourceProcess(stream.unbroken, fleet.classes or ()) as source:
         fps = source.wait_open()
         progress.expect(stream.id, None if until_us is None else round(fps * until_us / 1e6))
         frames, to_the_end = 0, True

@@ -33,7 +33,7 @@ from ekya.core.profile import Profiler
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
-from ekya.labeling.golden import GoldenSpec
+from ekya.labeling.golden import FILE, GoldenSpec
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
@@ -137,6 +137,11 @@ class StreamConfig(_Part):
     def first_pass(self) -> SourceSpec:
         """The part of it that is scored, as it is by daylight."""
         return PlayedSpec(source=self.source, play=self.play.to_score())
+
+    @property
+    def unbroken(self) -> SourceSpec:
+        """Its first pass, if it were never lost: what labels are made ahead of."""
+        return PlayedSpec(source=self.source, play=self.play.to_label())
 
     @field_validator("id")
     @classmethod
@@ -286,7 +291,13 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
         if stream.source.live and stream.play != PlayConfig():
             yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
-        yield from _after_the_end(fleet, stream)
+        end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
+        yield from (f"streams.{stream.id}.play.script: {problem}" for problem in stream.play.after(end_s))
+        if fleet.golden.model == FILE and stream.play.outages_us:
+            yield (
+                f"streams.{stream.id}.play.script: the golden model {FILE!r} finds labels by the number of a "
+                "frame, and no frame is numbered while the camera is lost; remove lost, or use another one"
+            )
     looped = [stream.id for stream in fleet.streams if stream.play.loop]
     if looped and fleet.windows is None:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
@@ -298,20 +309,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
-
-
-def _after_the_end(fleet: FleetConfig, stream: StreamConfig) -> Iterator[str]:
-    """What a script wants when the run is over."""
-    if fleet.windows is None:
-        return
-    end_s = fleet.windows * fleet.window_s
-    for event in stream.play.script:
-        if event.at_s / stream.play.speed >= end_s:
-            yield (
-                f"streams.{stream.id}.play.script: {event.event} at {event.at_s:g} s comes "
-                f"{event.at_s / stream.play.speed:g} s into the run, which ends at {end_s:g} s; let it come "
-                "earlier, or run more windows"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,16 @@ def test_a_script_that_makes_no_sense_is_one_sentence_with_its_key(folder, scrip
     assert said in refusal(folder, changed(("streams", 0, "play"), {"script": script}))
 
 
+def test_labels_made_before_are_not_for_a_camera_that_is_lost(folder):
+    play = {"script": [{"event": "lost", "at_s": 3, "for_s": 4}]}
+    raw = changed(("streams", 0, "play"), play)
+    (folder / "labels.parquet").write_bytes(b"")
+    raw["golden"] = {"model": "file", "weights": "labels.parquet"}
+    assert refusal(folder, raw).startswith(
+        "streams.cam-2.play.script: the golden model 'file' finds labels by"
+    )
+
+
 def test_a_script_is_over_by_the_end_of_the_run_at_its_speed(folder):
     play = {"speed": 2, "script": [{"event": "joins", "at_s": 95}]}
     assert load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.joins_us == 47_500_000

@@ -62,10 +62,25 @@ class PlayConfig(BaseModel):
         """Run time of a moment of the script."""
         return round(script_us / self.speed)
 
+    def after(self, end_s: float) -> Iterator[str]:
+        """What the script wants when a run of so many seconds is over; each sentence ends with the remedy."""
+        for event in self.script:
+            if event.at_s / self.speed >= end_s:
+                yield (
+                    f"{event.event} at {event.at_s:g} s comes {event.at_s / self.speed:g} s into the run, "
+                    f"which ends at {end_s:g} s; let it come earlier, or run more windows"
+                )
+
     def to_score(self) -> "PlayConfig":
         """The same frames, as far as they are scored, by daylight: what is true of them stays at night."""
         by_day = tuple(event for event in self.script if not isinstance(event, Night))
         return self.model_copy(update={"loop": False, "script": by_day})
+
+    def to_label(self) -> "PlayConfig":
+        """As ``to_score``, if the camera were never lost: labels made ahead count all frames."""
+        scored = self.to_score()
+        unbroken = tuple(event for event in scored.script if not isinstance(event, Lost))
+        return scored.model_copy(update={"script": unbroken})
 
 
 class PlayedSpec(BaseModel):

@@ -139,6 +139,13 @@ def test_what_is_scored_is_seen_by_daylight_once():
     )
 
 
+def test_labels_are_made_ahead_of_all_frames():
+    lost, burst = Lost(at_s=2, for_s=1), Burst(at_s=4, for_s=1)
+    assert PlayConfig(loop=True, speed=3, script=(lost, burst)).to_label() == PlayConfig(
+        speed=3, script=(burst,)
+    )
+
+
 BURSTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), st.integers(2, 9)), max_size=4)
 
 
