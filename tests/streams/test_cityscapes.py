@@ -132,6 +132,24 @@ def test_labels_that_cannot_be_read_cost_their_frame_and_are_named(root, content
     assert [str(outlines(root, 1)) in message for message in caplog.messages] == [True], "and named once"
 
 
+def test_whatever_is_changed_in_labels_they_are_read_or_named(root, caplog):
+    data = outlines(root, 0).read_bytes()
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        changed = bytearray(data)
+        changed[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        outlines(root, 0).write_bytes(changed[: rng.integers(1, 4 * len(data))])
+        caplog.clear()
+        source = opened(root)
+        frames = source.frames()
+        frame, truth = next(frames)
+        frames.close()
+        assert source.damaged == len(caplog.messages) <= 1
+        assert all(str(outlines(root, 0)) in message for message in caplog.messages)
+        height, width = frame.image.shape[:2]
+        assert np.all((truth.boxes >= 0) & (truth.boxes <= [width, height, width, height]))
+
+
 def test_pictures_that_cannot_be_read_cost_their_frame_and_are_named(root, caplog):
     whole = picture(root, 0).read_bytes()
     picture(root, 0).write_bytes(whole[: len(whole) // 2])

@@ -98,6 +98,21 @@ def test_a_list_that_says_too_little_is_refused(folder, text, says):
         shown(folder, text)
 
 
+def test_whatever_is_changed_in_a_list_it_is_read_or_its_file_is_named(folder):
+    text = NAMES + "".join(f"{number},0,1.5,1,9,9\n" for number in range(4))
+    rng = np.random.default_rng(5)
+    for _ in range(120):
+        data = bytearray(text.encode())
+        for _ in range(int(rng.integers(1, 4))):
+            data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        (folder / "north.csv").write_bytes(data[: rng.integers(1, len(data) + 1)])
+        try:
+            source = SampleListSpec(samples=folder / "north.csv", frames=folder / "north").open(("person",))
+            assert len(list(source.frames())) + source.damaged <= 8
+        except UserError as error:
+            assert f"{folder}/north" in str(error)
+
+
 def test_a_picture_that_is_not_there_is_counted_and_named(folder, caplog):
     (folder / "north" / "000003.jpg").unlink()
     (folder / "north" / "000004.jpg").write_bytes(b"")
