@@ -147,7 +147,7 @@ class StreamPreparation:
         """Accuracy of the serving model on the validation part; 0.0 without one."""
         training, validation = labels.training.crops, labels.validation.crops
         return accuracy(
-            Classifier(self.model, self.settings.classes, self.settings.device),
+            self.serving,
             validation,
             class_mix_weights(training.classes, validation.classes),
         )
