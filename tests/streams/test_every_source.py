@@ -24,7 +24,6 @@ from ekya.streams.waymo import WaymoSpec
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 WAYMO_CLASSES = ("person", "car", "bicycle")
 OPENS = 1000
-LIVE_OPENS = 100
 
 
 def city(_: Path) -> CitySpec:
@@ -193,7 +192,7 @@ def test_a_live_source_shows_frames_as_they_come_and_leaves_nothing_open(live_sp
 
 @pytest.mark.live
 def test_a_live_source_that_is_opened_often_leaves_nothing_open(live_spec):
-    for number in range(LIVE_OPENS + 2):
+    for number in range(OPENS + 2):
         watching = live_spec.open(CLASSES).watch()
         next(watching)
         watching.close()
