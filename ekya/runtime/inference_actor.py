@@ -202,9 +202,9 @@ class InferenceActor:
     def _take_rest(self, horizon_us: int) -> None:
         """Counts what came before the run's end and was not taken yet."""
         give_up_s = time.monotonic() + _REST_S
-        while (arrived := self._source.poll(_LAST_POLL_S)) and time.monotonic() < give_up_s:
+        while arrived := self._source.poll(_LAST_POLL_S):
             self._take(arrived, horizon_us)
-            if arrived[-1].t_us >= horizon_us:
+            if arrived[-1].t_us >= horizon_us or time.monotonic() > give_up_s:
                 return
 
     def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:

@@ -161,7 +161,7 @@ def has(path, mark):
         return False
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not happen"

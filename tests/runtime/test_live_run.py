@@ -110,7 +110,7 @@ def test_ctrl_c_leaves_a_whole_report_and_resume_goes_on(fleet_file, tmp_path):
     assert [window["index"] for window in after["streams"]["cam-1"]["windows"]] == [0, 1, 2]
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not happen"
