@@ -1,0 +1,78 @@
+"""Scripts in a live run: real actors, real processes, and the events that the script says."""
+
+import json
+
+import pytest
+import yaml
+from rich.console import Console
+
+from ekya.config import RunOptions, load_fleet
+from ekya.control.replay import replay
+from ekya.core import events as ev
+from ekya.core.commands import BeginPreparation, SetInference
+from ekya.journal import read_journal
+from ekya.runfolder import RunFolder
+from ekya.runtables import read_predictions
+from ekya.runtime.live import run_live
+from ekya.scheduling.registry import make_scheduler
+from ekya.shipped import shipped_path
+
+pytestmark = pytest.mark.live
+
+S = 1_000_000
+LATE_S = 3.0
+"""How much later than the script says something may happen on a busy machine."""
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Two cameras of the shipped fleet: the first is lost for a while, the second joins."""
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "two", "window_s": 12, "windows": 3, "gpus": 1.0}
+    raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
+    raw["streams"] = raw["streams"][:2]
+    scripts = ([{"event": "lost", "at_s": 16, "for_s": 8}], [{"event": "joins", "at_s": 10}])
+    for stream, script in zip(raw["streams"], scripts, strict=True):
+        stream["source"]["fps"] = 4
+        stream["play"] = {"speed": 2, "script": script}
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return load_fleet(path)
+
+
+def test_a_camera_joins_another_is_lost_and_comes_back(fleet, tmp_path):
+    options = RunOptions(runs=tmp_path / "runs", dashboard=False)
+    folder = RunFolder(run_live(fleet, options, Console(stderr=True)))
+    name, constants, turns = read_journal(folder.journal)
+
+    def times_s(kind, stream):
+        return [
+            event.t_us / S
+            for turn in turns
+            for event in turn.events
+            if isinstance(event, kind) and event.stream == stream
+        ]
+
+    assert (times_s(ev.StreamAdded, "cam-1"), times_s(ev.StreamAdded, "cam-2")) == ([0.0], [5.0])
+    (lost_s,), (back_s,) = times_s(ev.StreamLost, "cam-1"), times_s(ev.StreamBack, "cam-1")
+    assert 8.0 <= lost_s < 8.0 + LATE_S
+    assert 12.0 <= back_s < 12.0 + LATE_S
+    times_us = read_predictions(folder.predictions("cam-1")).t_us
+    assert not ((times_us >= 8 * S) & (times_us < 12 * S)).any()
+    assert read_predictions(folder.predictions("cam-2")).t_us[0] >= 5 * S
+
+    commands = [(turn.now_us / S, command) for turn in turns for command in turn.commands]
+    given_s = [at_s for at_s, one in commands if isinstance(one, SetInference) and one.stream == "cam-2"]
+    assert 5.0 <= given_s[0] < 5.0 + LATE_S
+    prepared = {
+        one.window: [s.stream for s in one.streams]
+        for _, one in commands
+        if isinstance(one, BeginPreparation)
+    }
+    assert prepared[2] == ["cam-1", "cam-2"]
+    summary = json.loads(folder.summary.read_text())
+    assert summary["frames"]["lost"] == 0
+    assert summary["streams"]["cam-1"]["lost_s"] == pytest.approx(back_s - lost_s, abs=0.01)
+
+    scheduler = make_scheduler(name)
+    assert all(turn.same for turn in replay(turns, constants, scheduler.needs, scheduler.plan))
