@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 ARGS ?=
 
-.PHONY: demo experiments test lint types layers unit rtsp-server wheel clean
+.PHONY: demo experiments test long lint types layers unit rtsp-server wheel clean
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
@@ -38,6 +38,10 @@ layers: $(VENV)/.installed-test
 # What is skipped is listed with its reason.
 unit: $(VENV)/.installed-test rtsp-server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs
+
+# What takes minutes a test: resources after a thousand opens of every source, and the like.
+long: $(VENV)/.installed-test rtsp-server
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
 
 # Live cameras are tested against GStreamer's RTSP server: Debian's packages, which belong to Debian's own Python.
 # Who may, installs them here; where nobody may, or they are not to be had, those tests are skipped.

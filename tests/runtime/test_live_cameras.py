@@ -21,7 +21,7 @@ from ekya.runfolder import RunFolder
 from ekya.runtables import read_predictions
 from ekya.scheduling.registry import make_scheduler
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 SECRET = "tops3cret"
 LOGIN = f"operator:{SECRET}"

@@ -17,7 +17,7 @@ from ekya.runtime.live import run_live
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 S = 1_000_000
 LATE_S = 3.0

@@ -9,7 +9,7 @@ from ekya.runfolder import RunFolder
 from ekya.shipped import shipped_path
 from ekya.sim.emulated import emulate
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 NIGHT = {"event": "night", "at_s": 6, "for_s": 6, "brightness": 0.2, "noise": 10}
 

@@ -155,6 +155,7 @@ def test_a_pass_that_is_broken_off_leaves_nothing_open(spec):
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_a_thousand_opens_leave_nothing_open(spec):
     _read_one(spec)
     before = _open_files()
@@ -191,6 +192,7 @@ def test_a_live_source_shows_frames_as_they_come_and_leaves_nothing_open(live_sp
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_a_live_source_that_is_opened_often_leaves_nothing_open(live_spec):
     for number in range(OPENS + 2):
         watching = live_spec.open(CLASSES).watch()
