@@ -62,6 +62,7 @@ def test_two_runs_with_one_seed_give_the_same_summary_to_the_byte(fleet, tmp_pat
     assert all(turn.same for turn in replayed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "windows"), [("cloud:up=20:down=200", {1, 2}), ("reuse", {2})])
 def test_weights_from_elsewhere_are_trained_and_serve(name, windows, fleet, tmp_path):
     folder = RunFolder.create(tmp_path, "away")

@@ -8,7 +8,7 @@ from draw_samples import draw_cityscapes
 from ekya import cli
 from ekya.tracefile import read_trace
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 
 def test_a_prepared_city_runs_is_compared_and_is_recorded(tmp_path, monkeypatch, capfd):

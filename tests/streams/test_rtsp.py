@@ -14,7 +14,7 @@ pytestmark = pytest.mark.live
 LOGIN = "operator:tops3cret"
 
 
-@pytest.fixture(params=["h264", "jpeg"])
+@pytest.fixture(params=["h264", pytest.param("jpeg", marks=pytest.mark.long)])
 def camera(request, tmp_path, shared_data):
     require_server()
     if request.param == "h264" and shared_data is None:
