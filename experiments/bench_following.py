@@ -14,7 +14,6 @@ its picture are seen, so many pixels further in each frame, to and fro.
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from recipe import run
 from rich.progress import Progress
 from rich.table import Table
 
@@ -235,19 +235,8 @@ def main(
             out.console.print(table)
 
 
-def run() -> None:
-    """The benchmark as a command; ends with 2 where the user can put something right."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    example = "python experiments/bench_following.py --golden FastestDet.onnx street.mp4 motorway.mp4"
-    app.command(epilog=f"Example:\n\n{example}")(main)
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"{' '.join(str(error).split())}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 if __name__ == "__main__":
-    run()
+    run(
+        main,
+        "python experiments/bench_following.py --golden FastestDet.onnx street.mp4 motorway.mp4",
+    )

@@ -15,7 +15,6 @@ The paper's scheduler takes 9.4 s for 10 streams on 8 GPUs (§6.3); its public i
 import gc
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from typing import Annotated
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
+from recipe import run
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -237,23 +237,10 @@ def rising(view: WindowView, early_part: float) -> WindowView:
     return replace(view, streams=streams)
 
 
-def run() -> None:
-    """The benchmark as a command; ends with 2 where the user can put something right."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    examples = (
+if __name__ == "__main__":
+    run(
+        main,
         "python experiments/bench_scheduler.py",
         "python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -",
         "python experiments/bench_scheduler.py --size 10x8 --early-part 0.7",
     )
-    app.command(epilog="\n\n".join(("Examples:", *examples)))(main)
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"{' '.join(str(error).split())}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    run()

@@ -14,7 +14,6 @@ twenty.
 """
 
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import typer
 from city_windows import SIDE, CityFleet, one_thread, read_fleet
+from recipe import run
 from rich.progress import Progress
 from rich.table import Table
 from torch import nn
@@ -200,23 +200,10 @@ def main(
         out.console.print(table)
 
 
-def run() -> None:
-    """The recipe as a command; ends with 2 where the user can put something right."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    examples = (
+if __name__ == "__main__":
+    run(
+        main,
         "python experiments/edge_models.py",
         "python experiments/edge_models.py --model mobilenet_v3_small --model resnet18 --json -",
         "python experiments/edge_models.py --halved",
     )
-    app.command(epilog="\n\n".join(("Examples:", *examples)))(main)
-    try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"{' '.join(str(error).split())}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    run()

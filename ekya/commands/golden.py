@@ -1,16 +1,14 @@
 """``ekya golden label``: a fleet's labels, made before it is run."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from ekya.ahead import Counts, label_ahead
-from ekya.commands.output import Output, require_writable
+from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c
 from ekya.core.ids import StreamId
 from ekya.errors import UserError
@@ -43,8 +41,9 @@ def label_fleet(
         raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
     before = read_labels(to) if to.exists() else None
     fleet = arguments.read()
-    with noticing_ctrl_c(), _shown(output.console) as progress:
-        counts = label_ahead(fleet, streams, from_truth, before, lambda table: table.save(to), progress)
+    with noticing_ctrl_c(), bars_of(output.console) as bars:
+        shown = _Shown(bars, output.console.is_terminal)
+        counts = label_ahead(fleet, streams, from_truth, before, lambda table: table.save(to), shown)
     output.report({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
     output.console.print(_in_words(counts, to), highlight=False, soft_wrap=True)
 
@@ -55,13 +54,6 @@ def _in_words(counts: Mapping[StreamId, Counts], to: Path) -> str:
     objects = sum(of.objects for of in counts.values())
     before = f", {known} were labelled before" if known else ""
     return f"{len(counts)} streams, {labelled} frames labelled{before}, {objects} boxes: {to}"
-
-
-@contextmanager
-def _shown(console: Console) -> Iterator["_Shown"]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        yield _Shown(bars, console.is_terminal)
 
 
 @dataclass(slots=True, eq=False)

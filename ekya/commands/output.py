@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ekya.errors import UserError
 from ekya.files import user_errors, write_text_atomic
@@ -69,6 +70,14 @@ def output(json_to: str | None) -> Iterator[Output]:
         sys.stdout.flush()
         os.dup2(real, 1)
         os.close(real)
+
+
+@contextmanager
+def bars_of(console: Console) -> Iterator[Progress]:
+    """Bars with how many of how many, on a terminal; nothing is drawn anywhere else."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield bars
 
 
 def require_writable(option: str, path: Path) -> None:

@@ -3,15 +3,15 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ekya.commands.output import Output, require_writable
+from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.prepared_fleet import fleet_text
 from ekya.core.ids import StreamId
 from ekya.errors import UserError
@@ -172,14 +172,14 @@ def _examine_all(
     """Examines what was not examined before; what was found is written down after each stream."""
     before = _read_findings(places.partial / FINDINGS, key)
     findings: dict[str, StreamFindings] = {}
-    with _progress(console) as expect:
+    with bars_of(console) as bars:
         for name, count in streams.items():
             index = places.partial / f"{name}{dataset.index_suffix}"
-            looked_at = expect(name, count)
+            task = bars.add_task(name, total=count)
             if name in before and index.exists():
                 findings[name] = before[name]
             else:
-                findings[name] = dataset.examine(root, name, classes, index, looked_at)
+                findings[name] = dataset.examine(root, name, classes, index, partial(bars.advance, task))
                 _LOG.info("looked at %s", name)
             written = {**key, "streams": {one: asdict(found) for one, found in findings.items()}}
             write_text_atomic(
@@ -210,19 +210,6 @@ def _read_findings(file: Path, key: Mapping[str, object]) -> dict[str, StreamFin
     if not same:
         raise UserError(f"{file}: is of another root, data set or classes; begin anew by --overwrite")
     return found
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str, int], Callable[[], None]]]:
-    """A bar a stream on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-
-        def expect(name: str, frames: int) -> Callable[[], None]:
-            task = bars.add_task(name, total=frames)
-            return lambda: bars.advance(task)
-
-        yield expect
 
 
 def _report(

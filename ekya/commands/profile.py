@@ -1,15 +1,12 @@
 """``ekya profile``: every γ of a fleet run to its end, as a trace that can be simulated."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from ekya.commands.output import Output, require_writable
+from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_recorded
 from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
@@ -38,8 +35,9 @@ def record_trace(
     fleet = arguments.read()
     require_recorded(fleet, "by ekya profile")
     _require_unscripted(fleet)
-    with noticing_ctrl_c(), _shown(output.console) as progress:
-        trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), progress)
+    with noticing_ctrl_c(), bars_of(output.console) as bars:
+        shown = _Shown(bars, output.console.is_terminal)
+        trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown)
     output.report(contents(trace))
     output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
 
@@ -77,18 +75,6 @@ def _in_words(trace: Trace, to: Path) -> str:
         f"{len(trace.streams)} streams, {trace.windows} windows, {told['trainings']} trainings with "
         f"{told['epochs']} epochs: {to}"
     )
-
-
-@contextmanager
-def _shown(console: Console) -> Iterator["_Shown"]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        yield _Shown(bars, console.is_terminal)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,11 +15,10 @@ from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 import cv2
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.errors import UserError
+from ekya.streams.capture import read_picture
 from ekya.streams.credentials import filled_in, masked
 from ekya.streams.frame import LiveSource, Sight, Silence
 from ekya.streams.pictures import shrink
@@ -128,7 +127,7 @@ class CameraSource:
                     self._capture = self._opened()
                     continue
                 asked_s = time.monotonic()
-                image = _read(self._capture)
+                image = read_picture(self._capture)
                 if image is None:
                     self._lose(time.monotonic() - asked_s)
                     continue
@@ -191,24 +190,13 @@ def _capture(address: str, patience_ms: int) -> cv2.VideoCapture | None:
     return None
 
 
-def _read(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
-    """The next picture, waited for; None when the camera is lost."""
-    try:
-        decoded, image = capture.read()
-    except cv2.error:
-        return None
-    if not decoded or image is None or image.ndim != 3:
-        return None
-    return np.asarray(image, dtype=np.uint8)
-
-
 def _rate(capture: cv2.VideoCapture) -> float | None:
     """Frames a second: as the stream says where they come at about that rate, else as they come."""
     said = float(capture.get(cv2.CAP_PROP_FPS))
     sane = math.isfinite(said) and _SANE_FPS[0] <= said <= _SANE_FPS[1]
     began_s = time.monotonic()
     came_s = []
-    while time.monotonic() < began_s + _BACKLOG_S + _MEASURED_S and _read(capture) is not None:
+    while time.monotonic() < began_s + _BACKLOG_S + _MEASURED_S and read_picture(capture) is not None:
         came_s.append(time.monotonic())
     came_s = [at_s for at_s in came_s if at_s >= began_s + _BACKLOG_S]
     if len(came_s) < 3:

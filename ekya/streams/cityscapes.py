@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from ekya.choices import Choices
 from ekya.errors import UserError
 from ekya.files import FolderPath, user_errors
 from ekya.streams.frame import StreamSource
@@ -63,12 +64,6 @@ _PER_INSTANCE = 1000
 Split = Literal["train", "val", "test"]
 
 
-def _distinct(splits: tuple[Split, ...]) -> tuple[Split, ...]:
-    if len(set(splits)) != len(splits):
-        raise ValueError("a split stands there twice; keep one of them")
-    return splits
-
-
 class CityscapesSpec(BaseModel):
     """A city as a camera, as a fleet file describes it.
 
@@ -91,7 +86,7 @@ class CityscapesSpec(BaseModel):
     kind: Literal["cityscapes"] = "cityscapes"
     root: FolderPath
     city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
-    splits: Annotated[tuple[Split, ...], Field(min_length=1), AfterValidator(_distinct)] = ("train", "val")
+    splits: Choices[Split] = ("train", "val")
     index: Path | None = None
     seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
     min_side: float = Field(default=MIN_SIDE, ge=1)

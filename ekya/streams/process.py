@@ -56,16 +56,14 @@ class SourceSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Frames are released when the clock reaches started + t_us / speed.
+    """Frames are released when the clock reaches started + t_us.
 
     Attributes:
         started_monotonic_ns: ``time.monotonic_ns()`` at stream time 0; may lie in the future, and
             does lie in the past for a source that takes over from one that died.
-        speed: stream seconds a second.
     """
 
     started_monotonic_ns: int
-    speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,7 +197,6 @@ class SourceProcess:
         self._tell(
             {
                 "started_monotonic_ns": pace.started_monotonic_ns if pace else None,
-                "speed": pace.speed if pace else None,
                 "from_index": from_index,
             }
         )

@@ -106,9 +106,9 @@ class _Sender:
         self._slots = slots
         self._orders = orders
 
-    def paced(self, source: StreamSource, started_ns: int, speed: float, from_index: int) -> None:
+    def paced(self, source: StreamSource, started_ns: int, from_index: int) -> None:
         def due_ns(t_us: int) -> int:
-            return started_ns + round(t_us * 1000 / speed)
+            return started_ns + t_us * 1000
 
         outage: Outage | None = None
         for seen in source.shown() if isinstance(source, InterruptedSource) else source.frames():
@@ -195,7 +195,7 @@ def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) ->
     if order["started_monotonic_ns"] is None:
         sender.on_demand(source, order["from_index"])
     else:
-        sender.paced(source, order["started_monotonic_ns"], order["speed"], order["from_index"])
+        sender.paced(source, order["started_monotonic_ns"], order["from_index"])
     return source.damaged
 
 

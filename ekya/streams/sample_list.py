@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import mode
@@ -83,13 +84,11 @@ class SampleListSpec(BaseModel):
             UserError: a line of the list is wrong, the video cannot be read, or a class of the fleet is none
                 of the list's.
         """
-        index = self.index
-        if index is None:
-            known = known_classes(self)
-            described: Callable[[], Iterator[LabelledFrame]] = lambda: listed_frames(self)  # noqa: E731
+        described: Callable[[], Iterator[LabelledFrame]]
+        if self.index is None:
+            known, described = known_classes(self), partial(listed_frames, self)
         else:
-            known = read_head(index, DATASET).known
-            described = lambda: read_frames(index)  # noqa: E731
+            known, described = read_head(self.index, DATASET).known, partial(read_frames, self.index)
         class_of = classes_known(classes, known, f"{self.samples} has")
         return LabelledSource(described, self._pictures(described), class_of, self.max_side)
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
+from ekya.streams.capture import read_picture
 from ekya.streams.frame import Frame, StreamSource, Truth
 from ekya.streams.pictures import shrink
 
@@ -114,7 +115,7 @@ def check_video(file: Path) -> float:
         raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
     capture = _capture(file)
     try:
-        first = _read(capture) if capture.isOpened() else None
+        first = read_picture(capture) if capture.isOpened() else None
         fps = _rate(capture) if first is not None else math.nan
     finally:
         capture.release()
@@ -133,7 +134,7 @@ def _rate(capture: cv2.VideoCapture) -> float:
     """Frames a second: the header's, unless the first frames are stamped otherwise."""
     said = float(capture.get(cv2.CAP_PROP_FPS))
     stamps_ms = [capture.get(cv2.CAP_PROP_POS_MSEC)]
-    while len(stamps_ms) < _STAMPED_FRAMES and _read(capture) is not None:
+    while len(stamps_ms) < _STAMPED_FRAMES and read_picture(capture) is not None:
         stamps_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
     step_ms = float(np.median(np.diff(stamps_ms))) if len(stamps_ms) > 2 else 0.0
     agrees = math.isfinite(said) and abs(said * step_ms / 1000 - 1) < _SAME_RATE
@@ -146,7 +147,7 @@ def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
     try:
         failed = 0
         while failed < _TRIES_AFTER_A_FAILED_READ:
-            image = _read(capture)
+            image = read_picture(capture)
             if image is None:
                 failed += 1
                 continue
@@ -161,13 +162,3 @@ def _capture(file: Path) -> cv2.VideoCapture:
     """The file, opened to decode on one thread: a camera has one core's attention, not the machine's."""
     capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
     return capture if capture.isOpened() else cv2.VideoCapture(str(file))
-
-
-def _read(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
-    try:
-        decoded, image = capture.read()
-    except cv2.error:
-        return None
-    if not decoded or image is None or image.ndim != 3:
-        return None
-    return np.asarray(image, dtype=np.uint8)

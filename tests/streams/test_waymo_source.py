@@ -190,7 +190,7 @@ def test_without_statistics_nobody_knows_where_it_was(tmp_path):
     [
         ({}, "write either segments or location"),
         ({"segments": ["a"], "location": "b"}, "write either segments or location"),
-        ({"segments": ["a", "a"]}, "a segment stands there twice"),
+        ({"segments": ["a", "a"]}, "a value stands there twice"),
         ({"segments": ["a"], "camera": "REAR"}, "'FRONT', 'FRONT_LEFT', 'FRONT_RIGHT'"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from ekya.choices import distinct
 from ekya.errors import UserError
 from ekya.files import FolderPath
 from ekya.streams.frame import Frame, StreamSource, Truth
@@ -29,12 +30,6 @@ from ekya.streams.waymo.scan import FPS, FRAME_US, Shown, scan, shots_of
 from ekya.streams.waymo.shots import Camera, Lost, Shot
 
 _log = logging.getLogger(__name__)
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) != len(names):
-        raise ValueError("a segment stands there twice; keep one of them")
-    return names
 
 
 class WaymoSpec(BaseModel):
@@ -57,7 +52,7 @@ class WaymoSpec(BaseModel):
 
     kind: Literal["waymo"] = "waymo"
     root: FolderPath
-    segments: Annotated[tuple[str, ...], AfterValidator(_distinct)] = ()
+    segments: Annotated[tuple[str, ...], AfterValidator(distinct)] = ()
     location: str | None = None
     camera: Camera = Camera.FRONT
     index: Path | None = None

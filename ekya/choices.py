@@ -1,0 +1,22 @@
+"""Values to choose from, as they stand in a fleet file."""
+
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, Field
+
+_Value = TypeVar("_Value")
+
+
+def distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
+    """The same values.
+
+    Raises:
+        ValueError: one of them stands there twice.
+    """
+    if len(set(values)) != len(values):
+        raise ValueError("a value stands there twice; keep one of them")
+    return values
+
+
+Choices = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(distinct)]
+"""At least one value, none of them twice."""
