@@ -5,17 +5,14 @@ file puts the parts together and checks what can only be checked of the whole.
 """
 
 import math
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import yaml
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from ekya.choices import Choices
+from ekya.config_cameras import passwords_set_aside
 from ekya.config_errors import describe
 from ekya.config_files import find_files, read_mapping
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -41,8 +40,7 @@ from ekya.profiling.label_policy import LABEL_POLICIES
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.shipped import shipped_root
-from ekya.streams.camera import CameraSpec
-from ekya.streams.credentials import masked, without_passwords
+from ekya.streams.credentials import masked
 from ekya.streams.playing import PlayConfig, PlayedSpec
 from ekya.streams.process import SourceSpec
 from ekya.streams.sources import AnySource
@@ -58,18 +56,6 @@ MAX_PREPARATION_FRACTION = 0.15
 
 AUTO_CLASSES = "auto"
 """In a fleet file: the classes are those that the golden model finds."""
-
-_Value = TypeVar("_Value")
-
-
-def _distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError("a value stands there twice; keep one of them")
-    return values
-
-
-Choices = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(_distinct)]
-"""Values to choose from: at least one, none of them twice."""
 
 
 class _Part(BaseModel):
@@ -385,25 +371,6 @@ def parse_fleet(raw: Mapping[str, object], origin: str, folders: Sequence[Path])
         fleet = FleetConfig.model_validate(raw)
     except ValidationError as error:
         raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
-    return find_files(_without_passwords(fleet), origin, folders)
-
-
-def _without_passwords(fleet: FleetConfig) -> FleetConfig:
-    """The fleet as it may be written down: passwords of cameras stand in this process's environment.
-
-    Whoever opens a camera inherits it from here. To resume the run later they have to be set again.
-    """
-    streams = []
-    prefixes: set[str] = set()
-    for stream in fleet.streams:
-        source = stream.source
-        if isinstance(source, CameraSpec):
-            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
-            while prefix in prefixes:
-                prefix += "_2"
-            prefixes.add(prefix)
-            url, values = without_passwords(source.url, prefix)
-            os.environ.update(values)
-            source = source.model_copy(update={"url": url})
-        streams.append(stream.model_copy(update={"source": source}))
-    return fleet.model_copy(update={"streams": tuple(streams)})
+    sources = passwords_set_aside({stream.id: stream.source for stream in fleet.streams})
+    streams = tuple(stream.model_copy(update={"source": sources[stream.id]}) for stream in fleet.streams)
+    return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)

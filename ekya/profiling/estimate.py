@@ -24,11 +24,12 @@ labelled. Where past estimates were further off than it says, it grows (``outcom
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, fmean
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
+from ekya.profiling.bias import bias_correction
 from ekya.profiling.curve import (
     DEFAULT_LIMITS,
     LEAST_NOISE,
@@ -83,44 +84,6 @@ OUTCOME_CHECKS = 5.0
 
 ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
 """Parts of a γ's epochs at which it is asked what it has gained by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class BiasCorrection:
-    """What estimates were off by, on average, when they could be checked.
-
-    Attributes:
-        overall: correction of the accuracy after retraining for a family without a history.
-        by_family: correction of families that have one.
-    """
-
-    overall: float
-    by_family: Mapping[Family, float]
-
-    def of(self, family: Family) -> float:
-        """To be added to an estimated accuracy of this family."""
-        return self.by_family.get(family, self.overall)
-
-
-def bias_correction(history: ProfileHistory, shrink: float = 3.0) -> BiasCorrection:
-    """Median of achieved minus predicted gain, shrunk while there is little to go by.
-
-    Over all families the median of n checks is multiplied by n / (n + shrink). A family's own median of m
-    checks then moves it by m / (m + shrink) of the way. So one lucky retraining changes little.
-    """
-    by_family: dict[Family, list[float]] = {}
-    for o in history.observations:
-        if o.predicted_gain is not None:
-            by_family.setdefault(family_of(o.config), []).append(o.gain - o.predicted_gain)
-    every = [error for errors in by_family.values() for error in errors]
-    overall = median(every) * len(every) / (len(every) + shrink) if every else 0.0
-    return BiasCorrection(
-        overall,
-        {
-            family: overall + (median(errors) - overall) * len(errors) / (len(errors) + shrink)
-            for family, errors in by_family.items()
-        },
-    )
 
 
 def options(

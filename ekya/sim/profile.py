@@ -21,7 +21,8 @@ from ekya.profiling.history import ProfileHistory
 from ekya.profiling.pruning import select
 from ekya.reference import Referee
 from ekya.setup import base_model, crop_side, fleet_classes, proposer_for, stream_setup, with_classes
-from ekya.sim.recording import Common, StreamRecorder
+from ekya.sim.recording import StreamRecorder
+from ekya.sim.recording_steps import Common
 from ekya.sim.seen import SeenWindow, watch
 from ekya.streams.process import SourceProcess
 from ekya.workers.costs import CostCard, load_card

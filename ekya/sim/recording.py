@@ -5,26 +5,21 @@ them alike and trains with the same seeds; so a window that is played over the t
 that was run (paper §6.1).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.control.step import NOTHING_RIGHT
-from ekya.core.commands import BeginPreparation, PrepareStream
-from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import InferenceProfiled, LabelsReady
 from ekya.core.ids import StreamId
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
     Epoch,
     LeftOut,
     Origin,
-    Predicted,
     Start,
     StreamTrace,
     StreamWindow,
@@ -37,18 +32,14 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
 from ekya.learning.shared import SharedTrunk
 from ekya.measuring.accuracy import labelled_tracks
-from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.inference import inference_options
 from ekya.profiling.pruning import ENOUGH_ACCURACY
-from ekya.profiling.steps import InferenceStep, LabelStep
-from ekya.sim.courses import Course, courses_of
+from ekya.sim.courses import Course
 from ekya.sim.examining import Exam, in_fleet, true_options
-from ekya.sim.preparing import EmulatedPreparation, golden_gpu_s
+from ekya.sim.recording_steps import Common, Labelled, RecordedSteps
 from ekya.sim.seen import SeenFrames, SeenWindow
-from ekya.workers.costs import CostCard
-from ekya.workers.inference import Classifier
-from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, StreamPreparation, counted_curve
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
 from ekya.workers.retraining import retraining_of
 
 SCORED_PER_S = 4.0
@@ -56,52 +47,6 @@ SCORED_PER_S = 4.0
 
 _JUDGES = 2
 """Models that show what λ leaves of their accuracy: the youngest."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Common:
-    """What all streams are recorded with.
-
-    Attributes:
-        retrain_configs, inference_configs: Γ without ∅, and Λ.
-        base: the model that every stream begins with.
-        golden: labels samples.
-        card: what everything costs.
-        window_us: length of a window.
-        every_start: train from every model that may serve, not only from the youngest of each family.
-        told: called after each training, with a word on it.
-    """
-
-    retrain_configs: tuple[RetrainConfig, ...]
-    inference_configs: tuple[InferenceConfig, ...]
-    base: EdgeModel
-    golden: Labels
-    card: CostCard
-    window_us: int
-    every_start: bool
-    told: Callable[[str], None]
-
-    @property
-    def courses(self) -> tuple[Course, ...]:
-        """The trainings that Γ takes."""
-        return courses_of(self.retrain_configs)
-
-    @property
-    def blocks_left(self) -> int:
-        """Blocks of a model that some γ trains; the others stay those of the base model."""
-        return max(config.trainable_blocks for config in self.retrain_configs)
-
-    @property
-    def families(self) -> tuple[Family, ...]:
-        """Of Γ, sorted."""
-        return tuple(sorted({family_of(config) for config in self.retrain_configs}))
-
-    def trainings(self, windows: int) -> int:
-        """How many trainings one stream takes at most."""
-        of_each = len(self.families)
-        if self.every_start:
-            return len(self.courses) * sum(1 + of_each * (window - 1) for window in range(1, windows))
-        return len(self.courses) * (1 + (of_each + 1) * (windows - 2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,14 +94,6 @@ class _Exams:
     sampled: Exam
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Labelled:
-    """A window's labels and what making them cost."""
-
-    labels: StreamLabels
-    gpu_s: float
-
-
 @dataclass(eq=False)
 class StreamRecorder:
     """Records one stream.
@@ -178,9 +115,13 @@ class StreamRecorder:
     also_labelled: LabelledBoxes = NO_LABELS
     _candidates: list[_Candidate] = field(init=False, default_factory=list)
 
+    @property
+    def _steps(self) -> RecordedSteps:
+        return RecordedSteps(self.stream, self.settings, self.windows, self.proposer_operations, self.common)
+
     def record(self) -> StreamTrace:
         """The stream's part of the trace."""
-        labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
+        labelled = [None, *(self._steps.label(window) for window in range(1, len(self.windows)))]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
         excluded = self._excluded(left_out)
         exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
@@ -194,7 +135,7 @@ class StreamRecorder:
             tuple(map(LeftOut, left_out.frame.tolist(), map(tuple, left_out.boxes.tolist()))),
         )
 
-    def _window(self, labelled: _Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
+    def _window(self, labelled: Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
         """The window of the first of these exams; the others are later ones."""
         exam, serving = exams[0].whole, self._candidates[-1].model
         known = StreamWindow(
@@ -218,10 +159,10 @@ class StreamRecorder:
         youngest = [of.model for of in self._candidates[-_JUDGES:]]
         return replace(known, inference=self._true_options(exam.frames, youngest))
 
-    def _prepared(self, known: StreamWindow, labelled: _Labelled, serving: EdgeModel) -> StreamWindow:
+    def _prepared(self, known: StreamWindow, labelled: Labelled, serving: EdgeModel) -> StreamWindow:
         """With what preparing the window costs and shows."""
         labels = labelled.labels
-        profiled, gpu_s = self._profile_inference(known.window, serving)
+        profiled, gpu_s = self._steps.inference(known.window, serving)
         return replace(
             known,
             training_crops=len(labels.training.crops),
@@ -239,7 +180,9 @@ class StreamRecorder:
         following: dict[Origin, _Candidate] = {}
         for start in self._starts():
             if self.common.every_start or start.needed:
-                trials += self._trials(known.window, start, labels)
+                trials += self._steps.trials(
+                    known.window, start.model, start.origin, start.memory.size, labels
+                )
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) for exam in exams]
             serving = accuracies[start.origin]
@@ -308,43 +251,6 @@ class StreamRecorder:
         training = Training(course.family, course.config.data_fraction, start.origin, tuple(epochs))
         return _Run(training, best.validation_accuracy, best.model)
 
-    def _label(self, window: int) -> _Labelled:
-        """Labels made when the window opens; which objects they are of depends on no model."""
-        made: list[StreamLabels] = []
-        preparation = self._emulated(window, self.common.base, lambda _, labels: made.append(labels))
-        told = preparation.carry_out(LabelStep(self.stream)).finished(0)
-        gpu_s = told.gpu_s if isinstance(told, LabelsReady) else 0.0
-        return _Labelled(made[0], gpu_s)
-
-    def _profile_inference(self, window: int, model: EdgeModel) -> tuple[tuple[InferenceOption, ...], float]:
-        preparation = self._emulated(window, model, lambda _, labels: None)
-        step = InferenceStep(self.stream, self.common.inference_configs)
-        told = preparation.carry_out(step).finished(0)
-        if not isinstance(told, InferenceProfiled):
-            raise TypeError(f"profiling λ told {told}")
-        return told.options, told.gpu_s
-
-    def _trials(self, window: int, start: _Candidate, labels: StreamLabels) -> Iterator[Trial]:
-        preparation = replace(self._preparation(window, start.model), exemplars=start.memory.size)
-        tried = []
-        for rank, family in enumerate(self.common.families):
-            trial = preparation.trial(family, labels, clock=float, first=rank == 0)
-            tried.append(counted_curve(trial, self.common.card))
-        promised = estimated_options(
-            [curve for curve, _ in tried],
-            self.common.retrain_configs,
-            len(labels.training.crops),
-            validation_crops=len(labels.validation.crops),
-            profiler=self.settings.profiler,
-        )
-        for curve, gpu_s in tried:
-            said = tuple(
-                Predicted(option.config, option.accuracy_after, option.gpu_s, option.accuracy_sd or None)
-                for option in promised
-                if family_of(option.config) == curve.family
-            )
-            yield Trial(curve.family, gpu_s, curve, said, start.origin)
-
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
         common, classes = self.common, self.settings.classes
         answers, frame_gpu_s = {}, {}
@@ -384,7 +290,7 @@ class StreamRecorder:
         count = len(self.settings.classes)
         return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
 
-    def _exams(self, seen: SeenWindow, labelled: _Labelled | None, excluded: NDArray[np.int64]) -> _Exams:
+    def _exams(self, seen: SeenWindow, labelled: Labelled | None, excluded: NDArray[np.int64]) -> _Exams:
         frames, side = seen.frames.without(excluded), self.settings.side
         validation = None
         if labelled is not None and len(labelled.labels.validation.crops):
@@ -402,29 +308,7 @@ class StreamRecorder:
     def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
         return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
 
-    def _emulated(
-        self, window: int, model: EdgeModel, keep: Callable[[StreamId, StreamLabels], None]
-    ) -> EmulatedPreparation:
-        asked = PrepareStream(self.stream, self.common.inference_configs, ())
-        return EmulatedPreparation(
-            BeginPreparation(window, 0, (asked,)),
-            {self.stream: self._preparation(window, model)},
-            self.common.card,
-            self.proposer_operations,
-            keep,
-        )
 
-    def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
-        return StreamPreparation(
-            self.settings,
-            self.windows[window - 1].material,
-            Classifier(model, self.settings.classes),
-            self.common.golden,
-            golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
-            look_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
-        )
-
-
-def _boxes_of(labelled: Sequence[_Labelled | None]) -> LabelledBoxes:
+def _boxes_of(labelled: Sequence[Labelled | None]) -> LabelledBoxes:
     parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
     return LabelledBoxes.joined(LabelledBoxes(part.frames, part.boxes) for part in parts)

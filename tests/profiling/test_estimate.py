@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
+from ekya.profiling.bias import bias_correction
 from ekya.profiling.curve import fit_optimus
 from ekya.profiling.estimate import (
     DATA_EXPONENT,
     EPOCHS_EXPONENT,
-    bias_correction,
     options,
     outcome_sd,
     served_after,

@@ -20,7 +20,8 @@ from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import Predictor
 from ekya.sim.courses import Course, courses_of
-from ekya.sim.recording import SCORED_PER_S, Common, StreamRecorder
+from ekya.sim.recording import SCORED_PER_S, StreamRecorder
+from ekya.sim.recording_steps import Common
 from ekya.sim.seen import watch
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.collector import WindowCollector

@@ -1,0 +1,167 @@
+"""What a recording shares with a run: how a window is labelled and profiled."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import InferenceProfiled, LabelsReady
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family, family_of
+from ekya.core.trace import Origin, Predicted, Trial
+from ekya.core.view import InferenceOption
+from ekya.learning.edge import EdgeModel
+from ekya.profiling.estimate import options as estimated_options
+from ekya.profiling.steps import InferenceStep, LabelStep
+from ekya.sim.courses import Course, courses_of
+from ekya.sim.preparing import EmulatedPreparation, golden_gpu_s
+from ekya.sim.seen import SeenWindow
+from ekya.workers.costs import CostCard
+from ekya.workers.inference import Classifier
+from ekya.workers.labels import Labels, StreamLabels
+from ekya.workers.preparation import PreparationSettings, StreamPreparation, counted_curve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Common:
+    """What all streams are recorded with.
+
+    Attributes:
+        retrain_configs, inference_configs: Γ without ∅, and Λ.
+        base: the model that every stream begins with.
+        golden: labels samples.
+        card: what everything costs.
+        window_us: length of a window.
+        every_start: train from every model that may serve, not only from the youngest of each family.
+        told: called after each training, with a word on it.
+    """
+
+    retrain_configs: tuple[RetrainConfig, ...]
+    inference_configs: tuple[InferenceConfig, ...]
+    base: EdgeModel
+    golden: Labels
+    card: CostCard
+    window_us: int
+    every_start: bool
+    told: Callable[[str], None]
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """The trainings that Γ takes."""
+        return courses_of(self.retrain_configs)
+
+    @property
+    def blocks_left(self) -> int:
+        """Blocks of a model that some γ trains; the others stay those of the base model."""
+        return max(config.trainable_blocks for config in self.retrain_configs)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """Of Γ, sorted."""
+        return tuple(sorted({family_of(config) for config in self.retrain_configs}))
+
+    def trainings(self, windows: int) -> int:
+        """How many trainings one stream takes at most."""
+        of_each = len(self.families)
+        if self.every_start:
+            return len(self.courses) * sum(1 + of_each * (window - 1) for window in range(1, windows))
+        return len(self.courses) * (1 + (of_each + 1) * (windows - 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """A window's labels and what making them cost."""
+
+    labels: StreamLabels
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedSteps:
+    """One stream's preparation of its windows.
+
+    Attributes:
+        stream: which.
+        settings: of the stream.
+        windows: all that it shows.
+        proposer_operations: counted operations of finding the objects of one frame.
+        common: what all streams are recorded with.
+    """
+
+    stream: StreamId
+    settings: PreparationSettings
+    windows: Sequence[SeenWindow]
+    proposer_operations: int
+    common: Common
+
+    def label(self, window: int) -> Labelled:
+        """Labels made when the window opens; which objects they are of depends on no model."""
+        made: list[StreamLabels] = []
+        preparation = self._emulated(window, self.common.base, lambda _, labels: made.append(labels))
+        told = preparation.carry_out(LabelStep(self.stream)).finished(0)
+        gpu_s = told.gpu_s if isinstance(told, LabelsReady) else 0.0
+        return Labelled(made[0], gpu_s)
+
+    def inference(self, window: int, model: EdgeModel) -> tuple[tuple[InferenceOption, ...], float]:
+        """Λ as it is profiled with the model that serves, and what that costs in GPU-seconds."""
+        preparation = self._emulated(window, model, lambda _, labels: None)
+        step = InferenceStep(self.stream, self.common.inference_configs)
+        told = preparation.carry_out(step).finished(0)
+        if not isinstance(told, InferenceProfiled):
+            raise TypeError(f"profiling λ told {told}")
+        return told.options, told.gpu_s
+
+    def trials(
+        self, window: int, model: EdgeModel, origin: Origin, exemplars: int, labels: StreamLabels
+    ) -> Iterator[Trial]:
+        """The micro-profiles of every family for one model, and what they promise of each γ.
+
+        Args:
+            window: its index.
+            model: what would be retrained.
+            origin: of the model.
+            exemplars: how many its stream would remember.
+            labels: of the window.
+        """
+        preparation = replace(self._preparation(window, model), exemplars=exemplars)
+        tried = []
+        for rank, family in enumerate(self.common.families):
+            trial = preparation.trial(family, labels, clock=float, first=rank == 0)
+            tried.append(counted_curve(trial, self.common.card))
+        promised = estimated_options(
+            [curve for curve, _ in tried],
+            self.common.retrain_configs,
+            len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            profiler=self.settings.profiler,
+        )
+        for curve, gpu_s in tried:
+            said = tuple(
+                Predicted(option.config, option.accuracy_after, option.gpu_s, option.accuracy_sd or None)
+                for option in promised
+                if family_of(option.config) == curve.family
+            )
+            yield Trial(curve.family, gpu_s, curve, said, origin)
+
+    def _emulated(
+        self, window: int, model: EdgeModel, keep: Callable[[StreamId, StreamLabels], None]
+    ) -> EmulatedPreparation:
+        asked = PrepareStream(self.stream, self.common.inference_configs, ())
+        return EmulatedPreparation(
+            BeginPreparation(window, 0, (asked,)),
+            {self.stream: self._preparation(window, model)},
+            self.common.card,
+            self.proposer_operations,
+            keep,
+        )
+
+    def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
+        return StreamPreparation(
+            self.settings,
+            self.windows[window - 1].material,
+            Classifier(model, self.settings.classes),
+            self.common.golden,
+            golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
+            look_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
+        )
