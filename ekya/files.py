@@ -52,16 +52,20 @@ def user_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """A path in the same folder to write to; it takes the place of ``path`` when the block ends.
 
     For libraries that write files themselves. The content is on disk before the rename. When the
     block raises, the temporary file is removed and ``path`` stays what it was.
 
+    Args:
+        path: where the file will be.
+        suffix: of the path to write to, for a library that goes by it.
+
     Raises:
         UserError: full disk, no permission and the like.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}")
     with user_errors(path):
         try:
             yield temporary

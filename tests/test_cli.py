@@ -135,7 +135,7 @@ def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(
     [
         (["run", "--clock", "virtual"], "a live camera cannot be watched on virtual time, since"),
         (["compare"], "key 'streams.cam-1.source': a live camera cannot be watched on virtual time"),
-        (["profile", "--out", "t.parquet"], "a live camera cannot be watched by ekya profile"),
+        (["profile", "--out", "t.parquet"], "frames come only once; record it with ekya record, or use"),
         (["run"], "key 'streams.cam-1.source.url': the environment variable EKYA_NOT_SET is not set"),
     ],
 )

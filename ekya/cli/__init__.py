@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ekya import __version__
-from ekya.cli import datasets, labels, machine, runs, traces
+from ekya.cli import cameras, datasets, labels, machine, runs, traces
 from ekya.errors import UserError
 from ekya.streams.credentials import masked
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _group in (runs, traces, datasets, labels, machine):
+for _group in (runs, traces, cameras, datasets, labels, machine):
     app.add_typer(_group.commands)
 
 

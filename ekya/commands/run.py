@@ -199,7 +199,7 @@ def require_recorded(fleet: FleetConfig, how: str) -> None:
         if stream.source.live:
             raise UserError(
                 f"key 'streams.{stream.id}.source': a live camera cannot be watched {how}, since its frames "
-                "come only once; use ekya run without --clock virtual, or a recorded video"
+                "come only once; record it with ekya record, or use ekya run without --clock virtual"
             )
 
 

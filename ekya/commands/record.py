@@ -1,0 +1,253 @@
+"""``ekya record``: what a fleet's live cameras show, as videos and a fleet file that names them."""
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cv2
+
+from ekya.commands.output import Output, bars_of
+from ekya.commands.recorded_fleet import losses_of, recorded_fleet_text
+from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_credentials
+from ekya.config import FleetConfig
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.files import user_errors, write_text_atomic
+from ekya.streams.camera import CameraSpec
+from ekya.streams.recorder import CameraRecorder, Recording
+from ekya.streams.video_writer import SUFFIX
+
+_LOG = logging.getLogger(__name__)
+
+FLEET = "fleet.yaml"
+"""The fleet file, beside the videos."""
+
+_TO_BEGIN_S = 0.3
+_TURN_S = 0.2
+_TELL_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordArguments:
+    """What the command line says beside the fleet.
+
+    Attributes:
+        seconds: how long; None takes as long as the fleet's windows.
+        out: folder of the videos and the fleet file.
+        overwrite: replace what was recorded there before.
+    """
+
+    out: Path
+    seconds: float | None = None
+    overwrite: bool = False
+
+
+def record_cameras(arguments: FleetArguments, said: RecordArguments, output: Output) -> bool:
+    """Records, then writes the fleet file.
+
+    Returns:
+        Whether every camera is in the files, to the end.
+
+    Raises:
+        UserError: a fleet without live cameras, files that are in the way, nowhere to write to, or no camera
+            that gives a picture.
+        KeyboardInterrupt: Ctrl-C came; what was recorded until then is in the files.
+    """
+    fleet = arguments.read()
+    cameras = {stream.id: stream.source for stream in fleet.streams if isinstance(stream.source, CameraSpec)}
+    if not cameras:
+        raise UserError(
+            f"{arguments.fleet or 'the shipped fleet'}: it has no live camera to record; name a fleet file "
+            "that has one, or a camera with --camera"
+        )
+    require_credentials(fleet)
+    seconds = _seconds(fleet, said.seconds)
+    files = {stream: said.out / f"{stream}{SUFFIX}" for stream in cameras}
+    _require_room(said, [*files.values(), said.out / FLEET])
+    _prepare_opencv()
+    with noticing_ctrl_c(), ExitStack() as stack:
+        session = _Session({stream: CameraRecorder(stream, source) for stream, source in cameras.items()})
+        for recorder in session.recorders.values():
+            stack.callback(recorder.close)
+        interrupted = session.run(files, seconds, output)
+    recorded, left_out = session.recorded, session.left_out
+    if not recorded:
+        if interrupted:
+            raise KeyboardInterrupt
+        raise UserError(f"nothing was recorded: {_told(left_out)}")
+    path = said.out / FLEET
+    write_text_atomic(path, recorded_fleet_text(fleet, recorded, left_out, path))
+    output.report(_contents(path, recorded, left_out))
+    output.console.print(_in_words(path, recorded, left_out), highlight=False, soft_wrap=True)
+    if interrupted:
+        raise KeyboardInterrupt
+    return not left_out and all(one.problem is None for one in recorded.values())
+
+
+def _seconds(fleet: FleetConfig, said: float | None) -> float:
+    if said is not None:
+        if not 0.0 < said < math.inf:
+            raise UserError(f"--for {said:g}: this is no time to record; give seconds above 0")
+        return said
+    if fleet.windows is None:
+        raise UserError(
+            "--for: the fleet file does not say how many windows to run; say how many seconds to record"
+        )
+    return fleet.windows * fleet.window_s
+
+
+def _require_room(said: RecordArguments, files: list[Path]) -> None:
+    """Makes the folder; refuses one that cannot be written to, or that holds a recording already."""
+    with user_errors(said.out):
+        said.out.mkdir(parents=True, exist_ok=True)
+        if not os.access(said.out, os.W_OK):
+            raise PermissionError(13, "not writable")
+    there = [file for file in files if file.exists()]
+    if there and not said.overwrite:
+        raise UserError(
+            f"--out {said.out}: {there[0].name} is there already; name another folder, or add --overwrite"
+        )
+
+
+def _prepare_opencv() -> None:
+    """One thread a camera; and of frames that cannot be written we tell once, and not OpenCV of each."""
+    cv2.setNumThreads(1)
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "-8"
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
+
+
+@dataclass(eq=False)
+class _Session:
+    """All cameras of one recording: each in a thread, since OpenCV and the pipes let others run.
+
+    Attributes:
+        recorders: one a camera.
+        recorded: what became of those that gave pictures.
+        left_out: why of the others there is nothing.
+    """
+
+    recorders: Mapping[StreamId, CameraRecorder]
+    recorded: dict[StreamId, Recording] = field(default_factory=dict)
+    left_out: dict[StreamId, str] = field(default_factory=dict)
+    _failed: list[Exception] = field(default_factory=list)
+
+    def run(self, files: Mapping[StreamId, Path], seconds: float, output: Output) -> bool:
+        """Records all cameras; returns whether Ctrl-C has ended it before its time.
+
+        Raises:
+            UserError: no camera answers now.
+        """
+        stop = threading.Event()
+        _LOG.info("looking for %d cameras", len(self.recorders))
+        silent = {stream: why for stream, one in self.recorders.items() if (why := one.look()) is not None}
+        if len(silent) == len(self.recorders):
+            raise UserError(f"no camera gives a picture: {_told(silent)}")
+        started_ns = time.monotonic_ns() + round(_TO_BEGIN_S * 1e9)
+        threads = [
+            threading.Thread(target=self._record, args=(stream, file, started_ns, seconds, stop), name=stream)
+            for stream, file in files.items()
+        ]
+        interrupted = False
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(threads, started_ns, seconds, output)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        for failure in self._failed:
+            raise failure
+        return interrupted
+
+    def _record(
+        self, stream: StreamId, file: Path, started_ns: int, seconds: float, stop: threading.Event
+    ) -> None:
+        try:
+            recording = self.recorders[stream].record(file, started_ns, seconds, stop)
+        except (UserError, OSError) as error:
+            self.left_out[stream] = str(error)
+            _LOG.warning("%s is not recorded: %s", stream, error)
+        except Exception as error:
+            self._failed.append(error)
+        else:
+            self.recorded[stream] = recording
+            if recording.problem is not None:
+                _LOG.warning("%s ends after %.1f s: %s", stream, recording.duration_s, recording.problem)
+
+    def _watch(
+        self, threads: list[threading.Thread], started_ns: int, seconds: float, output: Output
+    ) -> None:
+        """Shows how far it is until all threads are done: bars on a terminal, lines anywhere else."""
+        told_s = 0.0
+        with bars_of(output.console) as bars:
+            tasks = {
+                stream: bars.add_task(f"{stream}: frames", total=round(seconds * recorder.fps))
+                for stream, recorder in self.recorders.items()
+            }
+            while any(thread.is_alive() for thread in threads):
+                time.sleep(_TURN_S)
+                for stream, task in tasks.items():
+                    bars.update(task, completed=self.recorders[stream].slots)
+                passed_s = (time.monotonic_ns() - started_ns) / 1e9
+                if not output.console.is_terminal and passed_s >= told_s + _TELL_EVERY_S:
+                    told_s = passed_s
+                    _LOG.info("recorded %.0f of %g s", min(passed_s, seconds), seconds)
+
+
+def _contents(
+    path: Path, recorded: Mapping[StreamId, Recording], left_out: Mapping[StreamId, str]
+) -> dict[str, object]:
+    """What was recorded, in numbers."""
+    return {
+        "fleet": str(path),
+        "streams": {
+            stream: {
+                "file": str(one.file),
+                "seconds": round(one.duration_s, 3),
+                "fps": one.fps,
+                "frames": one.frames,
+                "repeated": one.repeated,
+                "width": one.width,
+                "height": one.height,
+                "mb": round(one.size_bytes / 1e6, 3),
+                "mb_per_minute": round(_mb_a_minute(one), 3),
+                "lost": [
+                    {"at_s": lost.at_s, "for_s": lost.for_s, "reason": gap.reason}
+                    for gap, lost in zip(one.gaps, losses_of(one), strict=True)
+                ],
+                "problem": one.problem,
+            }
+            for stream, one in sorted(recorded.items())
+        },
+        "left_out": dict(sorted(left_out.items())),
+    }
+
+
+def _in_words(path: Path, recorded: Mapping[StreamId, Recording], left_out: Mapping[StreamId, str]) -> str:
+    lines = []
+    for stream, one in sorted(recorded.items()):
+        lost_s = sum(lost.for_s for lost in losses_of(one))
+        lost = f", lost for {lost_s:.1f} s" if one.gaps else ""
+        lines.append(
+            f"{stream}: {one.duration_s:.1f} s, {one.frames} frames of {one.width}x{one.height}{lost}, "
+            f"{one.size_bytes / 1e6:.1f} MB ({_mb_a_minute(one):.0f} MB a minute)"
+        )
+    lines += [f"{stream}: left out; {why}" for stream, why in sorted(left_out.items())]
+    return "\n".join([*lines, f"The fleet of these recordings: {path}"])
+
+
+def _mb_a_minute(recording: Recording) -> float:
+    return recording.size_bytes / 1e6 / recording.duration_s * 60
+
+
+def _told(reasons: Mapping[StreamId, str]) -> str:
+    return "; ".join(f"{stream}: {why}" for stream, why in sorted(reasons.items()))

@@ -1,0 +1,119 @@
+"""The fleet file of cameras that were recorded."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from ekya.config import FleetConfig, StreamConfig, parse_fleet
+from ekya.core.ids import StreamId
+from ekya.core.units import US_PER_S
+from ekya.labeling.golden import FILE
+from ekya.labeling.proposer import ObjectsSpec
+from ekya.shipped import shipped_root
+from ekya.streams.camera import CameraSpec
+from ekya.streams.playing import PlayConfig
+from ekya.streams.recorder import Recording
+from ekya.streams.script import Lost
+
+_LOG = logging.getLogger(__name__)
+
+
+def losses_of(recording: Recording) -> tuple[Lost, ...]:
+    """When the camera was lost, as a script says it: the frames that only repeat what it had shown."""
+
+    def seconds(frames: int) -> float:
+        # As the source of videos stamps its frames.
+        return round(frames * US_PER_S / recording.fps) / US_PER_S
+
+    return tuple(
+        Lost(at_s=seconds(gap.begin), for_s=round(seconds(gap.end) - seconds(gap.begin), 6))
+        for gap in recording.gaps
+    )
+
+
+def recorded_fleet_text(
+    fleet: FleetConfig, recorded: Mapping[StreamId, Recording], left_out: Mapping[StreamId, str], out: Path
+) -> str:
+    """The fleet with recordings in place of its cameras, as YAML.
+
+    Args:
+        fleet: with cameras.
+        recorded: their files, in the folder of the fleet file.
+        left_out: cameras without any, and why; they are no part of the fleet.
+        out: where the fleet file will be; what lies in its folder is named from there.
+
+    Raises:
+        UserError: the recordings cannot be found where they were.
+    """
+    raw = fleet.model_dump(mode="json", exclude_defaults=True, exclude={"streams"})
+    raw.setdefault("golden", {})
+    raw["streams"] = [
+        _entry(fleet, stream, recorded.get(stream.id))
+        for stream in fleet.streams
+        if stream.id not in left_out
+    ]
+    folder = out.parent.resolve()
+    folders = (folder, shipped_root().resolve())
+    portable = {key: _portable(value, folders) for key, value in raw.items()}
+    parse_fleet(portable, str(out), (folder, shipped_root()))
+    lines = ["# Live cameras as ekya record has seen them; where one was lost, its play.script says so."]
+    lines += [f"# Left out: {stream}, {' '.join(why.split())}" for stream, why in sorted(left_out.items())]
+    return "\n".join([*lines, yaml.safe_dump(portable, sort_keys=False, allow_unicode=True)])
+
+
+def _entry(fleet: FleetConfig, stream: StreamConfig, recording: Recording | None) -> dict[str, object]:
+    """A stream without the keys that say what holds anyhow."""
+    raw: dict[str, object] = stream.model_dump(mode="json", exclude={"source", "play", "objects"})
+    raw = {key: value for key, value in raw.items() if value != StreamConfig.model_fields[key].default}
+    if recording is None:
+        raw["source"] = stream.source.model_dump(mode="json", exclude_none=True)
+        if stream.play != PlayConfig():
+            raw["play"] = stream.play.model_dump(mode="json")
+    else:
+        source: dict[str, object] = {"kind": "video", "files": [str(recording.file.resolve())]}
+        if isinstance(stream.source, CameraSpec):
+            source["max_side"] = stream.source.max_side
+        raw["source"] = source
+        script = [lost.model_dump(mode="json") for lost in _told(fleet, stream.id, losses_of(recording))]
+        if script:
+            raw["play"] = {"script": script}
+    if stream.objects != ObjectsSpec():
+        raw["objects"] = stream.objects.model_dump(mode="json")
+    return raw
+
+
+def _told(fleet: FleetConfig, stream: StreamId, losses: tuple[Lost, ...]) -> Iterator[Lost]:
+    """Those that a script may say in this fleet."""
+    end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
+    for lost in losses:
+        if fleet.golden.model == FILE:
+            why = f"the golden model {FILE!r} does not allow a script to say so"
+        elif lost.at_s >= end_s:
+            why = f"the fleet's {fleet.windows} windows have ended by then"
+        else:
+            yield lost
+            continue
+        _LOG.warning(
+            "%s was lost at %.1f s for %.1f s, and its file repeats a picture there: %s",
+            stream,
+            lost.at_s,
+            lost.for_s,
+            why,
+        )
+
+
+def _portable(value: object, folders: tuple[Path, ...]) -> object:
+    """The same with paths from one of the folders, where they lie in one."""
+    match value:
+        case dict():
+            return {key: _portable(one, folders) for key, one in value.items()}
+        case list() | tuple():
+            return [_portable(one, folders) for one in value]
+        case str() if value.startswith("/"):
+            for folder in folders:
+                if Path(value).is_relative_to(folder):
+                    return str(Path(value).relative_to(folder))
+    return value

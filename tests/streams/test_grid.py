@@ -1,0 +1,89 @@
+"""A camera's pictures on an even grid: which picture a slot holds, and what of it is a gap."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.streams.grid import FrameGrid, Gap
+
+S = 1_000_000
+
+
+def picture(number):
+    return np.full((2, 2, 3), number, np.uint8)
+
+
+def grid(fps=10.0, limit=100):
+    """A grid, and the numbers of the pictures that it has put so far."""
+    put = []
+    return FrameGrid(fps, limit, lambda image: put.append(int(image[0, 0, 0]))), put
+
+
+def test_every_slot_holds_the_newest_picture_that_had_come_by_then():
+    slots, put = grid()
+    for t_us, number in ((-50_000, 1), (0, 2), (90_000, 3), (100_001, 4), (310_000, 5)):
+        slots.show(t_us, picture(number))
+    slots.fill(400_000)
+    assert put == [2, 3, 4, 4, 5]
+    assert slots.repeated == 1
+    assert slots.gaps == []
+
+
+@given(
+    st.lists(st.integers(1, 400_000), max_size=30),
+    st.sampled_from([0.5, 7.0, 14.99, 25.0]),
+)
+def test_no_slot_holds_a_picture_from_after_its_time_or_one_that_was_not_the_newest(steps, fps):
+    slots, put = grid(fps)
+    times = [0, *np.cumsum(steps).tolist()]
+    for number, t_us in enumerate(times):
+        slots.show(t_us, picture(number))
+    slots.fill(times[-1])
+    due = [round(slot * S / fps) for slot in range(100)]
+    assert put == [sum(t <= at for t in times) - 1 for at in due if at <= times[-1]]
+
+
+def test_a_lost_camera_leaves_a_gap_from_its_last_picture_to_its_next():
+    slots, put = grid()
+    slots.show(0, picture(1))
+    slots.show(100_000, picture(2))
+    slots.fill(500_000)
+    slots.lose("it burnt")
+    slots.show(720_000, picture(3))
+    slots.fill(900_000)
+    assert put == [1, 2, 2, 2, 2, 2, 2, 2, 3, 3]
+    assert slots.gaps == [Gap(2, 8, "it burnt")]
+    assert slots.repeated == 0
+    slots.end()
+    assert slots.repeated == 1
+
+
+def test_a_camera_that_is_lost_to_the_end_leaves_a_gap_to_the_end():
+    slots, put = grid(limit=6)
+    slots.show(0, picture(1))
+    slots.lose("it burnt")
+    slots.fill(9 * S)
+    assert slots.full
+    assert len(put) == 6
+    slots.end()
+    assert slots.gaps == [Gap(1, 6, "it burnt")]
+
+
+def test_a_camera_that_comes_later_has_its_first_picture_before_it_as_a_gap():
+    slots, put = grid()
+    slots.fill(300_000)
+    assert put == []
+    slots.show(350_000, picture(7))
+    slots.fill(400_000)
+    assert put == [7, 7, 7, 7, 7]
+    assert slots.gaps == [Gap(0, 4, "it was not there yet")]
+
+
+def test_a_loss_that_no_slot_falls_into_is_none():
+    slots, _ = grid()
+    slots.show(0, picture(1))
+    slots.lose("for a moment")
+    slots.show(50_000, picture(2))
+    slots.fill(100_000)
+    slots.end()
+    assert slots.gaps == []

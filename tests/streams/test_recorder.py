@@ -1,0 +1,132 @@
+"""One live camera as a video file: its length, its outages, and what ends it early."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from mjpeg_camera import MjpegCamera
+
+from ekya.errors import UserError
+from ekya.streams.camera import CameraSpec
+from ekya.streams.recorder import CameraRecorder
+from ekya.streams.video import VideoSpec
+
+
+@pytest.fixture
+def camera():
+    with MjpegCamera(fps=20.0) as camera:
+        yield camera
+
+
+@pytest.fixture
+def recorder(camera):
+    recorder = CameraRecorder("gate", CameraSpec(url=camera.url, fps=20, stall_s=0.5))
+    yield recorder
+    recorder.close()
+
+
+def recorded(recorder, path, seconds, stop=None):
+    return recorder.record(path, time.monotonic_ns() + 100_000_000, seconds, stop or threading.Event())
+
+
+def brightnesses(path):
+    return [int(frame.image.mean()) for frame, _ in VideoSpec(files=(path,)).open(()).frames()]
+
+
+def later(seconds, *acts):
+    """Does one thing after the other, so many seconds apart."""
+
+    def act():
+        for one in acts:
+            time.sleep(seconds)
+            one()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_a_recording_is_as_long_as_it_took_and_shows_what_happened(recorder, tmp_path):
+    path = tmp_path / "gate.avi"
+    assert recorder.look() is None
+    one = recorded(recorder, path, 2.0)
+    assert (one.file, one.fps, one.frames, one.duration_s) == (path, 20.0, 40, 2.0)
+    assert (one.width, one.height, one.gaps, one.problem) == (64, 48, (), None)
+    assert one.size_bytes == path.stat().st_size
+    # The camera's pictures get brighter by 8 from one to the next.
+    steps = np.diff(brightnesses(path)) % 240
+    assert len(steps) == 39
+    assert np.count_nonzero(steps > 4) >= 20
+    assert sum(round(float(step) / 8) for step in steps) <= 42
+    assert [file.name for file in tmp_path.iterdir()] == ["gate.avi"]
+
+
+def test_while_the_camera_is_away_the_file_repeats_its_last_picture(camera, recorder, tmp_path):
+    path = tmp_path / "gate.avi"
+    recorder.look()
+    away = later(0.8, camera.stop, camera.start)
+    one = recorded(recorder, path, 4.0)
+    away.join()
+    assert one.frames == 80
+    (gap,) = one.gaps
+    assert gap.reason == "the camera ended the connection"
+    assert 8 <= gap.begin <= 24
+    assert gap.end - gap.begin >= 10
+    told = brightnesses(path)
+    assert np.ptp(told[gap.begin - 1 : gap.end]) <= 2
+    assert abs(told[gap.end] - told[gap.end - 1]) > 2
+
+
+def test_a_camera_that_comes_later_is_lost_until_then(camera, tmp_path):
+    camera.stop()
+    recorder = CameraRecorder("gate", CameraSpec(url=camera.url, fps=20))
+    try:
+        assert recorder.look() == "no connection: Connection refused"
+        coming = later(0.5, camera.start)
+        one = recorded(recorder, tmp_path / "gate.avi", 4.0)
+        coming.join()
+    finally:
+        recorder.close()
+    assert one.frames == 80
+    assert one.gaps[0].begin == 0
+    assert 10 <= one.gaps[0].end < 75
+
+
+def test_a_camera_that_never_comes_leaves_no_file(camera, tmp_path):
+    camera.stop()
+    recorder = CameraRecorder("gate", CameraSpec(url=camera.url, fps=20))
+    try:
+        recorder.look()
+        with pytest.raises(UserError, match="no connection: Connection refused"):
+            recorded(recorder, tmp_path / "gate.avi", 0.3)
+    finally:
+        recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_recorded_before_it_was_stopped_is_kept(recorder, tmp_path):
+    stop = threading.Event()
+    recorder.look()
+    stopping = later(1.0, stop.set)
+    one = recorded(recorder, tmp_path / "gate.avi", 600.0, stop)
+    stopping.join()
+    assert one.problem is None
+    assert 5 <= one.frames < 60
+    assert len(brightnesses(tmp_path / "gate.avi")) == one.frames
+
+
+def test_a_disk_that_is_full_ends_the_file_and_says_so(recorder, tmp_path, monkeypatch):
+    recorder.look()
+    usage = type("Usage", (), {"free": 0})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    one = recorded(recorder, tmp_path / "gate.avi", 600.0)
+    assert one.problem == f"{tmp_path}: the disk is full; free some space or choose another folder"
+    assert len(brightnesses(tmp_path / "gate.avi")) == one.frames > 20
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(recorder, tmp_path):
+    recorder.look()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a part of the path is a file"):
+        recorded(recorder, tmp_path / "file" / "gate.avi", 1.0)
