@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ekya.config import FleetConfig
+from ekya.core.classes import BACKGROUND
 from ekya.core.ids import StreamId
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.turns import TurnRecord
@@ -15,7 +16,6 @@ from ekya.core.units import us_to_seconds
 from ekya.files import write_bytes_atomic, write_text_atomic
 from ekya.journal import read_journal
 from ekya.labeling.golden import GoldenModel, open_golden
-from ekya.labeling.golden_detector import BACKGROUND
 from ekya.measuring.accuracy import StreamScore, score_stream
 from ekya.measuring.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 from ekya.measuring.timeline import Curve, RunTimeline, StreamCurves

@@ -10,6 +10,7 @@ import numpy as np
 
 from ekya.config import FleetConfig, StreamConfig
 from ekya.control.options import LoopOptions, StreamTerms
+from ekya.core.classes import BACKGROUND
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.ids import StreamId
 from ekya.core.units import seconds_to_us, us_to_seconds
@@ -19,7 +20,6 @@ from ekya.labeling.checksum import verified
 from ekya.labeling.classes import classes_in, occurring_classes
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
 from ekya.labeling.golden import FILE, detector_of, label_file_of, open_detector_of
-from ekya.labeling.golden_detector import BACKGROUND
 from ekya.labeling.golden_file import BoxesBefore
 from ekya.labeling.label_file import read_labels
 from ekya.labeling.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.classes import BACKGROUND
 from ekya.labeling.detections import Detector
-from ekya.labeling.golden_detector import BACKGROUND
 from ekya.labeling.label_file import LabelFile
 from ekya.streams.frame import Frame, Truth
 

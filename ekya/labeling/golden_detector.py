@@ -7,12 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
+from ekya.core.classes import BACKGROUND
 from ekya.errors import UserError
 from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import Detections, Detector, FramePlace, Question
-
-BACKGROUND = "background"
-"""The fleet's last class where the golden model is a detector: nothing that counts."""
 
 UNSURE = -1
 """The label of a box that the detector half believes in: it teaches nothing, one way or the other."""

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.classes import BACKGROUND
 from ekya.core.ids import StreamId
 from ekya.labeling.boxes import nms
 from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import Detections, FramePlace, Proposals, Question
-from ekya.labeling.golden_detector import BACKGROUND, UNSURE, confirmed
+from ekya.labeling.golden_detector import UNSURE, confirmed
 from ekya.labeling.label_file import LabelFile
 from ekya.labeling.proposer import MAX_BOXES, SAME_BOX_IOU
 from ekya.streams.frame import Frame

@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from ekya.choices import Choices
 from ekya.errors import UserError
 from ekya.files import FolderPath, user_errors
+from ekya.streams.classes import classes_known
 from ekya.streams.frame import StreamSource
 from ekya.streams.labelled import (
     LabelledFrame,
     LabelledObject,
     LabelledSource,
     PictureFiles,
-    classes_known,
 )
 from ekya.streams.labelled_index import read_frames, read_head
 from ekya.streams.picture_files import UnreadableError, read_bytes, read_values

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.errors import UserError
 from ekya.files import FolderPath, user_errors
+from ekya.streams.classes import classes_known
 from ekya.streams.frame import StreamSource
 from ekya.streams.labelled import (
     WHOLE,
@@ -16,7 +17,6 @@ from ekya.streams.labelled import (
     LabelledObject,
     LabelledSource,
     PictureFiles,
-    classes_known,
 )
 from ekya.streams.labelled_index import read_frames, read_head
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
-from ekya.errors import UserError
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.picture_files import UnreadableError, read_picture
 from ekya.streams.pictures import shrink
@@ -174,25 +173,6 @@ class LabelledSource:
         if problem not in self._told:
             self._told.add(problem)
             _log.warning("%s; its frame is left out", problem)
-
-
-def classes_known(classes: tuple[str, ...], known: tuple[str, ...], whose: str) -> Mapping[str, int]:
-    """Number of each of the fleet's classes.
-
-    Args:
-        classes: the fleet's.
-        known: those of the data set.
-        whose: what is said of the data set in an error, such as ``Cityscapes has``.
-
-    Raises:
-        UserError: the data set does not know one of them.
-    """
-    for name in classes:
-        if name not in known:
-            raise UserError(
-                f"classes: {whose} no {name!r}; remove it, or choose from {', '.join(known) or 'nothing'}"
-            )
-    return {name: number for number, name in enumerate(classes)}
 
 
 def _side(one: LabelledObject) -> float:

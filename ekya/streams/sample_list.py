@@ -16,13 +16,13 @@ from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.files import FOLDER, user_errors
 from ekya.streams.cityscapes import PAPER_CLASSES
+from ekya.streams.classes import classes_known
 from ekya.streams.frame import StreamSource
 from ekya.streams.labelled import (
     LabelledFrame,
     LabelledSource,
     PictureFiles,
     Shown,
-    classes_known,
 )
 from ekya.streams.labelled_index import read_frames, read_head
 from ekya.streams.sample_csv import Sample, grouped, read_columns, read_samples

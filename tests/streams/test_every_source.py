@@ -12,6 +12,7 @@ import waymo_sample
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 from mjpeg_camera import MjpegCamera
 
+from ekya.core.classes import BACKGROUND
 from ekya.streams.camera import CameraSpec
 from ekya.streams.city import CitySpec, Scene
 from ekya.streams.cityscapes import CityscapesSpec
@@ -144,6 +145,13 @@ def test_truth_and_boxes_are_there_as_it_says(spec):
         assert np.all((truth.classes >= 0) & (truth.classes < len(classes_of(spec))))
         assert np.all(truth.boxes[:, :2] < truth.boxes[:, 2:])
         assert np.all(truth.boxes >= 0) and np.all(truth.boxes[:, 2:] <= [width, height])
+
+
+def test_what_golden_models_call_background_is_no_class_of_its_objects(spec):
+    classes = (*classes_of(spec), BACKGROUND)
+    for frame, truth in spec.open(classes).frames():
+        assert (truth is not None) == (frame.boxes is not None) == spec.gives_truth
+        assert truth is None or np.all(truth.classes < len(classes) - 1)
 
 
 def test_a_pass_that_is_broken_off_leaves_nothing_open(spec):

@@ -17,6 +17,7 @@ from ekya.streams.city.light import LightBox, levels_between
 from ekya.streams.city.pen import Lamp, Pen
 from ekya.streams.city.scene import KINDS, Kind, Moment, Scene, View, moment_at
 from ekya.streams.city.street import BASE_HEIGHT, BASE_WIDTH, paint_street
+from ekya.streams.classes import classes_known
 from ekya.streams.frame import Frame, StreamSource, Truth
 
 _VISIBLE = 0.5
@@ -61,21 +62,15 @@ class CitySpec(BaseModel):
         Raises:
             UserError: the city does not know one of the classes, or shows one that is not among them.
         """
-        known: tuple[str, ...] = KINDS
-        for name in classes:
-            if name not in known:
-                raise UserError(
-                    f"classes: the synthetic city has no {name!r}; "
-                    f"remove it, or choose from {', '.join(KINDS)}"
-                )
+        class_of = classes_known(classes, KINDS, "the synthetic city has")
         for number, scene in enumerate(self.scenes):
             for kind, weight in scene.mix.items():
-                if weight > 0 and kind not in classes:
+                if weight > 0 and kind not in class_of:
                     raise UserError(
                         f"source.scenes[{number}].mix: {kind!r} is not among the fleet's classes; "
                         "add it to classes or set its weight to 0"
                     )
-        return _City(self, {kind: classes.index(kind) for kind in KINDS if kind in classes})
+        return _City(self, {kind: class_of[kind] for kind in KINDS if kind in class_of})
 
 
 class _City:

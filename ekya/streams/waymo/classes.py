@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from ekya.core.classes import BACKGROUND
 from ekya.errors import UserError
 
 VEHICLE, PEDESTRIAN, SIGN, CYCLIST = 1, 2, 3, 4
@@ -23,9 +24,6 @@ cyclist's box holds the bicycle and who rides it.
 
 CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
 """The fleet's classes unless somebody asks for others."""
-
-BACKGROUND = "background"
-"""What a golden detector adds to a fleet's classes; nobody draws a box around it."""
 
 
 def class_of_type(classes: Sequence[str]) -> Mapping[int, int]:
