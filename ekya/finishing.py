@@ -108,6 +108,7 @@ def summarise(
         retrainings_failed=told.ended("failed"),
         profiling_gpu_s=told.profiling_gpu_s,
         labelling_gpu_s=told.labelling_gpu_s,
+        golden_gpu_s=told.golden_gpu_s,
         label_budget_gpu_s=_label_budget_gpu_s(fleet, told),
         host=_host_facts(end, told),
     )

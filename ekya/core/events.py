@@ -51,8 +51,9 @@ class LabelsReady:
         training_crops, validation_crops: labelled crops in each part.
         serving_accuracy: accuracy of the serving model on the validation part.
         new_classes: the sample holds a class that the serving model does not know.
-        gpu_s: what labelling cost.
+        gpu_s: what labelling cost, the serving model's looks at the sample included.
         class_histogram: how many labels are of each class; empty where the world does not count them.
+        golden_gpu_s: what of ``gpu_s`` the golden model took; 0.0 where the world does not know.
     """
 
     t_us: int
@@ -64,6 +65,7 @@ class LabelsReady:
     new_classes: bool
     gpu_s: float
     class_histogram: tuple[int, ...] = ()
+    golden_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,20 @@ class ModelCached:
 
 @dataclass(frozen=True, slots=True)
 class InferenceProfiled:
-    """The inference profiler measured Λ on labelled bursts (paper §3.1)."""
+    """The inference profiler measured Λ on labelled bursts (paper §3.1).
+
+    Attributes:
+        options: Λ as measured.
+        gpu_s: what it cost.
+        golden_gpu_s: what of it the golden model took to label the burst; 0.0 where the world does not know.
+    """
 
     t_us: int
     stream: StreamId
     window: int
     options: tuple[InferenceOption, ...]
     gpu_s: float
+    golden_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

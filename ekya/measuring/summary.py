@@ -87,6 +87,7 @@ class RunFacts:
         retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
             the others; the rest was stopped by the end of its window.
         profiling_gpu_s, labelling_gpu_s: what these cost over the whole run.
+        golden_gpu_s: what of both the golden model took.
         label_budget_gpu_s: what the golden model was allowed for the windows that were labelled, bursts
             included; None without a limit.
         host: from the host's clock.
@@ -103,6 +104,7 @@ class RunFacts:
     retrainings_failed: int
     profiling_gpu_s: float
     labelling_gpu_s: float
+    golden_gpu_s: float = 0.0
     label_budget_gpu_s: float | None = None
     host: HostFacts = field(default_factory=HostFacts)
 
@@ -178,6 +180,7 @@ def build_summary(
         },
         "profiling_gpu_s": _rounded(facts.profiling_gpu_s),
         "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
+        "golden_gpu_s": _rounded(facts.golden_gpu_s),
         "label_budget_gpu_s": _rounded(facts.label_budget_gpu_s),
         "host": {
             **facts.host.others,

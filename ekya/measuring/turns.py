@@ -63,6 +63,7 @@ class Told:
         swap_delays_us: how long after each command to serve a model it served.
         labellings: how often a stream's window was labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
+        golden_gpu_s: what of both the golden model took.
     """
 
     streams: tuple[StreamId, ...]
@@ -80,6 +81,7 @@ class Told:
     labellings: int
     labelling_gpu_s: float
     profiling_gpu_s: float
+    golden_gpu_s: float
 
     @property
     def spans(self) -> tuple[RetrainSpan, ...]:
@@ -130,6 +132,9 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
             event.gpu_s
             for event in events
             if isinstance(event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled)
+        ),
+        golden_gpu_s=sum(
+            event.golden_gpu_s for event in events if isinstance(event, ev.LabelsReady | ev.InferenceProfiled)
         ),
     )
 

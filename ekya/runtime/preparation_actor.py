@@ -180,7 +180,7 @@ class PreparationActor:
         if not self._await(preparation, stream):
             _LOG.warning("%s: handed in nothing to label in time", stream)
             return
-        prepared = preparation.streams[stream]
+        prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
         with self._turn(preparation):
             labels = prepared.label()
             accuracy = prepared.serving_accuracy(labels)
@@ -198,6 +198,7 @@ class PreparationActor:
                 serving_accuracy=accuracy,
                 new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
                 gpu_s=_used_s(preparation),
+                golden_gpu_s=self._golden.took_s - golden_before_s,
             )
         )
 
@@ -205,7 +206,7 @@ class PreparationActor:
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]
     ) -> None:
         prepared = preparation.streams[stream]
-        typical = self._frame_gpu_s[stream]
+        typical, golden_before_s = self._frame_gpu_s[stream], self._golden.took_s
         burst = prepared.label_burst(scope=lambda: self._turn(preparation))
         options = prepared.profile_inference(
             configs, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
@@ -217,6 +218,7 @@ class PreparationActor:
                 preparation.command.window,
                 options,
                 _used_s(preparation),
+                self._golden.took_s - golden_before_s,
             )
         )
 

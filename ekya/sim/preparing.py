@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
@@ -80,12 +81,21 @@ class EmulatedPreparation:
         labels = prepared.label(selection)
         self._labels[stream] = labels
         self._keep(stream, labels)
-        gpu_s = golden_gpu_s(prepared.golden, self._card, selection.questions)
-        gpu_s += self._card.forward_gpu_s(selection.looked_at, prepared.settings.side)
+        golden_s = golden_gpu_s(prepared.golden, self._card, selection.questions)
+        gpu_s = golden_s + self._card.forward_gpu_s(selection.looked_at, prepared.settings.side)
         gpu_s += self._card.forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
         accuracy = prepared.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
-        return Step(gpu_s, lambda t_us: _labels_ready(t_us, stream, prepared, labels, accuracy, gpu_s))
+        ready = partial(
+            _labels_ready,
+            stream=stream,
+            prepared=prepared,
+            labels=labels,
+            accuracy=accuracy,
+            gpu_s=gpu_s,
+            golden_s=golden_s,
+        )
+        return Step(gpu_s, ready)
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
         prepared = self._streams[stream]
@@ -96,11 +106,11 @@ class EmulatedPreparation:
         }
         burst = prepared.label_burst()
         options = prepared.profile_inference(configs, frame_gpu_s, burst)
-        gpu_s = golden_gpu_s(prepared.golden, self._card, prepared.burst_questions())
+        gpu_s = golden_s = golden_gpu_s(prepared.golden, self._card, prepared.burst_questions())
         for resolution in frame_gpu_s:
             gpu_s += self._card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
         window = self._command.window
-        return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s))
+        return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s, golden_s))
 
     def _micro_profile(self, step: TrialStep) -> Step:
         stream = step.stream
@@ -123,6 +133,7 @@ def _labels_ready(
     labels: StreamLabels,
     accuracy: float,
     gpu_s: float,
+    golden_s: float,
 ) -> LabelsReady:
     return LabelsReady(
         t_us=t_us,
@@ -134,4 +145,5 @@ def _labels_ready(
         new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
         gpu_s=gpu_s,
         class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
+        golden_gpu_s=golden_s,
     )

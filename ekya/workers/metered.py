@@ -28,6 +28,11 @@ class MeteredGolden:
         self._took_s = 0.0
 
     @property
+    def took_s(self) -> float:
+        """GPU-seconds of everything it was asked so far."""
+        return self._took_s
+
+    @property
     def background(self) -> int | None:
         """As the golden model's."""
         return self._golden.background

@@ -1,5 +1,6 @@
 """One stream's preparation of a window: labels, the profile of λ, the micro-profile of γ (paper §4.3)."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from ekya.workers.labels import (
     choose_pictures,
     label_window,
 )
+
+_LOG = logging.getLogger(__name__)
 
 TYPICAL_OBJECTS = 6.0
 """Objects a frame, until a camera has shown how many it sees."""
@@ -103,6 +106,7 @@ class StreamPreparation:
         look_gpu_s = self.look_gpu_s if policy.asks_model else 0.0
         if self.golden.background is None:
             most = affordable(left_gpu_s, one_gpu_s + POOL * look_gpu_s, most)
+            self._tell_if_none(most, one_gpu_s + POOL * look_gpu_s)
             return choose(material, most, settings.seed, policy, self.serving.look)
         pool = POOL * most
         if left_gpu_s is not None:
@@ -110,6 +114,7 @@ class StreamPreparation:
             pool = affordable(left_gpu_s / 2, look_gpu_s, pool)
             left_gpu_s -= pool * look_gpu_s
         pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
+        self._tell_if_none(pictures, one_gpu_s)
         return choose_pictures(material, pictures, settings.seed, policy, self.serving.look, pool)
 
     def burst_questions(self) -> list[Question]:
@@ -215,6 +220,17 @@ class StreamPreparation:
             device=self.settings.device,
             scope=scope,
         )
+
+    def _tell_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:
+        """Says that a budget leaves nothing to train on; one question takes ``one_gpu_s``."""
+        if not affordable_questions:
+            _LOG.warning(
+                "window %d: golden.gpu_s_per_window allows no label, since one takes about %.2g GPU-seconds; "
+                "allow a multiple of %.2g",
+                self.material.window,
+                one_gpu_s,
+                one_gpu_s / SAMPLE_PART,
+            )
 
     def _one_gpu_s(self, frames: Sequence[CollectedFrame]) -> float:
         """What the golden model takes for one object, or one picture that it has not seen; 0 for nothing."""

@@ -83,6 +83,7 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
         "retrainings",
         "profiling_gpu_s",
         "labelling_gpu_s",
+        "golden_gpu_s",
         "label_budget_gpu_s",
         "host",
     ]

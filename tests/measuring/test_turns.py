@@ -66,9 +66,9 @@ TURNS = [
     ),
     turn(
         11,
-        ev.LabelsReady(11 * S, A, 1, 80, 20, 0.5, False, 0.25),
+        ev.LabelsReady(11 * S, A, 1, 80, 20, 0.5, False, 0.25, golden_gpu_s=0.125),
         ev.LabelsReady(11 * S, B, 1, 80, 20, 0.5, False, 0.5),
-        ev.InferenceProfiled(11 * S, A, 1, (), 0.125),
+        ev.InferenceProfiled(11 * S, A, 1, (), 0.125, 0.0625),
         ev.ProfileReady(11 * S, A, 1, CURVE, 2.0),
     ),
     turn(
@@ -183,6 +183,7 @@ def test_swaps_stalls_costs_and_who_was_set_aside():
     assert TOLD.stalls_us == (900, 1100)
     assert TOLD.served == {JobId(1), JobId(3)}
     assert TOLD.labelling_gpu_s == 0.75
+    assert TOLD.golden_gpu_s == 0.1875
     assert TOLD.labellings == 2
     assert TOLD.profiling_gpu_s == 2.125
     assert TOLD.set_aside == ((B, "its workers died 3 times"),)

@@ -111,3 +111,13 @@ def test_the_meter_says_what_the_next_questions_take_at_the_speed_so_far():
     assert [len(of) for of in golden.label([three])] == [3]
     assert golden.gpu_s([two]) == pytest.approx(2 * 2.0 / 4)
     assert (golden.background, golden.operations([two, three])) == (None, 5)
+
+
+@pytest.mark.parametrize("background", [None, 1])
+def test_a_budget_that_is_too_small_for_one_label_is_said(background, caplog):
+    assert not prepared(0.01, Golden(background), 6, one_gpu_s=0.02).select().questions
+    assert "allows no label" in caplog.text and "allow a multiple of 0.0" in caplog.text
+    caplog.clear()
+    prepared(0.1, Golden(background), 6, one_gpu_s=0.02).select()
+    prepared(0.01, Golden(background), 0).select()
+    assert not caplog.text
