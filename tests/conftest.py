@@ -1,7 +1,6 @@
 """What holds for every test: no Ray and two seconds, unless it is marked ``live``."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -11,9 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import ray
 from hypothesis import settings
-
-# What draws the samples in datasets/ draws longer ones for tests.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 UNIT_LIMIT_S = 2.0
 BLOCKED_LIMIT_S = 20.0

@@ -1,15 +1,6 @@
-import importlib
-import sys
-from pathlib import Path
-
+import bench_executed as bench
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-
-
-# Here and not in a test: what the drawing library takes to be imported is no test's own time.
-sys.path.insert(0, str(FOLDER))
-bench = importlib.import_module("bench_executed")
 problems = bench.load_problems(bench.PROBLEMS)
 
 

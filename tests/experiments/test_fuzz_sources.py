@@ -1,14 +1,8 @@
 """A few damaged files of every kind; the recipe does 200 of each."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
 from fuzz_sources import BAD, KINDS, cases
+from rich.console import Console
 
 SEED = 11
 

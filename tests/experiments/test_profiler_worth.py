@@ -1,11 +1,13 @@
 """What the comparison of estimates is made of; recording itself takes minutes."""
 
-import importlib
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import profiler_cases as on_disk
+import profiler_trials as trials
+import profiler_truths as truths
+import profiler_worth as worth
 import pytest
 
 from ekya.config import load_fleet
@@ -16,13 +18,6 @@ from ekya.learning.labelled import LabelledCrops
 from ekya.workers.labels import LabelledPart, StreamLabels
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Here and not in a test: what torch and the drawing library take to be imported is no test's own time.
-sys.path.insert(0, str(ROOT / "experiments"))
-truths, on_disk, worth = (
-    importlib.import_module(name) for name in ("profiler_truths", "profiler_cases", "profiler_worth")
-)
-trials = importlib.import_module("profiler_trials")
 
 CONFIGS = tuple(RetrainConfig(epochs, 16, 0, 0, 1.0) for epochs in (4, 8, 16))
 

@@ -1,5 +1,4 @@
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ NAMES = sorted(
 
 
 # Here and not in a test: what torch and the drawing library take to be imported is no test's own time.
-sys.path.insert(0, str(FOLDER))
 for name in NAMES:
     importlib.import_module(name)
 

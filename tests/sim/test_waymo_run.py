@@ -1,11 +1,9 @@
 """Whole runs of the emulated world over made segments of the Waymo Open Dataset, in both versions."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
+import waymo_sample
 import yaml
 
 from ekya.config import load_fleet
@@ -14,9 +12,6 @@ from ekya.shipped import shipped_path
 from ekya.sim.emulated import emulate
 
 pytestmark = pytest.mark.live
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "datasets" / "waymo"))
-waymo_sample = importlib.import_module("waymo_sample")
 
 SEGMENTS = waymo_sample.sample_segments(4, 60, (320, 200))
 
