@@ -10,6 +10,7 @@ from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
+from ekya.runtime.complaining import complaining
 from ekya.runtime.inference_actor import InferenceActor, Ready
 from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.preparation_actor import PreparationActor
@@ -71,7 +72,7 @@ class FleetActors:
         """Waits until every actor has its models.
 
         Raises:
-            UserError: what an actor found wrong with its input, as `cause_of` gives it back.
+            UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back.
         """
         ready = {stream: actors.inference.ready.remote() for stream, actors in self.streams.items()}
         rest = [actors.retraining.ready.remote() for actors in self.streams.values()]
@@ -128,4 +129,4 @@ def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *argument
         "runtime_env": {"env_vars": dict(environment)} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    return remote(concurrency_groups={NEWS: 1})(kind).options(**options).remote(*arguments)
+    return remote(concurrency_groups={NEWS: 1})(complaining(kind)).options(**options).remote(*arguments)

@@ -24,7 +24,6 @@ from ekya.core.commands import Command
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.errors import UserError
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.registry import choose_backend
@@ -34,6 +33,7 @@ from ekya.measuring.summary import HostFacts
 from ekya.report.screen import open_screen
 from ekya.runfolder import RunFolder
 from ekya.runstate import ModelRow, StateStore
+from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.inference_actor import Ready
@@ -127,7 +127,7 @@ class _Run:
         weights = self._first_weights()
         actors = FleetActors(self.orders, self.options.scheduler, weights)
         with console.status("starting the actors"):
-            ready = _or_user_error(actors.wait_ready)
+            ready = or_complaint(actors.wait_ready)
         ready_s = time.monotonic()
         from_us = 0 if self.resumed is None else self.resumed.from_us
         clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
@@ -284,16 +284,3 @@ def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -
     begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
     costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
     ray.get([*begins, actors.preparation.begin_run.remote(started_ns, costs)])
-
-
-def _or_user_error(work: Any) -> Any:
-    """Gives a UserError that an actor raised back as itself."""
-    try:
-        return work()
-    except RayError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, UserError):
-                raise UserError(str(cause)) from error
-            cause = getattr(cause, "cause", None) or cause.__cause__
-        raise

@@ -8,9 +8,14 @@ import yaml
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 
 from ekya import cli
+from ekya.runfolder import RunFolder
+from ekya.runtables import read_predictions
 from ekya.shipped import shipped_path
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
+
+CLASSES = ("person", "car", "bicycle")
+"""What all of them show."""
 
 WINDOW_S, WINDOWS = 10, 2
 SIZE = (320, 160)
@@ -36,7 +41,9 @@ def sources(folder):
 
 def test_all_of_them_are_replayed_and_none_loses_a_frame(tmp_path, capfd):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"name": "sets", "classes": ["person", "car", "bicycle"], "gpus": 1.0}
+    raw |= {"name": "sets", "classes": list(CLASSES), "gpus": 1.0}
+    (tmp_path / "map.yaml").write_text(yaml.safe_dump({name: [name] for name in CLASSES}))
+    raw["golden"] |= {"class_map": "map.yaml"}
     raw |= {"window_s": WINDOW_S, "windows": WINDOWS, "preparation": {"share_milli": 600}}
     raw["streams"] = [{"id": stream, "source": source} for stream, source in sources(tmp_path).items()]
     raw["streams"][0]["play"] = {"script": [{"event": "night", "at_s": 12, "for_s": 5}]}
@@ -48,8 +55,12 @@ def test_all_of_them_are_replayed_and_none_loses_a_frame(tmp_path, capfd):
     assert told["world"] == "live"
     assert told["frames"]["lost"] == 0
     assert {name: len(of["windows"]) for name, of in told["streams"].items()} == dict.fromkeys(RATES, WINDOWS)
+    folder = RunFolder(tmp_path / "runs" / "sets")
     for stream, of in told["streams"].items():
-        assert of["frames"]["arrived"] == pytest.approx(RATES[stream] * WINDOW_S * WINDOWS, abs=2), stream
-        assert of["counted_objects"] > 0 and of["mean_accuracy"] is not None
+        frames = read_predictions(folder.predictions(stream)).frame
+        assert len(frames) == pytest.approx(RATES[stream] * WINDOW_S * WINDOWS, abs=2), stream
+        assert of["counted_objects"] + of["excluded_objects"] > 0, stream
+        # Waymo's sample shows the same three objects all the time; those that were labelled count for none.
+        assert stream == "waymo" or of["mean_accuracy"] > 0.5, stream
     assert told["retrainings"]["started"] >= 1
-    assert [cue["event"] for cue in told["script"]] == ["night", "day"]
+    assert [cue["event"] for cue in told["script"]] == ["night"]
