@@ -288,6 +288,12 @@ def test_a_script_is_over_by_the_end_of_the_run_at_its_speed(folder):
     assert load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.joins_us == 47_500_000
 
 
+def test_a_camera_may_be_lost_after_a_run_that_is_shorter_than_its_recording(folder):
+    play = {"script": [{"event": "lost", "at_s": 95, "for_s": 4}]}
+    outages = load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.outages_us
+    assert outages == ((95_000_000, 99_000_000),)
+
+
 def test_a_window_too_short_to_profile_says_what_would_do(folder):
     sentence = refusal(folder, fleet_dict() | {"window_s": 1})
     assert sentence.startswith("window_s: 1 is too short to profile 2 streams")

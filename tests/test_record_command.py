@@ -3,15 +3,11 @@
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent / "streams"))
 from mjpeg_camera import MjpegCamera
 
 from ekya import cli

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+import ekya.commands.profile
 from ekya import cli
 from ekya.commands.replay import DEFAULT_SCRIPTED
 from ekya.config import load_fleet
@@ -15,6 +16,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import StreamId
+from ekya.core.trace import Trace
 from ekya.journal import FileJournal
 from ekya.runfolder import RunFolder
 from ekya.setup import loop_options, script_cues
@@ -102,15 +104,40 @@ def test_a_script_is_played_at_the_speed_that_is_asked_for(fleet, asked, capfd):
     assert "is lost for 2 s" in err
 
 
-def test_a_fleet_without_a_script_is_refused_in_one_sentence(tmp_path, asked, capfd):
-    assert cli.main(["replay", str(written(tmp_path, []))]) == 2
-    assert "no stream has a play.script, so there is nothing to replay" in capfd.readouterr().err
+def test_recordings_without_a_script_are_played_as_they_are(tmp_path, asked, capfd):
+    assert cli.main(["replay", str(written(tmp_path, [])), "--clock", "virtual", "--json", "-"]) == 0
+    assert asked[0].stream(CAM).play.script == ()
+    assert json.loads(capfd.readouterr().out)["script"] == []
+
+
+def test_live_cameras_are_to_be_recorded_before_they_are_replayed(tmp_path, asked, capfd):
+    path = written(tmp_path, [])
+    raw = yaml.safe_load(path.read_text())
+    raw["golden"] = {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"}
+    raw["streams"] = [{"id": CAM, "source": {"kind": "camera", "url": "rtsp://cam/"}}]
+    path.write_text(yaml.safe_dump(raw))
+    assert cli.main(["replay", str(path)]) == 2
+    said = capfd.readouterr().err
+    assert "a live camera cannot be watched again, since its frames come only once; record it with" in said
     assert not asked
 
 
-def test_no_trace_is_recorded_of_a_script(fleet, tmp_path, capfd):
-    assert cli.main(["profile", str(fleet), "--out", str(tmp_path / "t.parquet")]) == 2
-    assert "key 'streams.cam-1.play.script': a trace holds what a recording shows" in capfd.readouterr().err
+def test_a_trace_is_recorded_of_a_camera_that_was_lost_and_of_no_other_script(tmp_path, monkeypatch, capfd):
+    burst = {"event": "burst", "at_s": 50, "for_s": 2}
+    lost = {"event": "lost", "at_s": 30, "for_s": 20}
+    arguments = ["profile", str(written(tmp_path, [lost, burst])), "--out", str(tmp_path / "t.parquet")]
+    assert cli.main(arguments) == 2
+    assert "a trace holds what a recording shows by itself; remove burst" in capfd.readouterr().err
+    recorded = []
+
+    def record(fleet, *_):
+        recorded.append(fleet.stream(CAM).play.script)
+        return Trace(1_000_000, "a device", ("person",), (), (), ())
+
+    monkeypatch.setattr(ekya.commands.profile, "record_fleet", record)
+    written(tmp_path, [lost])
+    assert cli.main(arguments) == 0
+    assert [event.event for event in recorded[0]] == ["lost"]
 
 
 def test_the_shipped_fleet_shows_every_kind_of_event_within_two_minutes():

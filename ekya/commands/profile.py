@@ -13,6 +13,7 @@ from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
 from ekya.errors import UserError
 from ekya.sim.profile import Extent, record_fleet
+from ekya.streams.script import Lost
 from ekya.tracefile import read_trace, write_trace
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def record_trace(
     before = read_trace(to) if resume and to.exists() else None
     fleet = arguments.read()
     require_recorded(fleet, "by ekya profile")
-    _require_unscripted(fleet)
+    _require_no_tricks(fleet)
     with noticing_ctrl_c(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown)
@@ -42,13 +43,15 @@ def record_trace(
     output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
 
 
-def _require_unscripted(fleet: FleetConfig) -> None:
+def _require_no_tricks(fleet: FleetConfig) -> None:
+    """A camera that was lost really showed nothing; everything else that a script says is made up."""
     for stream in fleet.streams:
-        if stream.play.script:
-            raise UserError(
-                f"key 'streams.{stream.id}.play.script': a trace holds what a recording shows by itself; "
-                "remove the script"
-            )
+        for event in stream.play.script:
+            if not isinstance(event, Lost):
+                raise UserError(
+                    f"key 'streams.{stream.id}.play.script': a trace holds what a recording shows by itself; "
+                    f"remove {event.event}"
+                )
 
 
 def contents(trace: Trace) -> dict[str, object]:

@@ -1,8 +1,7 @@
 """The fleet file of cameras that were recorded."""
 
 import logging
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -85,24 +84,20 @@ def _entry(fleet: FleetConfig, stream: StreamConfig, recording: Recording | None
     return raw
 
 
-def _told(fleet: FleetConfig, stream: StreamId, losses: tuple[Lost, ...]) -> Iterator[Lost]:
+def _told(fleet: FleetConfig, stream: StreamId, losses: tuple[Lost, ...]) -> tuple[Lost, ...]:
     """Those that a script may say in this fleet."""
-    end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
+    if fleet.golden.model != FILE:
+        return losses
     for lost in losses:
-        if fleet.golden.model == FILE:
-            why = f"the golden model {FILE!r} does not allow a script to say so"
-        elif lost.at_s >= end_s:
-            why = f"the fleet's {fleet.windows} windows have ended by then"
-        else:
-            yield lost
-            continue
         _LOG.warning(
-            "%s was lost at %.1f s for %.1f s, and its file repeats a picture there: %s",
+            "%s was lost at %.1f s for %.1f s, and its file repeats a picture there: with the golden "
+            "model %r no script may say so",
             stream,
             lost.at_s,
             lost.for_s,
-            why,
+            FILE,
         )
+    return ()
 
 
 def _portable(value: object, folders: tuple[Path, ...]) -> object:

@@ -1,17 +1,26 @@
 """``ekya replay``: a fleet whose cameras follow scripts, and what the scheduler makes of it."""
 
+import logging
 from dataclasses import replace
 from typing import Literal
 
 from ekya.commands.output import Output
-from ekya.commands.run import FleetArguments, noticing_ctrl_c, print_run, require_runnable, run_fleet
+from ekya.commands.run import (
+    FleetArguments,
+    noticing_ctrl_c,
+    print_run,
+    require_recorded,
+    require_runnable,
+    run_fleet,
+)
 from ekya.config import FleetConfig, RunOptions
-from ekya.errors import UserError
 from ekya.journal import read_journal
 from ekya.measuring.cues import told_cues
 from ekya.report.cues import cue_table
 from ekya.setup import script_cues
 from ekya.shipped import shipped_path
+
+_LOG = logging.getLogger(__name__)
 
 DEFAULT_SCRIPTED = "datasets/synthetic_city/replay.yaml"
 """The shipped fleet that is replayed when no other is named."""
@@ -23,27 +32,27 @@ def replay(
     """Runs the fleet, tells what its scripts have happen as it comes, and reports as ``ekya run`` does.
 
     Raises:
-        UserError: see the parts; or no stream has a script.
+        UserError: see the parts; or there are live cameras and no script.
         KeyboardInterrupt: Ctrl-C came; see ``run``.
     """
-    fleet = _scripted(arguments)
+    fleet = replace(arguments, fleet=arguments.fleet or shipped_path(DEFAULT_SCRIPTED)).read()
+    _require_something_to_play(fleet)
     options = replace(options, scheduler=fleet.scheduler)
     require_runnable(fleet, options, clock)
     with noticing_ctrl_c() as came:
         folder, summary = run_fleet(fleet, options, clock, output.console)
         told = list(told_cues(script_cues(fleet), read_journal(folder.journal)[2]))
         output.report({**summary, "script": [one.values() for one in told]})
-        output.console.print(cue_table(told))
+        if told:
+            output.console.print(cue_table(told))
         print_run(folder, summary, output.console)
     if came():
         raise KeyboardInterrupt
 
 
-def _scripted(arguments: FleetArguments) -> FleetConfig:
-    named = arguments.fleet or shipped_path(DEFAULT_SCRIPTED)
-    fleet = replace(arguments, fleet=named).read()
-    if not any(stream.play.script for stream in fleet.streams):
-        raise UserError(
-            f"{named}: no stream has a play.script, so there is nothing to replay; write one, or use ekya run"
-        )
-    return fleet
+def _require_something_to_play(fleet: FleetConfig) -> None:
+    """Recordings are played without a script, too. What only live cameras show is not played at all."""
+    if any(stream.play.script for stream in fleet.streams):
+        return
+    require_recorded(fleet, "again")
+    _LOG.info("no stream has a play.script: the recordings are played as they are")

@@ -154,7 +154,7 @@ def watch(
     window_us: int,
     windows: int | None,
 ) -> Iterator[SeenWindow]:
-    """A stream's windows, one by one; the last may be cut short by its end.
+    """A stream's windows, one by one; the last may be cut short by its end. Where nothing came, one is empty.
 
     Args:
         frames: the camera, all of it.
@@ -165,14 +165,14 @@ def watch(
         window_us: length of a window.
         windows: how many; None goes on until the stream ends.
     """
-    kept = _Kept(0)
+    kept = _Kept(0, side)
     for frame, truth in frames:
         window = frame.t_us // window_us
-        if window > kept.window:
+        while window > kept.window:
             yield SeenWindow(kept.frames(), collector.close(kept.window))
-            kept = _Kept(window)
-        if windows is not None and window >= windows:
-            return
+            kept = _Kept(kept.window + 1, side)
+            if windows is not None and kept.window >= windows:
+                return
         proposals = proposer.propose(frame) if frame.boxes is None else Proposals(frame.boxes)
         collector.see(frame, proposals)
         crops = crop_objects(frame.image, proposals.boxes, side)
@@ -187,6 +187,7 @@ class _Kept:
     """A window's frames so far."""
 
     window: int
+    side: int
     seen: list[tuple[Frame, NDArray[np.float32], NDArray[np.uint8]]] = field(default_factory=list)
     truths: list[FrameReference] = field(default_factory=list)
 
@@ -208,7 +209,6 @@ class _Kept:
 
     def frames(self) -> SeenFrames:
         """All of them."""
-        side = self.seen[0][2].shape[1] if self.seen else 0
         return SeenFrames(
             window=self.window,
             frame=np.array([frame.index for frame, _, _ in self.seen], np.int64),
@@ -218,7 +218,7 @@ class _Kept:
             ),
             boxes=np.concatenate([np.zeros((0, 4), np.float32), *(boxes for _, boxes, _ in self.seen)]),
             crops=np.concatenate(
-                [np.zeros((0, side, side, 3), np.uint8), *(crops for _, _, crops in self.seen)]
+                [np.zeros((0, self.side, self.side, 3), np.uint8), *(crops for _, _, crops in self.seen)]
             ),
             reference=ReferenceColumns.of(self.truths),
         )

@@ -63,9 +63,12 @@ class PlayConfig(BaseModel):
         return round(script_us / self.speed)
 
     def after(self, end_s: float) -> Iterator[str]:
-        """What the script wants when a run of so many seconds is over; each sentence ends with the remedy."""
+        """What the script wants when a run of so many seconds is over; each sentence ends with the remedy.
+
+        A camera may be lost then: a recording says when it was, and a run may end before.
+        """
         for event in self.script:
-            if event.at_s / self.speed >= end_s:
+            if event.at_s / self.speed >= end_s and not isinstance(event, Lost):
                 yield (
                     f"{event.event} at {event.at_s:g} s comes {event.at_s / self.speed:g} s into the run, "
                     f"which ends at {end_s:g} s; let it come earlier, or run more windows"

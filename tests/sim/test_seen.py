@@ -28,6 +28,16 @@ def test_windows_are_whole_and_in_order():
     assert len(watched(3 * FRAMES, windows=2)) == 2
 
 
+def test_a_window_in_which_nothing_came_is_empty():
+    there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
+    collector = WindowCollector(5, FPS, WINDOW_US, SIDE)
+    seen = list(watch(iter(there), GivenBoxes(), collector, None, SIDE, WINDOW_US, 4))
+    assert [of.frames.window for of in seen] == [of.material.window for of in seen] == [0, 1, 2, 3]
+    assert [len(of.frames.frame) for of in seen] == [0, FRAMES, 0, 0]
+    assert [bool(of.material.sample) for of in seen] == [False, True, False, False]
+    assert seen[0].frames.crops.shape == (0, SIDE, SIDE, 3)
+
+
 @pytest.mark.parametrize(
     ("more", "part"), [(5, 4 / FRAMES), (FRAMES // 2, 0.5 - 1 / FRAMES), (FRAMES - 1, 1.0)]
 )
