@@ -1,6 +1,7 @@
 """The backend of a machine without a GPU: a "GPU" is one core-second of thread time a second."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -43,6 +44,10 @@ class CpuShares:
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """To the thousandth of a core."""
         return round_down(shares, 1, self.cores * FULL_GPU_MILLI)
+
+    def open(self, gpus: int) -> AbstractContextManager["CpuShares"]:
+        """Nothing has to be started."""
+        return nullcontext(self)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """One thread an actor, since only the threads that call ``scope`` are counted; no GPU."""

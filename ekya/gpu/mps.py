@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +107,10 @@ class MpsShares:
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """To whole percents of a GPU."""
         return round_down(shares, STEP_MILLI, self._capacity_milli())
+
+    def open(self, gpus: int) -> AbstractContextManager["MpsShares"]:
+        """The daemon runs already."""
+        return nullcontext(self)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """The percentage that the process keeps; nothing where it must not be capped."""

@@ -1,6 +1,7 @@
 """The NVIDIA GPUs of this machine, asked of the driver; no CUDA context is made."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 
@@ -13,12 +14,16 @@ class Gpu:
         index: as the driver counts, from 0.
         name: the maker's name.
         memory_bytes, memory_free_bytes: in all, and free now.
+        uuid: the only name that means the same GPU in every process, such as ``GPU-1f0c...``.
+        mig: whether it is split into MIG instances, which CUDA then sees in its place.
     """
 
     index: int
     name: str
     memory_bytes: int
     memory_free_bytes: int
+    uuid: str
+    mig: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +63,13 @@ def _gpu(index: int) -> Gpu:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = str(pynvml.nvmlDeviceGetName(device))
-    return Gpu(index, name, int(memory.total), int(memory.free))
+    uuid = str(pynvml.nvmlDeviceGetUUID(device))
+    return Gpu(index, name, int(memory.total), int(memory.free), uuid, _mig(device))
+
+
+def _mig(device: Any) -> bool:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(device)
+    except pynvml.NVMLError:  # Most GPUs cannot be split at all.
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)

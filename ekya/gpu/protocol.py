@@ -47,11 +47,14 @@ class ShareJob:
         name: what people call its actor, for example ``inference/cam-2``. Nothing parses it.
         role: what it does.
         share_milli: its share when it starts.
+        gpu: position of its GPU among those that the backend was opened for, from 0 on. A process stays
+            on one GPU while it lives. Where all GPUs are one pool, as cores are, it says nothing.
     """
 
     name: str
     role: Role
     share_milli: int
+    gpu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +128,24 @@ class ShareBackend(Protocol):
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """Rounds asked shares (thousandths by job name) down to what can be enforced."""
 
+    def open(self, gpus: int) -> AbstractContextManager["ShareBackend"]:
+        """Around a whole run: entered before any job's process is made, left when all have ended.
+
+        Starts what the backend needs besides the jobs, and ends it. What it gives is the backend of the
+        run: a plain value that travels to the jobs' processes. It is open in one process only.
+
+        Args:
+            gpus: how many GPUs the run uses, at least 1; the first ones.
+
+        Raises:
+            UserError: it could not be started.
+        """
+
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """Environment of the job's process, to be set before CUDA starts in it."""
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """Called inside the job's process, once."""
+        """Called inside the job's process, once for each job that runs in it."""
 
 
 def round_down(shares: Mapping[str, int], step_milli: int, capacity_milli: int) -> Grants:

@@ -87,7 +87,7 @@ class FleetActors:
     def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
-        environment = self._environment(MICRO_PROFILER, "preparation", share_milli)
+        environment = self._environment(MICRO_PROFILER, "preparation", share_milli, self._orders.gpus - 1)
         return _actor(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_again(self, stream: StreamId, role: Role) -> Any:
@@ -104,19 +104,21 @@ class FleetActors:
 
     def _inference(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"inference/{orders.stream}")
-        return _actor(InferenceActor, name, self._environment(name, "inference", 0), orders)
+        environment = self._environment(name, "inference", 0, self._orders.gpu_of(orders.place))
+        return _actor(InferenceActor, name, environment, orders)
 
     def _retraining(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"retraining/{orders.stream}")
-        return _actor(RetrainingActor, name, self._environment(name, "retraining", 0), orders)
+        environment = self._environment(name, "retraining", 0, self._orders.gpu_of(orders.place))
+        return _actor(RetrainingActor, name, environment, orders)
 
     def _free_name(self, name: str) -> str:
         """The name, or one like it: a dead actor's name is not free at once for its successor."""
         made, self._made[name] = self._made.get(name, 0), self._made.get(name, 0) + 1
         return name + (f" (restart {made})" if made else "")
 
-    def _environment(self, name: str, role: JobRole, share_milli: int) -> Mapping[str, str]:
-        return self._orders.shares.actor_env(ShareJob(name, role, share_milli))
+    def _environment(self, name: str, role: JobRole, share_milli: int, gpu: int) -> Mapping[str, str]:
+        return self._orders.shares.actor_env(ShareJob(name, role, share_milli, gpu))
 
 
 def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *arguments: object) -> Any:

@@ -23,6 +23,7 @@ from ekya.core import events as ev
 from ekya.core.commands import Command
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.plan import Plan
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
@@ -79,13 +80,16 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
     )
+    gpus = max(1, -(-fleet.capacity_milli // FULL_GPU_MILLI))
     with ExitStack() as stack:
+        # Before Ray, so that it outlives every actor.
+        shares = stack.enter_context(chosen.backend.open(gpus))
         dashboard = _start_ray(options.dashboard)
         stack.callback(ray.shutdown)
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
-        orders = ActorOrders(folder, fleet, options.seed, chosen.backend, chosen.capability.device)
+        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, gpus)
         host = _Run(orders, options, constants, store, journal, dashboard, resumed).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)

@@ -16,6 +16,7 @@ class ActorOrders:
         folder, fleet, seed: the run's.
         shares: enforces shares in the actor's process.
         device: torch's name of where models run.
+        gpus: how many GPUs the run uses; the last may be used in part.
     """
 
     folder: RunFolder
@@ -23,6 +24,11 @@ class ActorOrders:
     seed: int
     shares: ShareBackend
     device: str
+    gpus: int = 1
+
+    def gpu_of(self, place: int) -> int:
+        """Position of the GPU on which a stream's processes stay; streams are dealt out one by one."""
+        return place % self.gpus
 
 
 @dataclass(frozen=True, slots=True)

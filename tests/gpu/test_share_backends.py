@@ -1,4 +1,5 @@
 import os
+import pickle
 import socket
 import sys
 
@@ -18,7 +19,7 @@ from ekya.gpu.protocol import ShareJob
 from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
-ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30),), "600.1", "1 NVIDIA GPU")
+ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
 TRAINER = ShareJob("retraining/cam-1", "retraining", 437)
 
 
@@ -54,6 +55,13 @@ def test_every_backend_says_why_and_has_capacity_only_where_it_works(name, machi
     capability = SHARE_BACKENDS[name](machine).probe()
     assert capability.why
     assert (capability.capacity_milli > 0) == capability.usable
+
+
+@pytest.mark.parametrize("name", SHARE_BACKENDS)
+def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name):
+    with SHARE_BACKENDS[name](MACHINES[2]).open(1) as opened:
+        there = pickle.loads(pickle.dumps(opened))
+        assert there.actor_env(TRAINER) == opened.actor_env(TRAINER)
 
 
 def test_auto_takes_the_first_that_works_and_says_why_not_the_others():
