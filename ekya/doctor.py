@@ -1,7 +1,7 @@
 """What this machine has, what Ekya will use of it, and why not more."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.cores import usable_cores
-from ekya.gpu.mps import MpsAnswer, ask_daemon
+from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.registry import Machine, choose_backend
 from ekya.runfolder import FREE_BYTES_NEEDED
@@ -64,25 +64,27 @@ class Examination:
 def examine(
     runs: Path,
     inventory: GpuInventory | None = None,
-    ask_mps: Callable[[], MpsAnswer] = ask_daemon,
+    look_mps: LookForMps = look_for_mps,
 ) -> Examination:
     """Looks at everything; takes the few seconds that torch needs to be imported.
 
     Args:
         runs: folder in which runs will be kept; it need not exist.
         inventory: the GPUs; asks the driver by default.
-        ask_mps: asks the MPS daemon.
+        look_mps: says what there is of MPS; it starts nothing.
     """
     inventory = inventory or list_gpus()
     cores = usable_cores()
-    machine = Machine(cores, inventory, ask_mps)
+    machine = Machine(cores, inventory, look_mps)
     chosen = choose_backend(machine=machine)
     findings = (
         Finding("CPU", f"{cores} core{'' if cores == 1 else 's'} that this process may use"),
         _memory(),
         _disk(runs),
         *_gpus(inventory),
-        Finding("MPS", ask_mps().why if inventory.gpus else "not asked, since there is no GPU"),
+        Finding(
+            "MPS", look_mps(inventory).why if inventory.gpus else "not looked for, since there is no GPU"
+        ),
         _package("Ray", "ray"),
         _torch(),
         _package("OpenCV", "opencv-python-headless"),

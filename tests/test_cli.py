@@ -16,7 +16,7 @@ from ekya.commands.output import output
 from ekya.doctor import as_json, examine
 from ekya.errors import UserError
 from ekya.files import user_errors
-from ekya.gpu.mps import MpsAnswer
+from ekya.gpu.mps_service import MpsFound
 from ekya.gpu.nvml import GpuInventory
 from ekya.runfolder import RunFolder
 
@@ -285,7 +285,7 @@ def test_compare_refuses_what_it_cannot_compare(comparing, arguments, says, capf
 
 def test_doctor_says_what_is_here_and_what_is_used(tmp_path):
     no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
-    examination = examine(tmp_path / "runs", no_gpu, lambda: MpsAnswer(False, "not asked"))
+    examination = examine(tmp_path / "runs", no_gpu, lambda inventory: MpsFound(False, inventory.why))
     assert (examination.shares, examination.device) == ("cpu", "cpu")
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = as_json(examination)["findings"]

@@ -1,15 +1,16 @@
 """Shares through CUDA's multi-process service: a percentage of the SMs for each process (DESIGN §6)."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
 from ekya.gpu.bucket import Clocks, TokenBucket
+from ekya.gpu.cuda_context import NoCudaError, make_context
+from ekya.gpu.mps_control import JOIN_WITHIN_S, MpsError
+from ekya.gpu.mps_service import LookForMps, MpsEnvironment, look_for_mps, mps_service
 from ekya.gpu.nvml import GpuInventory
 from ekya.gpu.protocol import (
     Capability,
@@ -24,107 +25,98 @@ from ekya.gpu.protocol import (
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 """Read once, by CUDA, when a process becomes an MPS client."""
 
-CONTROL = "nvidia-cuda-mps-control"
 STEP_MILLI = 10
 """A percentage is whole."""
 
-MAX_SOCKET_BYTES = 107
-"""The longest path of a UNIX socket; a longer one makes the daemon unreachable."""
+TRAINER_CAP_MILLI = 900
+"""Of a trainer that lives longer than any of its shares: a tenth of the SMs is always free of it, so that
+a frame need not wait for one of its kernels to end. Not yet measured on a GPU."""
 
-_ANSWER_WITHIN_S = 5.0
 _FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
 
 
 @dataclass(frozen=True, slots=True)
-class MpsAnswer:
-    """Whether an MPS daemon answers, and what it or its absence means, as a clause."""
-
-    running: bool
-    why: str
-
-
-def ask_daemon() -> MpsAnswer:
-    """Asks the daemon for its servers over its control pipe. Makes no CUDA context, starts nothing."""
-    control = shutil.which(CONTROL)
-    if control is None:
-        return MpsAnswer(False, f"{CONTROL} is not on the PATH (it comes with the NVIDIA driver)")
-    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    pipe = folder / "control"
-    if len(os.fsencode(pipe)) > MAX_SOCKET_BYTES:
-        return MpsAnswer(False, f"{pipe} is longer than {MAX_SOCKET_BYTES} bytes; use a shorter folder")
-    if not pipe.exists():
-        return MpsAnswer(False, f"no MPS daemon runs here (start one with `{CONTROL} -d`)")
-    try:
-        answer = subprocess.run(
-            [control],
-            input="get_server_list\n",
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_WITHIN_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return MpsAnswer(False, f"the MPS daemon does not answer ({error})")
-    if answer.returncode != 0:
-        said = (answer.stderr or answer.stdout).strip().splitlines()
-        return MpsAnswer(False, f"the MPS daemon refuses ({said[0] if said else answer.returncode})")
-    return MpsAnswer(True, f"an MPS daemon answers at {folder}")
-
-
-@dataclass(frozen=True, slots=True)
 class MpsShares:
-    """Caps processes at a percentage of the SMs.
+    """Caps processes at a percentage of the SMs, each at the one that it starts with.
 
-    A client's percentage is fixed while it lives. So an inference, which lives for the whole run, is
-    not capped, and neither is a process that starts before it knows its share; what such a process
-    may use changes only where a duty cycle is allowed.
+    A client's percentage is fixed while it lives. So only trainers are capped: one that knows its share
+    when it starts at that share, one that lives for the whole run at ``TRAINER_CAP_MILLI``. An inference
+    never is. What a process may use under its cap changes only where a duty cycle is allowed.
 
     Attributes:
         inventory: the GPUs.
-        ask: asks the daemon; tests pass their own.
+        look: what there is of MPS; tests pass their own.
         duty_cycle: hold jobs to their share under the cap by waiting between batches.
         clocks: what the duty cycle reads; spent time is time inside batches.
+        connect: makes a CUDA context in a job's process, which makes that a client.
+        environment: where the daemons of the run are; None before it is opened.
     """
 
     inventory: GpuInventory
-    ask: Callable[[], MpsAnswer] = ask_daemon
+    look: LookForMps = look_for_mps
     duty_cycle: bool = False
     clocks: Clocks | None = None
+    connect: Callable[[], None] = make_context
+    environment: MpsEnvironment | None = None
 
     def probe(self) -> Capability:
-        """Usable where the driver lists a GPU and a daemon answers."""
-        answer = self.ask() if self.inventory.gpus else MpsAnswer(False, self.inventory.why)
+        """Usable where the driver lists a GPU and its control program is there."""
+        found = self.look(self.inventory)
         return Capability(
-            usable=answer.running,
+            usable=found.usable,
             enforcement="cooperative" if self.duty_cycle else "cap",
             device="cuda",
-            capacity_milli=self._capacity_milli() if answer.running else 0,
+            capacity_milli=self._capacity_milli() if found.usable else 0,
             step_milli=STEP_MILLI,
             live_resize=self.duty_cycle,
-            why=answer.why,
+            why=found.why,
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """To whole percents of a GPU."""
         return round_down(shares, STEP_MILLI, self._capacity_milli())
 
-    def open(self, gpus: int) -> AbstractContextManager["MpsShares"]:
-        """The daemon runs already."""
-        return nullcontext(self)
+    @contextmanager
+    def open(self, gpus: int) -> Iterator["MpsShares"]:
+        """With a daemon for each GPU, or those that the user has named."""
+        with mps_service(self.look(self.inventory), self.inventory.gpus[:gpus]) as environment:
+            yield replace(self, environment=environment)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """The percentage that the process keeps; nothing where it must not be capped."""
-        if job.role == "inference" or job.share_milli < STEP_MILLI:
-            return {}
-        return {PERCENTAGE: str(min(job.share_milli, FULL_GPU_MILLI) // STEP_MILLI)}
+        """The daemon and the GPU of the process, and the percentage that it keeps."""
+        return self._opened().of(job.gpu) | {PERCENTAGE: str(cap_percent(job))}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A handle that goes by the percentage with which this process was really started."""
-        cap_milli = int(os.environ.get(PERCENTAGE, "100")) * STEP_MILLI
+        """A handle that goes by the percentage with which this process was really started.
+
+        Raises:
+            UserError: this process is not a client of exactly one MPS server.
+        """
+        try:
+            self.connect()
+            self._opened().require_client(JOIN_WITHIN_S)
+        except (NoCudaError, MpsError) as error:
+            raise UserError(
+                f"{job.name} cannot work at a share: {error}; --shares takes other backends"
+            ) from None
+        cap_milli = int(os.environ[PERCENTAGE]) * STEP_MILLI
         return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.clocks)
+
+    def _opened(self) -> MpsEnvironment:
+        if self.environment is None:
+            raise RuntimeError("an MPS backend has no daemons before it is opened")
+        return self.environment
 
     def _capacity_milli(self) -> int:
         return len(self.inventory.gpus) * FULL_GPU_MILLI
+
+
+def cap_percent(job: ShareJob) -> int:
+    """The percentage of the SMs that a process starts with, and keeps."""
+    if job.role == "inference":
+        return 100
+    cap_milli = job.share_milli if job.share_milli >= STEP_MILLI else TRAINER_CAP_MILLI
+    return min(cap_milli, FULL_GPU_MILLI) // STEP_MILLI
 
 
 class MpsHandle:

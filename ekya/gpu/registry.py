@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ekya.errors import UserError
 from ekya.gpu.cores import usable_cores
 from ekya.gpu.cpu import CpuShares
-from ekya.gpu.mps import MpsAnswer, MpsShares, ask_daemon
+from ekya.gpu.mps import MpsShares
+from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.protocol import Capability, ShareBackend
 
@@ -18,12 +19,12 @@ class Machine:
     Attributes:
         cores: CPU cores that this process may use.
         inventory: the GPUs.
-        ask_mps: asks the MPS daemon.
+        look_mps: says what there is of MPS.
     """
 
     cores: int
     inventory: GpuInventory
-    ask_mps: Callable[[], MpsAnswer] = ask_daemon
+    look_mps: LookForMps = look_for_mps
 
 
 def this_machine() -> Machine:
@@ -33,7 +34,7 @@ def this_machine() -> Machine:
 
 SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
     # Actors live for the whole run and their shares change, which the percentage alone cannot follow.
-    "mps": lambda machine: MpsShares(machine.inventory, machine.ask_mps, duty_cycle=True),
+    "mps": lambda machine: MpsShares(machine.inventory, machine.look_mps, duty_cycle=True),
     "cpu": lambda machine: CpuShares(machine.cores),
 }
 """By name, in the order in which ``auto`` tries them."""

@@ -17,6 +17,7 @@ from ekya.core.events import (
 )
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.units import US_PER_S
+from ekya.errors import UserError
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.edge import EdgeModel
@@ -86,7 +87,11 @@ class RetrainingActor:
             self._tell_failed(command, "there are no labels to train on")
             return
         name = f"retraining/{self._stream.id}"
-        handle = self._orders.common.shares.attach(ShareJob(name, "retraining", command.share_milli))
+        try:
+            handle = self._orders.common.shares.attach(ShareJob(name, "retraining", command.share_milli))
+        except UserError as error:
+            self._tell_failed(command, str(error))
+            return
         job = _Job(command, handle, threading.Event(), labels)
         with self._lock:
             self._job = job

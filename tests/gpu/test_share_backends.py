@@ -2,6 +2,9 @@ import os
 import pickle
 import socket
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -9,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.errors import UserError
-from ekya.gpu import mps
 from ekya.gpu.bucket import Clocks
 from ekya.gpu.cores import usable_cores
 from ekya.gpu.cpu import CpuShares
-from ekya.gpu.mps import MpsAnswer, MpsShares, ask_daemon
+from ekya.gpu.cuda_context import NoCudaError, make_context
+from ekya.gpu.mps import MpsShares
+from ekya.gpu.mps_control import MAX_SOCKET_BYTES
+from ekya.gpu.mps_service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 from ekya.gpu.protocol import ShareJob
 from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
@@ -23,15 +28,17 @@ ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "
 TRAINER = ShareJob("retraining/cam-1", "retraining", 437)
 
 
-def answers():
-    return MpsAnswer(True, "an MPS daemon answers")
+def has_mps(_inventory):
+    return MpsFound(
+        True, "nvidia-cuda-mps-control can serve each GPU", Path("/usr/bin/nvidia-cuda-mps-control")
+    )
 
 
-def is_silent():
-    return MpsAnswer(False, "no MPS daemon runs here")
+def has_no_mps(inventory):
+    return MpsFound(False, "nvidia-cuda-mps-control is not here" if inventory.gpus else inventory.why)
 
 
-MACHINES = [Machine(2, NO_GPU, is_silent), Machine(2, ONE_GPU, is_silent), Machine(2, ONE_GPU, answers)]
+MACHINES = [Machine(2, NO_GPU, has_no_mps), Machine(2, ONE_GPU, has_no_mps), Machine(2, ONE_GPU, has_mps)]
 
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
@@ -58,8 +65,8 @@ def test_every_backend_says_why_and_has_capacity_only_where_it_works(name, machi
 
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
-def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name):
-    with SHARE_BACKENDS[name](MACHINES[2]).open(1) as opened:
+def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name, fake_mps):
+    with SHARE_BACKENDS[name](Machine(2, ONE_GPU, look_for_mps)).open(1) as opened:
         there = pickle.loads(pickle.dumps(opened))
         assert there.actor_env(TRAINER) == opened.actor_env(TRAINER)
 
@@ -67,52 +74,116 @@ def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name):
 def test_auto_takes_the_first_that_works_and_says_why_not_the_others():
     chosen = choose_backend(machine=MACHINES[1])
     assert chosen.name == "cpu"
-    assert "not mps: no MPS daemon runs here" in chosen.why
+    assert "not mps: nvidia-cuda-mps-control is not here" in chosen.why
     assert choose_backend(machine=MACHINES[2]).name == "mps"
     assert "no NVIDIA driver answers" in choose_backend(machine=MACHINES[0]).why
 
 
 def test_a_named_backend_that_cannot_work_is_the_users_error():
-    with pytest.raises(UserError, match=r"--shares mps: no MPS daemon runs here; use --shares auto"):
+    with pytest.raises(UserError, match=r"mps: nvidia-cuda-mps-control is not here; use --shares auto"):
         choose_backend("mps", MACHINES[1])
     with pytest.raises(UserError, match="no such share backend; use one of auto, mps, cpu"):
         choose_backend("magic", MACHINES[0])
 
 
-def test_mps_caps_what_is_started_anew_and_leaves_inference_alone():
-    backend = MpsShares(ONE_GPU, answers)
-    assert backend.actor_env(TRAINER) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "43"}
-    assert backend.actor_env(ShareJob("inference/cam-1", "inference", 100)) == {}
-    assert backend.actor_env(ShareJob("retraining/cam-1", "retraining", 0)) == {}
+def opened(**options):
+    room = MpsRoom("GPU-1", Path("/tmp/e/pipe"))
+    environment = MpsEnvironment(
+        Path("/usr/bin/nvidia-cuda-mps-control"), (room, replace(room, gpu_uuid="GPU-2"))
+    )
+    return MpsShares(ONE_GPU, has_mps, environment=environment, **options)
 
 
-def test_a_live_mps_client_says_that_its_share_stays(monkeypatch):
-    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "43")
-    resized = MpsShares(ONE_GPU, answers).attach(TRAINER).resize(900)
+@pytest.fixture
+def client(fake_mps, monkeypatch):
+    """Makes this process what a job's process is: started with an environment, and known to a server."""
+
+    @contextmanager
+    def make(percentage, **options):
+        fake_mps.behave(clients=[os.getpid()])
+        with MpsShares(ONE_GPU, connect=lambda: None, **options).open(1) as backend:
+            for name, value in backend.actor_env(TRAINER).items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage)
+            yield backend
+            fake_mps.behave()
+
+    return make
+
+
+def test_mps_caps_trainers_and_never_an_inference():
+    def percentage(role, share_milli):
+        job = ShareJob("job", role, share_milli)
+        return opened().actor_env(job)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
+
+    assert percentage("retraining", 437) == "43"
+    assert percentage("preparation", 300) == "30"
+    assert percentage("preparation", 1500) == "100"
+    assert percentage("retraining", 0) == "90"
+    assert percentage("inference", 100) == "100"
+
+
+def test_mps_tells_a_job_its_daemon_and_its_gpu_by_uuid():
+    env = opened().actor_env(replace(TRAINER, gpu=1))
+    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/e/pipe"
+
+
+def test_a_live_mps_client_says_that_its_share_stays(client):
+    with client("43") as backend:
+        resized = backend.attach(TRAINER).resize(900)
     assert resized.share_milli == 430
     assert "cannot change" in resized.note
 
 
-def test_a_client_that_was_started_without_a_cap_says_so(monkeypatch):
-    monkeypatch.delenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", raising=False)
-    assert MpsShares(ONE_GPU, answers).attach(TRAINER).resize(430).share_milli == 1000
+def test_a_client_that_was_started_without_a_cap_says_so(client):
+    with client("100") as backend:
+        assert backend.attach(TRAINER).resize(430).share_milli == 1000
 
 
-def test_told_to_an_mps_client_waits_between_batches_under_its_cap(monkeypatch):
-    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "43")
+def test_told_to_an_mps_client_waits_between_batches_under_its_cap(client):
     now = [0]
 
     def wait(_condition, seconds):
         now[0] += round(seconds * 1e9)
 
-    clocks = Clocks(lambda: now[0], lambda: 0, wait)
-    handle = MpsShares(ONE_GPU, answers, duty_cycle=True, clocks=clocks).attach(TRAINER)
+    with client("43", duty_cycle=True, clocks=Clocks(lambda: now[0], lambda: 0, wait)) as backend:
+        handle = backend.attach(TRAINER)
     assert handle.resize(900).share_milli == 430
     assert handle.resize(215).share_milli == 215
     for _ in range(300):
         with handle.scope():
             now[0] += 10_000_000
     assert handle.measured().share_milli == pytest.approx(215, rel=0.05)
+
+
+def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fake_mps, monkeypatch):
+    monkeypatch.setattr("ekya.gpu.mps.JOIN_WITHIN_S", 0.0)
+    with client("43") as backend:
+        fake_mps.behave(clients=[])
+        with pytest.raises(UserError, match=r"cam-1 cannot work at a share: .* on 0 of its 1 servers"):
+            backend.attach(TRAINER)
+
+
+def test_a_process_without_cuda_says_so():
+    def refuse():
+        raise NoCudaError("cuInit gives CUDA error 100")
+
+    with pytest.raises(UserError, match="cuInit gives CUDA error 100"):
+        opened(connect=refuse).attach(TRAINER)
+
+
+def test_a_context_needs_a_driver():
+    if list_gpus().driver is not None:
+        pytest.skip("there is one")
+    with pytest.raises(NoCudaError, match="libcuda"):
+        make_context()
+
+
+def test_no_job_can_be_made_before_the_daemons(fake_mps):
+    with pytest.raises(RuntimeError, match="before it is opened"):
+        MpsShares(ONE_GPU).actor_env(TRAINER)
+    assert fake_mps.calls() == []
 
 
 def test_the_cpu_backend_keeps_its_jobs_on_one_thread():
@@ -130,48 +201,11 @@ def test_a_missing_driver_is_not_an_error(monkeypatch):
     assert "no NVIDIA driver answers" in inventory.why
 
 
-@pytest.fixture
-def daemon(tmp_path, monkeypatch):
-    """A control program on the PATH that answers as the given shell line says."""
-
-    def make(line, pipe=True):
-        program = tmp_path / mps.CONTROL
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-        if pipe:
-            os.mkfifo(tmp_path / "control")
-
-    return make
-
-
-def test_a_daemon_counts_only_when_its_pipe_answers(daemon):
-    daemon('read line; test "$line" = get_server_list')
-    assert ask_daemon().running
-
-
-def test_a_daemon_that_refuses_is_quoted(daemon):
-    daemon("echo 'Cannot find MPS control daemon process'; exit 1")
-    assert ask_daemon() == MpsAnswer(False, "the MPS daemon refuses (Cannot find MPS control daemon process)")
-
-
-def test_a_program_without_a_pipe_is_no_daemon(daemon):
-    daemon("exit 0", pipe=False)
-    assert "no MPS daemon runs here" in ask_daemon().why
-
-
-def test_a_path_that_no_socket_can_have_is_named(daemon, monkeypatch):
-    daemon("exit 0")
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/" + "x" * 120)
-    assert "longer than 107 bytes" in ask_daemon().why
-
-
 def test_the_length_limit_is_the_kernels():
     if sys.platform != "linux":
         pytest.skip("the limit differs")
     with pytest.raises(OSError, match="too long"), socket.socket(socket.AF_UNIX) as sock:
-        sock.bind("/" + "x" * (mps.MAX_SOCKET_BYTES + 1))
+        sock.bind("/" + "x" * (MAX_SOCKET_BYTES + 1))
 
 
 @pytest.mark.parametrize(("text", "most"), [("100000 100000", 1), ("max 100000", 999), ("150000 100000", 1)])

@@ -1,0 +1,230 @@
+"""One MPS daemon from its start to its end: started as the current user, known for sure, ended in order.
+
+Compute mode, clocks and MIG of the GPU are not touched.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ekya.gpu.mps_control import (
+    CONTROL,
+    LOG_VARIABLE,
+    PIPE_VARIABLE,
+    SERVER,
+    VISIBLE_VARIABLE,
+    MpsControl,
+    MpsError,
+    daemon_environment,
+    last_line,
+)
+from ekya.gpu.mps_folder import DaemonFolder
+from ekya.gpu.processes import Process, environment_of, look_at, own_processes, send_signal, still_runs
+
+_LOG = logging.getLogger(__name__)
+_LOOK_AGAIN_S = 0.05
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CLOCKS_DIFFER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a daemon may take for what it does.
+
+    Attributes:
+        start_s: until it answers for the first time.
+        answer_s: for any other answer.
+        drain_s: clients may take to end by themselves before they are ended with their server.
+        force_after_s: servers are given after ``quit``.
+        kill_s: until a signal has taken effect.
+        health_every_s: from one look at a daemon's health to the next.
+    """
+
+    start_s: float = 15.0
+    answer_s: float = 5.0
+    drain_s: float = 20.0
+    force_after_s: int = 5
+    kill_s: float = 3.0
+    health_every_s: float = 5.0
+
+    @property
+    def end_s(self) -> float:
+        """The longest that an end can take, with its two signals."""
+        return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
+
+
+def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> Process:
+    """Starts a daemon for one GPU in its folder, and waits until it answers.
+
+    Raises:
+        MpsError: it does not start, is not up in time, or cannot be told from another process. What was
+            started may run; ``end_daemon`` ends it.
+    """
+    began_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S) * _TICKS_PER_S
+    give_up_s = time.monotonic() + within_s
+    _call_start(control, folder, gpu_uuid, within_s)
+    why = "it writes no pid file"
+    while True:
+        daemon = _by_pid_file(folder, began_ticks)
+        if daemon is not None:
+            try:
+                control.servers()
+            except MpsError as error:
+                why = str(error)
+            else:
+                folder.record.write_text(
+                    json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
+                )
+                return daemon
+        elif folder.pid() is not None:
+            why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
+        if time.monotonic() >= give_up_s:
+            raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def find_daemon(folder: DaemonFolder) -> Process | None:
+    """The daemon of a folder, if it lives; a process that only has its number is not taken for it."""
+    try:
+        record = json.loads(folder.record.read_text())
+        recorded = (int(record["pid"]), int(record["started_ticks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        # Whoever started it died before it could be written down.
+        return next(iter(_of_folder(folder, CONTROL)), None)
+    process = look_at(recorded[0])
+    if process is None or (process.pid, process.started_ticks) != recorded or process.user != os.getuid():
+        return None
+    return process
+
+
+def trouble(control: MpsControl, daemon: Process | None) -> str | None:
+    """What is wrong with a daemon, as a clause; None where it is well.
+
+    Args:
+        control: asks it.
+        daemon: its process; None for one that somebody else runs.
+    """
+    if daemon is not None and not still_runs(daemon):
+        return f"the MPS daemon at {control.pipe} has died"
+    try:
+        servers = control.servers()
+    except MpsError as error:
+        return str(error)
+    if len(servers) > 1 and daemon is not None:
+        return f"the MPS daemon at {control.pipe} has {len(servers)} servers instead of one"
+    return None
+
+
+def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
+    """Waits for the clients to be gone, ends the daemon with its servers, and removes the folder.
+
+    Raises:
+        MpsError: something of it cannot be ended; the folder stays.
+    """
+    daemon = find_daemon(folder)
+    servers: list[Process] = []
+    if daemon is not None:
+        servers = _drain(control, patience.drain_s)
+        try:
+            control.quit(patience.force_after_s)
+        except MpsError as error:
+            _LOG.warning("%s, and is ended by a signal", error)
+    known = [*servers] if daemon is None else [daemon, *servers]
+    # What nobody has written down or listed can only be known by its folder.
+    unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
+    left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
+    folder.remove()
+
+
+def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> None:
+    environment = daemon_environment(folder.pipe) | {
+        LOG_VARIABLE: str(folder.log),
+        VISIBLE_VARIABLE: gpu_uuid,
+    }
+    said = folder.log / "start.log"
+    # A file, since the daemon keeps what it is given: a pipe would not end before it does.
+    with said.open("wb") as output:
+        try:
+            # It comes back when the daemon listens.
+            started = subprocess.run(
+                [control.program, "-d"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=within_s,
+                check=False,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            raise MpsError(f"{control.program} -d does not come back within {within_s:g} s") from None
+        except OSError as error:
+            raise MpsError(f"{control.program} cannot be run ({error.strerror})") from None
+    if started.returncode != 0:
+        why = last_line(said.read_text(errors="replace")) or f"exit status {started.returncode}"
+        raise MpsError(f"{control.program} -d refuses ({why})")
+
+
+def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
+    pid = folder.pid()
+    process = None if pid is None else look_at(pid)
+    if process is None or process.user != os.getuid() or not process.runs(CONTROL):
+        return None
+    return process if process.started_ticks >= began_ticks else None
+
+
+def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
+    """Own processes of these programs that were started for this folder, but for those that only ask."""
+    for process in own_processes():
+        if not any(process.runs(name) for name in names):
+            continue
+        if process.runs(CONTROL) and "-d" not in process.arguments:
+            continue
+        environment = environment_of(process)
+        if environment is not None and environment.get(PIPE_VARIABLE) == str(folder.pipe):
+            yield process
+
+
+def _drain(control: MpsControl, within_s: float) -> list[Process]:
+    """Waits until no client is left, and gives the servers."""
+    give_up_s = time.monotonic() + within_s
+    servers: list[Process] = []
+    while True:
+        try:
+            pids = control.servers()
+            clients = [client for pid in pids for client in control.clients(pid)]
+        except MpsError as error:
+            _LOG.warning("%s; its clients are not waited for", error)
+            return servers
+        looked = [look_at(pid) for pid in pids]
+        servers = [one for one in looked if one is not None and one.runs(SERVER)]
+        if not clients:
+            return servers
+        if time.monotonic() >= give_up_s:
+            _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
+            return servers
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _end(process: Process, within_s: float) -> bool:
+    """Waits for a process to end, asks it to, and then makes it; whether it is gone."""
+    if process.user != os.getuid():
+        return not still_runs(process)
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            send_signal(process, number)
+        give_up_s = time.monotonic() + within_s
+        while still_runs(process):
+            if time.monotonic() >= give_up_s:
+                break
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return True
+    return False

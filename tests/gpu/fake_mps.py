@@ -1,0 +1,60 @@
+"""A fake of MPS: a real program on the PATH, its daemons, and what tests want to know of them."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.gpu.mps_control import CONTROL, MpsControl
+from ekya.gpu.mps_daemon import Patience
+from ekya.gpu.mps_folder import DaemonFolder
+from ekya.gpu.processes import look_at
+
+SHORT = Patience(start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05)
+"""For daemons that do what they are asked at once."""
+
+
+@dataclass(frozen=True)
+class FakeMps:
+    """A control program on the PATH, and where its daemons have their folders."""
+
+    programs: Path
+    folders: Path
+
+    @property
+    def program(self):
+        return self.programs / CONTROL
+
+    def behave(self, **ways):
+        """From the next command on."""
+        path = self.programs / "new"
+        path.write_text(json.dumps(ways))
+        path.rename(self.programs / "behaviour.json")
+
+    def calls(self):
+        path = self.programs / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def daemons(self):
+        return [call for call in self.calls() if "daemon" in call]
+
+    def asked(self):
+        return [call["asked"] for call in self.calls() if "asked" in call]
+
+    def rooms(self):
+        return [DaemonFolder(path) for path in sorted(self.folders.glob("ekya-mps-*"))]
+
+    def control(self, folder):
+        return MpsControl(self.program, folder.pipe, SHORT.answer_s)
+
+    def running(self):
+        """Process numbers of daemons and servers that still live."""
+        pids = [call[which] for call in self.daemons() for which in ("daemon", "server")]
+        return [pid for pid in pids if look_at(pid) is not None]
+
+
+def wait_until(holds, within_s=8.0):
+    give_up_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < give_up_s, "it did not come to that"
+        time.sleep(0.02)
