@@ -92,6 +92,16 @@ class MpsShares:
         Raises:
             UserError: this process is not a client of exactly one MPS server.
         """
+        self.require_client(job)
+        cap_milli = int(os.environ[PERCENTAGE]) * STEP_MILLI
+        return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.clocks)
+
+    def require_client(self, job: ShareJob) -> None:
+        """Makes this process a client of the daemon that it was started for, and makes sure of it.
+
+        Raises:
+            UserError: it is not a client of exactly one MPS server.
+        """
         try:
             self.connect()
             self._opened().require_client(JOIN_WITHIN_S)
@@ -99,8 +109,6 @@ class MpsShares:
             raise UserError(
                 f"{job.name} cannot work at a share: {error}; --shares takes other backends"
             ) from None
-        cap_milli = int(os.environ[PERCENTAGE]) * STEP_MILLI
-        return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.clocks)
 
     def _opened(self) -> MpsEnvironment:
         if self.environment is None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ekya.files import write_text_atomic
 from ekya.gpu.mps_control import (
     CONTROL,
     LOG_VARIABLE,
@@ -77,8 +78,8 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             except MpsError as error:
                 why = str(error)
             else:
-                folder.record.write_text(
-                    json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
+                write_text_atomic(
+                    folder.record, json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
                 )
                 return daemon
         elif folder.pid() is not None:

@@ -1,6 +1,6 @@
 """The process that keeps one MPS daemon: starts it, waits for its owner's end, and ends it.
 
-Started by ``ekya.gpu.mps_service`` as ``python -m ekya.gpu.mps_keeper``; imports the standard library only.
+Started by ``ekya.gpu.mps_service`` as ``python -m ekya.gpu.mps_keeper``; imports neither ray nor torch.
 Standard input brings one JSON object. Its end means that the owner wants no more of the daemon, or is dead:
 the kernel closes it either way, so that there is one way to end a daemon and not two. Standard output
 brings what came of the start, one JSON object a line, and at the end what could not be ended.

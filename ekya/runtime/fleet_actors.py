@@ -126,6 +126,8 @@ def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *argument
     options = {
         "name": name,
         "num_cpus": 0,
+        # For who asks for a GPU, Ray sets CUDA_VISIBLE_DEVICES, by index; the environment has its UUID.
+        "num_gpus": 0,
         "max_concurrency": _THREADS,
         "max_restarts": 0,
         "runtime_env": {"env_vars": dict(environment)} if environment else {},
