@@ -20,6 +20,14 @@ class StreamTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHome:
+    """The GPU on which a stream's processes stay, counted from 0."""
+
+    stream: StreamId
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoopOptions:
     """The run's constants.
 
@@ -37,6 +45,7 @@ class LoopOptions:
         objective: what is maximised.
         terms: of the streams that have any but the usual ones, sorted by id.
         packing: how shares come to stand on GPUs.
+        homes: of all streams, where their processes cannot change to another GPU; empty where they can.
         profiler: how γ are micro-profiled.
         last_join_us: no stream is added after this moment of the run.
     """
@@ -59,5 +68,6 @@ class LoopOptions:
     seed: int = 0
     objective: Objective = Objective.MEAN
     terms: tuple[StreamTerms, ...] = ()
+    homes: tuple[StreamHome, ...] = ()
     profiler: Profiler = Profiler.EKYA
     last_join_us: int = 0

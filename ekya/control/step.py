@@ -1,6 +1,6 @@
 """One turn of the loop, as a pure function: replaying its inputs gives its outputs again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left, worth_serving
@@ -8,7 +8,14 @@ from ekya.control.diff import diff
 from ekya.control.effects import after_command
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
-from ekya.control.views import Histories, held_milli, history_of, retrain_options, window_view
+from ekya.control.views import (
+    Histories,
+    held_milli,
+    history_of,
+    retrain_options,
+    rooms_at_home,
+    window_view,
+)
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
@@ -17,11 +24,13 @@ from ekya.core.profile import Family, family_of
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
+from ekya.placement.homes import AtHome
 from ekya.placement.pack import pack
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
-from ekya.scheduling.allocation import shares_of
+from ekya.scheduling.allocation import Job, shares_of
+from ekya.scheduling.leftover import Grants
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.regrant import regrant
 
@@ -95,14 +104,26 @@ def _at_granted_shares(
     view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
 ) -> Plan:
     """What the plan becomes at the shares that can be enforced (DESIGN §5)."""
-    grants = pack(
+    return regrant(view, plan, _grants(shares_of(plan.phases[0]), fleet, options), needs)
+
+
+def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
+    if options.homes:
+        homes = {one.stream: one.gpu for one in options.homes}
+        return AtHome(
+            options.packing,
+            shares,
+            lambda job: homes[job.stream],
+            rooms_at_home(fleet, options),
+            options.share_step_milli,
+        )
+    return pack(
         options.packing,
-        shares_of(plan.phases[0]),
+        shares,
         capacity_milli=options.capacity_milli,
         held_milli=held_milli(fleet, options),
         step_milli=options.share_step_milli,
     )
-    return regrant(view, plan, grants, needs)
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:

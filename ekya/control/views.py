@@ -10,6 +10,8 @@ from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.placement.homes import PREPARATION_GPU
+from ekya.placement.pack import rooms_milli
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.history import ProfileHistory
@@ -76,6 +78,18 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
         if stream.job is not None and stream.status is not Status.SERVING
     )
     return (options.preparation_share_milli, *away) if state.preparing else away
+
+
+def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
+    """What ``held_milli`` leaves of each GPU, where every job has a home."""
+    homes = {one.stream: one.gpu for one in options.homes}
+    rooms = list(rooms_milli(options.capacity_milli, ()))
+    if state.preparing:
+        rooms[PREPARATION_GPU] -= options.preparation_share_milli
+    for stream in state.streams:
+        if stream.job is not None and stream.status is not Status.SERVING:
+            rooms[homes[stream.stream]] -= stream.job.share_milli
+    return tuple(max(room, 0) for room in rooms)
 
 
 def _stream_view(

@@ -10,6 +10,7 @@ from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
+from ekya.placement.homes import PREPARATION_GPU
 from ekya.runtime.complaining import complaining
 from ekya.runtime.inference_actor import InferenceActor, Ready
 from ekya.runtime.orders import ActorOrders, StreamOrders
@@ -87,7 +88,7 @@ class FleetActors:
     def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
-        environment = self._environment(MICRO_PROFILER, "preparation", share_milli, self._orders.gpus - 1)
+        environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
         return _actor(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_again(self, stream: StreamId, role: Role) -> Any:
@@ -104,12 +105,12 @@ class FleetActors:
 
     def _inference(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"inference/{orders.stream}")
-        environment = self._environment(name, "inference", 0, self._orders.gpu_of(orders.place))
+        environment = self._environment(name, "inference", 0, orders.gpu)
         return _actor(InferenceActor, name, environment, orders)
 
     def _retraining(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"retraining/{orders.stream}")
-        environment = self._environment(name, "retraining", 0, self._orders.gpu_of(orders.place))
+        environment = self._environment(name, "retraining", 0, orders.gpu)
         return _actor(RetrainingActor, name, environment, orders)
 
     def _free_name(self, name: str) -> str:

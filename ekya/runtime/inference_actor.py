@@ -93,7 +93,8 @@ class InferenceActor:
             common.device,
         )
         self._worker.use(self._worker.classifier, orders.version)
-        self._handle = common.shares.attach(ShareJob(f"inference/{self._stream.id}", "inference", 0))
+        share_job = ShareJob(f"inference/{self._stream.id}", "inference", 0, orders.gpu)
+        self._handle = common.shares.attach(share_job)
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control(newest=orders.version)
         self._mailbox = Mailbox()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import run_loop
-from ekya.control.options import LoopOptions
+from ekya.control.options import LoopOptions, StreamHome
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core import commands as cmd
@@ -31,6 +31,7 @@ from ekya.gpu.registry import choose_backend
 from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
+from ekya.placement.homes import deal
 from ekya.report.screen import open_screen
 from ekya.runfolder import RunFolder
 from ekya.runstate import ModelRow, StateStore
@@ -80,7 +81,11 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
     )
-    gpus = max(1, -(-fleet.capacity_milli // FULL_GPU_MILLI))
+    gpus = max(1, -(-constants.capacity_milli // FULL_GPU_MILLI))
+    homes = deal(len(fleet.streams), constants.capacity_milli)
+    if chosen.capability.device == "cuda" and gpus > 1:
+        at_home = [StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, homes, strict=True)]
+        constants = replace(constants, homes=tuple(at_home))
     with ExitStack() as stack:
         # Before Ray, so that it outlives every actor.
         shares = stack.enter_context(chosen.backend.open(gpus))
@@ -89,7 +94,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
-        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, gpus)
+        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes)
         host = _Run(orders, options, constants, store, journal, dashboard, resumed).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)

@@ -16,7 +16,7 @@ class ActorOrders:
         folder, fleet, seed: the run's.
         shares: enforces shares in the actor's process.
         device: torch's name of where models run.
-        gpus: how many GPUs the run uses; the last may be used in part.
+        homes: position of the GPU on which each stream's processes stay, in the order of the streams.
     """
 
     folder: RunFolder
@@ -24,11 +24,7 @@ class ActorOrders:
     seed: int
     shares: ShareBackend
     device: str
-    gpus: int = 1
-
-    def gpu_of(self, place: int) -> int:
-        """Position of the GPU on which a stream's processes stay; streams are dealt out one by one."""
-        return place % self.gpus
+    homes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,11 @@ class StreamOrders:
     place: int
     weights: bytes
     version: ModelVersion
+
+    @property
+    def gpu(self) -> int:
+        """Position of the GPU on which the stream's processes stay."""
+        return self.common.homes[self.place]
 
     @property
     def stream(self) -> StreamId:

@@ -17,6 +17,7 @@ from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import ActorOrders
@@ -80,7 +81,8 @@ class PreparationActor:
 
     def begin(self, command: BeginPreparation) -> None:
         """Begins a window's preparation; streams hand in what they kept with ``hand_in``."""
-        handle = self._orders.shares.attach(ShareJob("micro-profiler", "preparation", command.share_milli))
+        share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
+        handle = self._orders.shares.attach(share_job)
         preparation = _Preparation(command, handle)
         self._now = preparation
         threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()

@@ -88,7 +88,8 @@ class RetrainingActor:
             return
         name = f"retraining/{self._stream.id}"
         try:
-            handle = self._orders.common.shares.attach(ShareJob(name, "retraining", command.share_milli))
+            share_job = ShareJob(name, "retraining", command.share_milli, self._orders.gpu)
+            handle = self._orders.common.shares.attach(share_job)
         except UserError as error:
             self._tell_failed(command, str(error))
             return

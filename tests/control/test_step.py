@@ -25,7 +25,7 @@ from byhand import (
 )
 
 from ekya.control.loop import first_state
-from ekya.control.options import StreamTerms
+from ekya.control.options import StreamHome, StreamTerms
 from ekya.control.protocols import Batch
 from ekya.control.step import take_turn
 from ekya.core import commands as cmd
@@ -49,6 +49,19 @@ def test_the_first_window_serves_the_base_model_and_prepares_nothing():
     turn = hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300),)
     assert hand.views[0].streams[0].retrain_options == ()
+
+
+def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
+    both_on_0 = (StreamHome(A, 0), StreamHome(B, 0))
+    hand = started(options=replace(OPTIONS, homes=both_on_0), wishes={A: Wish(800), B: Wish(800)})
+    (first,) = hand.state.phases
+    assert sum(one.inference_share_milli for one in first.assignments) == 1000
+    assert [one.inference_gpu for one in first.assignments] == [0, 0]
+
+    apart = replace(OPTIONS, homes=(StreamHome(A, 0), StreamHome(B, 1)))
+    hand = opened_1(options=apart, wishes={A: Wish(800), B: Wish(800)})
+    shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
+    assert shares == {A: 500, B: 800}  # The preparation holds its share on the first GPU.
 
 
 def test_a_scheduler_sees_the_objective_and_what_streams_were_promised():
