@@ -17,7 +17,7 @@ from ekya.doctor import as_json, examine
 from ekya.errors import UserError
 from ekya.files import user_errors
 from ekya.gpu.mps_service import MpsFound
-from ekya.gpu.nvml import GpuInventory
+from ekya.gpu.nvml import Gpu, GpuInventory
 from ekya.runfolder import RunFolder
 
 WINDOW = {"retrained": True, "retrain_share_milli": 500, "inference_share_milli": 250}
@@ -291,6 +291,15 @@ def test_doctor_says_what_is_here_and_what_is_used(tmp_path):
     found = as_json(examination)["findings"]
     assert {"CPU", "Memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet"} == set(found)
     assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
+
+
+def test_doctor_says_what_mps_can_do_here(tmp_path):
+    gpus = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
+    found = MpsFound(True, "/usr/bin/nvidia-cuda-mps-control can serve each GPU")
+    examination = examine(tmp_path / "runs", gpus, lambda _inventory: found)
+    assert as_json(examination)["findings"]["MPS"] == {"found": found.why, "fine": True}
+    assert any(found.why in reason for reason in examination.reasons)
+    assert examination.device == "cuda"
 
 
 def test_a_folder_without_permission_is_refused_before_any_work(tmp_path, monkeypatch):

@@ -117,6 +117,15 @@ class MpsControl:
         """
         return self._numbers(f"get_client_list {server}")
 
+    def has_fault(self, server: int) -> bool:
+        """Whether a client's fault has stopped a server, and with it all of its clients.
+
+        Raises:
+            MpsError: the daemon does not answer or refuses.
+        """
+        # Older daemons do not know the command and answer with a sentence.
+        return self._ask(f"get_server_status {server}", self.answer_within_s).strip() == "FAULT"
+
     def quit(self, force_after_s: int) -> None:
         """Ends the daemon and its servers; it comes back when they are gone.
 
@@ -138,13 +147,21 @@ class MpsControl:
         """
         give_up_s = time.monotonic() + within_s
         while True:
-            servers = self.servers()
-            serving = [server for server in servers if pid in self.clients(server)]
-            if len(serving) == 1:
-                return
-            if time.monotonic() >= give_up_s:
-                known = f"{len(serving)} of its {len(servers)} servers"
-                raise MpsError(f"the MPS daemon at {self.pipe} knows process {pid} on {known}, not on one")
+            try:
+                servers = self.servers()
+                serving = [server for server in servers if pid in self.clients(server)]
+            except MpsError:
+                # Many jobs may ask at the same moment, and servers come and go.
+                if time.monotonic() >= give_up_s:
+                    raise
+            else:
+                if len(serving) == 1:
+                    return
+                if time.monotonic() >= give_up_s:
+                    known = f"{len(serving)} of its {len(servers)} servers"
+                    raise MpsError(
+                        f"the MPS daemon at {self.pipe} knows process {pid} on {known}, not on one"
+                    )
             time.sleep(_LOOK_AGAIN_S)
 
     def _numbers(self, command: str) -> tuple[int, ...]:

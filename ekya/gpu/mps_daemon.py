@@ -114,8 +114,11 @@ def trouble(control: MpsControl, daemon: Process | None) -> str | None:
         return f"the MPS daemon at {control.pipe} has died"
     try:
         servers = control.servers()
+        faulty = next((server for server in servers if control.has_fault(server)), None)
     except MpsError as error:
         return str(error)
+    if faulty is not None:
+        return f"server {faulty} of the MPS daemon at {control.pipe} was stopped by a fault of a client"
     if len(servers) > 1 and daemon is not None:
         return f"the MPS daemon at {control.pipe} has {len(servers)} servers instead of one"
     return None

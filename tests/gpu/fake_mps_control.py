@@ -5,8 +5,8 @@ server beside it; without arguments it hands lines from standard input to that d
 
 behaviour.json: `refuses` (start fails with this text), `takes_s` (start), `never_up`, `pid_file` (text to
 write in place of the pid; null for no file), `quits` (false: quit hangs), `stubborn` (SIGTERM too),
-`answers` (text by command), `clients` (process numbers; of all servers), `serves` (how many servers are
-listed), `deaf` (no command is answered). It is read anew for every command.
+`answers` (text by command), `status` (of servers), `clients` (process numbers; of all servers), `serves`
+(how many servers are listed), `deaf` (no command is answered). It is read anew for every command.
 """
 
 import json
@@ -44,6 +44,8 @@ def answer(line, servers):
         return "".join(f"{pid}\n" for pid in listed)
     if command == "get_client_list":
         return "".join(f"{pid}\n" for pid in ways.get("clients", []))
+    if command == "get_server_status":
+        return f"{ways.get('status', 'ACTIVE')}\n"
     return f"unknown command: {line}\n"
 
 

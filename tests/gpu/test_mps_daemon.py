@@ -184,9 +184,11 @@ def test_quit_comes_after_the_last_client(fake_mps, folder):
     assert fake_mps.asked()[-1] == "quit -t 5"
 
 
-def test_health_names_death_silence_and_a_second_server(fake_mps, folder):
+def test_health_names_death_silence_a_fault_and_a_second_server(fake_mps, folder):
     daemon = start(fake_mps, folder)
     control = fake_mps.control(folder)
+    fake_mps.behave(status="FAULT")
+    assert "was stopped by a fault of a client" in trouble(control, daemon)
     fake_mps.behave(serves=2)
     assert "has 2 servers instead of one" in trouble(control, daemon)
     fake_mps.behave(deaf=True)
