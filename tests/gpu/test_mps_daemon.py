@@ -100,7 +100,7 @@ def test_a_daemon_that_never_comes_up_is_found_and_ended(fake_mps, folder):
 def test_a_daemon_that_cannot_be_told_or_understood_is_not_used(fake_mps, folder, ways, why):
     fake_mps.behave(**ways)
     with pytest.raises(MpsError, match=why):
-        start(fake_mps, folder, 3.0)
+        start(fake_mps, folder, 2.0)
     end(fake_mps, folder)
     assert fake_mps.running() == []
 
@@ -110,7 +110,7 @@ def test_the_process_of_a_stale_pid_file_is_neither_taken_for_the_daemon_nor_sig
 ):
     fake_mps.behave(pid_file=str(sleeper.pid))
     with pytest.raises(MpsError, match=f"process {sleeper.pid} of its pid file is not a daemon"):
-        start(fake_mps, folder, 3.0)
+        start(fake_mps, folder, 2.0)
     end(fake_mps, folder)
     assert sleeper.poll() is None
     assert fake_mps.running() == []
@@ -122,7 +122,7 @@ def test_an_older_daemon_with_the_number_of_the_pid_file_is_left_alone(fake_mps,
         time.sleep(1.1)  # Times of processes are told to the hundredth, and clocks may differ by a second.
         fake_mps.behave(pid_file=str(older.pid))
         with pytest.raises(MpsError, match="is not a daemon that was just started"):
-            start(fake_mps, folder, 3.0)
+            start(fake_mps, folder, 2.0)
         fake_mps.behave()
         end(fake_mps, folder)
         assert still_runs(older)
