@@ -55,7 +55,7 @@ def record(fleet_file, *more):
     return cli.main(["record", str(fleet_file), "--out", str(fleet_file.parent / "out"), *more])
 
 
-def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path, capfd):
+def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path, capfd, caplog):
     assert record(fleet_file, "--for", "1", "--json", "-") == 1
     out, err = capfd.readouterr()
     told = json.loads(out)
@@ -63,6 +63,7 @@ def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path
     gate = told["streams"]["gate"]
     assert (gate["frames"], gate["seconds"], gate["fps"], gate["lost"]) == (20, 1.0, 20.0, [])
     assert "gone: left out; no connection: Connection refused" in err
+    assert "1 s hold fewer than 2 windows of 9 s" in caplog.text
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["fleet.yaml", "gate.avi"]
     before, after = load_fleet(fleet_file), load_fleet(tmp_path / "out" / "fleet.yaml")
     assert [stream.id for stream in after.streams] == ["city", "gate"]
@@ -72,12 +73,12 @@ def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path
     assert after.model_copy(update={"streams": before.streams}) == before
 
 
-def test_a_recording_can_be_moved_and_holds_no_password(fleet_file, tmp_path, capfd):
+def test_a_recording_can_be_moved_and_holds_no_password(fleet_file, tmp_path, capfd, caplog):
     record(fleet_file, "--for", "0.5")
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     assert load_fleet(moved / "fleet.yaml").stream("gate").source.files == (moved / "gate.avi",)
     assert all(SECRET.encode() not in file.read_bytes() for file in moved.iterdir())
-    assert SECRET not in "".join(capfd.readouterr())
+    assert SECRET not in "".join([*capfd.readouterr(), caplog.text])
 
 
 def test_a_recording_is_not_written_over_unless_that_is_said(fleet_file, tmp_path, capfd):

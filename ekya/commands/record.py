@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 FLEET = "fleet.yaml"
 """The fleet file, beside the videos."""
 
+_LEAST_WINDOWS = 2
 _TO_BEGIN_S = 0.3
 _TURN_S = 0.2
 _TELL_EVERY_S = 10.0
@@ -70,6 +71,13 @@ def record_cameras(arguments: FleetArguments, said: RecordArguments, output: Out
     seconds = _seconds(fleet, said.seconds)
     files = {stream: said.out / f"{stream}{SUFFIX}" for stream in cameras}
     _require_room(said, [*files.values(), said.out / FLEET])
+    if seconds < _LEAST_WINDOWS * fleet.window_s:
+        _LOG.warning(
+            "%g s hold fewer than %d windows of %g s, and only in the second a model is retrained",
+            seconds,
+            _LEAST_WINDOWS,
+            fleet.window_s,
+        )
     _prepare_opencv()
     with noticing_ctrl_c(), ExitStack() as stack:
         session = _Session({stream: CameraRecorder(stream, source) for stream, source in cameras.items()})
