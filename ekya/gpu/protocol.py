@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from ekya.gpu.sm_layout import SmSpan
 
 Enforcement = Literal["hard", "cap", "cooperative"]
 """``hard``: a job gets its share and no more, whatever the others do. ``cap``: no more than its share.
@@ -64,10 +66,12 @@ class Grants:
     Attributes:
         share_milli: by job name, never above what was asked, and in sum never above the capacity.
         lost_milli: what quantising cost, over all jobs.
+        spans: the SMs of each job, where a backend shares these out; no two overlap.
     """
 
     share_milli: Mapping[str, int]
     lost_milli: int
+    spans: Mapping[str, SmSpan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

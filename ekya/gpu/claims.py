@@ -1,0 +1,85 @@
+"""Which groups of a GPU's SMs belong to whom, over all processes of a user.
+
+A green context does not reserve its SMs: two processes that make one of the same groups share them. So a job
+claims its groups first, by locks on the bytes of a small file, one a group. The kernel lets go of them when
+their owner dies, however it dies: nothing stale is ever found.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+from ekya.errors import UserError
+
+_FLOCK = "hhqqi4x"
+"""C's ``struct flock`` on 64-bit Linux: type, from where, first byte, bytes, process (0 for these locks)."""
+
+
+def claims_folder() -> Path:
+    """The private folder of this user's claims; made where it is missing.
+
+    Raises:
+        UserError: there is something else in its place, or somebody else may write to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"ekya-sms-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UserError(f"{folder}: it must be a folder that only you may enter; remove it, it is made again")
+    return folder
+
+
+class SmClaims:
+    """One job's claims on the groups of one GPU. Not shared between jobs, not even of one process.
+
+    The locks belong to the open file, not to the process, so two jobs of a process keep each other out too.
+    """
+
+    def __init__(self, path: Path, groups: int) -> None:
+        """Opens the file, and makes it where it is missing; claims nothing."""
+        self._groups = groups
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def taken(self) -> tuple[bool, ...]:
+        """For every group whether another job has it."""
+        return tuple(self._is_taken(group) for group in range(self._groups))
+
+    def take(self, first: int, groups: int) -> bool:
+        """Claims groups, all of them or none; those that the job has already stay its own."""
+        try:
+            self._lock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, first, groups)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def keep_only(self, first: int, groups: int) -> None:
+        """Lets go of everything outside these groups."""
+        end = first + groups
+        if first > 0:
+            self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, first)
+        if end < self._groups:
+            self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, end, self._groups - end)
+
+    def give_back(self) -> None:
+        """Lets go of everything."""
+        self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, self._groups)
+
+    def close(self) -> None:
+        """Lets go of everything, for good. May be called again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _is_taken(self, group: int) -> bool:
+        answer = self._lock(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, group, 1)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    def _lock(self, command: int, kind: int, first: int, groups: int) -> bytes:
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, groups, 0)
+        return fcntl.fcntl(self._file, command, request)

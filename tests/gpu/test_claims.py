@@ -1,0 +1,87 @@
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from ekya.errors import UserError
+from ekya.gpu.claims import SmClaims, claims_folder
+
+GROUPS = 16
+
+
+@pytest.fixture
+def open_claims(tmp_path):
+    opened = []
+
+    def open_one():
+        opened.append(SmClaims(tmp_path / "gpu", GROUPS))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def test_a_group_belongs_to_one_job_even_in_one_process(open_claims):
+    one, other = open_claims(), open_claims()
+    assert one.take(0, 4)
+    assert not other.take(3, 4)
+    assert other.take(4, 4)
+    assert other.taken() == (True,) * 4 + (False,) * 12
+    assert one.taken() == (False,) * 4 + (True,) * 4 + (False,) * 8
+
+
+def test_a_claim_that_fails_takes_nothing(open_claims):
+    one, other = open_claims(), open_claims()
+    one.take(8, 1)
+    assert not other.take(0, 16)
+    assert one.taken() == (False,) * 16
+
+
+def test_what_is_let_go_is_free_and_what_is_kept_is_not(open_claims):
+    one, other = open_claims(), open_claims()
+    one.take(2, 8)
+    one.keep_only(4, 2)
+    assert other.taken() == (False,) * 4 + (True,) * 2 + (False,) * 10
+    one.give_back()
+    assert other.take(0, GROUPS)
+
+
+def test_a_job_takes_more_beside_what_it_has(open_claims):
+    one = open_claims()
+    assert one.take(2, 2)
+    assert one.take(0, 6)
+
+
+def test_the_groups_of_a_process_that_is_killed_are_free(tmp_path, open_claims):
+    code = (
+        "import sys; from pathlib import Path; from ekya.gpu.claims import SmClaims as Claims; "
+        f"claims = Claims(Path(sys.argv[1]), {GROUPS}); print(claims.take(0, 8), flush=True); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "gpu")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with other:
+        assert other.stdout.readline() == "True\n"
+        mine = open_claims()
+        assert not mine.take(7, 1)
+        other.kill()
+    assert mine.take(0, GROUPS)
+
+
+def test_the_folder_is_private_and_one_that_is_not_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = claims_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert claims_folder() == folder
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match="only you may enter"):
+        claims_folder()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="only you may enter"):
+        claims_folder()

@@ -1,0 +1,167 @@
+import enum
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ekya.gpu.cuda_driver import CudaCalls, CudaDriver, read_layouts
+from ekya.gpu.levels import LevelPool
+from ekya.gpu.sm_driver import NoSmDriverError, SmDriverError
+from ekya.gpu.sm_layout import SmLayout
+
+
+class Result(enum.Enum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+
+
+SM, INVALID = "SM", "INVALID"
+
+
+def sms(count, kind=SM):
+    return SimpleNamespace(type=kind, sm=SimpleNamespace(smCount=count))
+
+
+class FakeBindings:
+    """What ``cuda.bindings.driver`` answers on a GPU of 132 SMs, error code first."""
+
+    CUresult = Result
+    CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=SM)
+    CUgreenCtxCreate_flags = SimpleNamespace(CU_GREEN_CTX_DEFAULT_STREAM=1)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+
+    def __init__(self, fails=(), gpus=1):
+        self.fails, self.gpus = dict.fromkeys(fails, Result.CUDA_ERROR_OUT_OF_MEMORY), gpus
+        self.calls = []
+        self.retained = 0
+
+    def _answer(self, name, *outputs):
+        self.calls.append(name)
+        return (self.fails.get(name, Result.CUDA_SUCCESS), *outputs)
+
+
+def answering(name, make):
+    def function(self, *arguments):
+        return self._answer(name, *make(self, *arguments))
+
+    return function
+
+
+def retain(self, device):
+    self.retained += 1
+    return ("primary",)
+
+
+def release(self, device):
+    self.retained -= 1
+    return ()
+
+
+ANSWERS = {
+    "cuInit": lambda self, flags: (),
+    "cuDeviceGetCount": lambda self: (self.gpus,),
+    "cuDeviceGet": lambda self, place: (f"device {place}",),
+    "cuDeviceGetUuid": lambda self, device: (SimpleNamespace(bytes=b"\x01" * 16),),
+    "cuDeviceGetDevResource": lambda self, device, kind: (sms(132),),
+    # The array is as long as was asked for; only the first ones were made.
+    "cuDevSmResourceSplitByCount": lambda self, most, whole, flags, least: (
+        [sms(8)] * 16 + [sms(0, INVALID)] * (most - 16),
+        16,
+        sms(4),
+    ),
+    "cuDevicePrimaryCtxRetain": retain,
+    "cuDevicePrimaryCtxRelease": release,
+    "cuDevResourceGenerateDesc": lambda self, resources, count: (
+        ("description", sum(one.sm.smCount for one in resources[:count])),
+    ),
+    "cuGreenCtxCreate": lambda self, description, device, flags: (7_000 + description[1],),
+    "cuGreenCtxGetDevResource": lambda self, context, kind: (sms(context - 7_000),),
+    "cuGreenCtxStreamCreate": lambda self, context, flags, priority: (context + 1_000,),
+    "cuStreamGetGreenCtx": lambda self, stream: (stream - 1_000,),
+    "cuStreamSynchronize": lambda self, stream: (),
+    "cuStreamDestroy": lambda self, stream: (),
+    "cuGreenCtxDestroy": lambda self, context: (),
+}
+for name, make in ANSWERS.items():
+    setattr(FakeBindings, name, answering(name, make))
+
+
+def test_levels_come_from_the_drivers_calls_in_their_order():
+    bindings = FakeBindings()
+    pool = LevelPool(CudaDriver(CudaCalls(bindings)))
+    assert pool.layout == SmLayout(8, 16, 4)
+    assert pool.level(12, 4).sms == 36
+    assert bindings.calls == [
+        "cuInit",
+        "cuDeviceGet",
+        "cuDeviceGetDevResource",
+        "cuDevSmResourceSplitByCount",
+        "cuDevicePrimaryCtxRetain",
+        "cuDevResourceGenerateDesc",
+        "cuGreenCtxCreate",
+        "cuGreenCtxGetDevResource",
+        "cuGreenCtxStreamCreate",
+        "cuStreamGetGreenCtx",
+    ]
+    pool.level(0, 12)
+    pool.close()
+    assert bindings.calls[-7:] == [
+        *["cuStreamSynchronize", "cuStreamDestroy"] * 2,
+        *["cuGreenCtxDestroy"] * 2,
+        "cuDevicePrimaryCtxRelease",
+    ]
+    assert bindings.retained == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["cuDevSmResourceSplitByCount", "cuGreenCtxCreate", "cuGreenCtxStreamCreate"]
+)
+def test_a_call_that_fails_is_named_with_its_error(name):
+    with pytest.raises(SmDriverError, match=f"{name}: CUDA_ERROR_OUT_OF_MEMORY"):
+        LevelPool(CudaDriver(CudaCalls(FakeBindings([name])))).level(0, 1)
+
+
+def test_an_old_library_is_named_with_what_it_lacks(monkeypatch):
+    monkeypatch.delattr(FakeBindings, "cuDevSmResourceSplitByCount")
+    assert read_layouts(FakeBindings()).why == "these cuda.bindings have no cuDevSmResourceSplitByCount"
+
+
+def test_what_the_gpus_can_be_split_into_is_read_without_a_context():
+    bindings = FakeBindings(gpus=2)
+    report = read_layouts(bindings)
+    assert report.layouts == (SmLayout(8, 16, 4),) * 2
+    assert report.why == "the driver can split 132 SMs in steps of 8, 132 SMs in steps of 8"
+    assert "cuGreenCtxCreate" not in bindings.calls
+    assert bindings.retained == 0
+
+
+def test_a_machine_without_a_driver_says_so_and_raises_nothing(monkeypatch):
+    assert "CUDA does not start here (cuInit: CUDA_ERROR" in read_layouts(FakeBindings(["cuInit"])).why
+    assert read_layouts(FakeBindings(gpus=0)).why == "CUDA shows no GPU to this process"
+
+    def no_library(self, flags):
+        raise RuntimeError("no libcuda.so\nmore of it")
+
+    monkeypatch.setattr(FakeBindings, "cuInit", no_library)
+    assert read_layouts(FakeBindings()).why == "CUDA does not start here (cuInit: no libcuda.so)"
+
+
+def test_a_missing_library_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(NoSmDriverError, match="is not installed"):
+        CudaCalls()
+    assert read_layouts().layouts == ()
+
+
+def test_the_library_has_every_call_and_name_that_the_fake_has():
+    real = pytest.importorskip("cuda.bindings.driver")
+    for name in ANSWERS:
+        assert callable(getattr(real, name))
+    assert real.CUresult.CUDA_SUCCESS.name == "CUDA_SUCCESS"
+    assert real.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    assert real.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    assert real.CUstream_flags.CU_STREAM_NON_BLOCKING
+    resource = real.CUdevResource()
+    assert (resource.sm.smCount, resource.type.name) == (0, "CU_DEV_RESOURCE_TYPE_INVALID")
+    assert real.CUuuid().bytes == bytes(16)

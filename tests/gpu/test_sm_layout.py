@@ -1,0 +1,132 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.gpu.sm_layout import SmLayout, SmSpan, common_step_milli, place_again, quantise_sms
+
+H200 = SmLayout(8, 16, 4)
+A100 = SmLayout(2, 54)
+
+ONE_LAYOUT = st.sampled_from((2, 4, 8)).flatmap(
+    lambda step: st.builds(SmLayout, st.just(step), st.integers(1, 72), st.integers(0, step - 1))
+)
+LAYOUTS = st.lists(ONE_LAYOUT, min_size=1, max_size=4)
+SHARES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 1500), max_size=12)
+
+
+@given(SHARES, LAYOUTS)
+def test_spans_lie_on_their_gpu_and_never_overlap(shares, layouts):
+    granted = quantise_sms(shares, layouts)
+    taken = set()
+    for span in granted.spans.values():
+        groups = {(span.gpu, group) for group in range(span.first, span.end)}
+        assert groups and not groups & taken
+        assert span.end <= layouts[span.gpu].groups
+        taken |= groups
+
+
+@given(SHARES, LAYOUTS)
+def test_a_grant_is_whole_steps_and_never_above_what_was_asked_or_is_there(shares, layouts):
+    granted = quantise_sms(shares, layouts)
+    step = common_step_milli(layouts)
+    assert granted.share_milli.keys() == shares.keys()
+    assert granted.spans.keys() == {job for job, share in granted.share_milli.items() if share > 0}
+    for job, share in granted.share_milli.items():
+        assert share % step == 0
+        assert 0 <= share <= min(shares[job], 1000)
+    assert sum(granted.share_milli.values()) <= 1000 * len(layouts)
+    for job, span in granted.spans.items():
+        layout = layouts[span.gpu]
+        # The groups of a span are what its share pays for, to the group.
+        assert span.groups == granted.share_milli[job] // layout.step_milli
+
+
+@given(SHARES, LAYOUTS)
+def test_the_order_of_jobs_does_not_matter(shares, layouts):
+    turned = dict(reversed(shares.items()))
+    assert quantise_sms(shares, layouts) == quantise_sms(turned, layouts)
+
+
+@given(SHARES, LAYOUTS)
+def test_who_asks_for_a_step_gets_one_as_long_as_there_are_enough(shares, layouts):
+    step = common_step_milli(layouts)
+    asking = [job for job, share in shares.items() if share >= step]
+    room = sum(layout.groups * layout.step_milli // step for layout in layouts)
+    granted = quantise_sms(shares, layouts)
+    assert len(granted.spans) == min(len(asking), room)
+    assert granted.spans.keys() <= set(asking)
+
+
+@given(SHARES, ONE_LAYOUT)
+def test_on_one_gpu_only_rounding_is_lost_where_there_is_room(shares, layout):
+    wanted = {job: layout.groups_for(share) for job, share in shares.items()}
+    granted = quantise_sms(shares, [layout])
+    got = {job: granted.spans[job].groups if job in granted.spans else 0 for job in shares}
+    if sum(wanted.values()) <= layout.groups:
+        assert got == wanted
+    else:
+        # Then nothing is left over, and nobody is a whole group below what its part would be.
+        assert sum(got.values()) == layout.groups
+        part = layout.groups / sum(wanted.values())
+        assert all(got[job] > min(wanted[job] * part, 1) - 1 for job in shares)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sms", "step"), [(H200, 132, 60), (A100, 108, 18), (SmLayout(2, 66), 132, 15)]
+)
+def test_a_full_share_is_every_sm(layout, sms, step):
+    granted = quantise_sms({"a": 1000}, [layout])
+    assert layout.sms_of(granted.spans["a"].first, granted.spans["a"].groups) == sms
+    assert layout.step_milli == step
+
+
+def test_an_h200_gives_96_and_36_multiprocessors_to_three_quarters_and_a_quarter():
+    granted = quantise_sms({"a": 740, "b": 260}, [H200])
+    assert {job: H200.sms_of(span.first, span.groups) for job, span in granted.spans.items()} == {
+        "a": 96,
+        "b": 36,
+    }
+
+
+def test_large_jobs_go_to_gpus_of_their_own_and_what_fits_on_none_is_cut():
+    granted = quantise_sms({"a": 700, "b": 700, "c": 600}, [H200, H200])
+    spans = granted.spans
+    assert {spans["a"].gpu, spans["b"].gpu} == {0, 1}
+    assert granted.share_milli == {"a": 660, "b": 660, "c": 300}
+
+
+TAKEN = st.lists(st.booleans(), min_size=1, max_size=24)
+
+
+@given(TAKEN, st.integers(1, 24))
+def test_a_new_job_gets_what_it_wants_where_a_gap_is_large_enough_and_else_the_largest_gap(taken, groups):
+    gaps = "".join("x" if one else "." for one in taken).split("x")
+    span = place_again(taken, groups, None)
+    largest = max(len(gap) for gap in gaps)
+    if largest == 0:
+        assert span is None
+    else:
+        assert span.groups == min(groups, largest)
+        assert not any(taken[span.first : span.end])
+
+
+@given(TAKEN, st.integers(1, 24), st.data())
+def test_a_job_that_has_groups_never_loses_by_asking_for_more_and_stays_where_it_can(taken, groups, data):
+    first = data.draw(st.integers(0, len(taken) - 1))
+    end = data.draw(st.integers(first + 1, len(taken)))
+    taken[first:end] = [False] * (end - first)
+    held = SmSpan(1, first, end - first)
+    span = place_again(taken, groups, held)
+    assert span.gpu == 1
+    assert not any(taken[span.first : span.end])
+    assert min(groups, held.groups) <= span.groups <= max(groups, held.groups)
+    if groups <= held.groups:
+        assert first <= span.first and span.end <= end
+    elif span.first > first or span.end < end:
+        # It moved away, so there was no room where it was.
+        assert not (span.first <= first and end <= span.end)
+
+
+def test_the_second_job_stands_at_the_end_of_the_gpu():
+    assert place_again([True] * 4 + [False] * 12, 4, None) == SmSpan(0, 12, 4)
+    assert place_again([False] * 16, 4, None) == SmSpan(0, 0, 4)
