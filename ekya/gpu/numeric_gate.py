@@ -1,0 +1,102 @@
+"""Whether arithmetic is right on few SMs: some half-precision kernels return NaN there (DESIGN §6)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from ekya.gpu.gated_levels import Checked
+
+
+@dataclass(frozen=True, slots=True)
+class GateSizes:
+    """Of what is multiplied.
+
+    Attributes:
+        side: rows and columns of both matrices.
+        images, channels, pixels: of the convolution's input; it has twice as many channels of output.
+    """
+
+    side: int = 512
+    images: int = 4
+    channels: int = 32
+    pixels: int = 32
+
+
+Multiply = Callable[[Tensor, Tensor], Tensor]
+
+
+class NumericGate:
+    """A matrix product and a convolution in every type, against the CPU in double precision.
+
+    What the CPU says is computed once, from inputs that were rounded to the type first: what is
+    measured is arithmetic alone.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        dtypes: Sequence[torch.dtype],
+        *,
+        sizes: GateSizes | None = None,
+        product: Multiply = torch.matmul,
+        convolve: Multiply = conv2d,
+    ) -> None:
+        """Prepares inputs on the device.
+
+        Args:
+            device: torch's name of where levels work.
+            dtypes: the types that jobs use.
+            sizes: of the inputs.
+            product, convolve: what is checked, in place of torch's.
+        """
+        sizes = sizes or GateSizes()
+        made = torch.Generator().manual_seed(0)
+        matrix = torch.randn(sizes.side, sizes.side, generator=made, dtype=torch.float64)
+        other = torch.randn(sizes.side, sizes.side, generator=made, dtype=torch.float64)
+        shape = (sizes.images, sizes.channels, sizes.pixels, sizes.pixels)
+        images = torch.randn(shape, generator=made, dtype=torch.float64)
+        kernels = torch.randn(2 * sizes.channels, sizes.channels, 3, 3, generator=made, dtype=torch.float64)
+        self._cases = [
+            _Case(operation, function, dtype, left, right, expected, device)
+            for dtype in dtypes
+            for operation, function, expected, left, right in (
+                ("product", product, torch.matmul, matrix, other),
+                ("convolution", convolve, conv2d, images, kernels),
+            )
+        ]
+
+    def check(self) -> tuple[Checked, ...]:
+        """Runs everything on the calling thread's stream and waits for it."""
+        return tuple(case.check() for case in self._cases)
+
+
+class _Case:
+    def __init__(
+        self,
+        operation: str,
+        function: Multiply,
+        dtype: torch.dtype,
+        left: Tensor,
+        right: Tensor,
+        expected: Multiply,
+        device: str,
+    ) -> None:
+        self._operation = operation
+        self._function = function
+        self._dtype = dtype
+        rounded, others = left.to(dtype), right.to(dtype)
+        self._expected = expected(rounded.double(), others.double())
+        self._left, self._right = rounded.to(device), others.to(device)
+
+    def check(self) -> Checked:
+        name = str(self._dtype).removeprefix("torch.")
+        try:
+            answer = self._function(self._left, self._right).cpu().double()
+        except RuntimeError as error:
+            return Checked(self._operation, name, float("inf"), False, str(error).splitlines()[0])
+        finite = bool(torch.isfinite(answer).all())
+        deviation = (answer - self._expected).abs().max() / self._expected.abs().max()
+        return Checked(self._operation, name, float(deviation), finite)

@@ -1,0 +1,348 @@
+import threading
+import time
+
+import pytest
+from fake_gpu import MS, FakeDriver, FakeGpu, thread
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.errors import UserError
+from ekya.gpu import green_handle
+from ekya.gpu.claims import SmClaims
+from ekya.gpu.gated_levels import Checked, GatedLevels
+from ekya.gpu.green_handle import GreenHandle
+from ekya.gpu.levels import LevelPool
+from ekya.gpu.sm_layout import SmSpan
+
+
+class Process:
+    """Jobs of one process on one GPU: their levels, streams and claims."""
+
+    def __init__(self, file, bad=(), **driver):
+        self.file, self.bad = file, bad
+        self.driver, self.gpu = FakeDriver(**driver), FakeGpu()
+        self.pool = LevelPool(self.driver)
+        self.levels = GatedLevels(self.pool, self.gpu, self._gate)
+        self.jobs = []
+
+    def job(self, share_milli):
+        claims = SmClaims(self.file, self.pool.layout.groups)
+        handle = GreenHandle(self.levels, self.gpu, claims, share_milli, lambda: self.gpu.now_ns)
+        self.jobs.append(handle)
+        return handle
+
+    def groups(self, handle):
+        """Numbers of its groups; what makes no whole group goes with the last."""
+        return set() if handle.level is None else self.driver.groups_on(handle.level.stream) - {"rest"}
+
+    def close(self):
+        for job in self.jobs:
+            job.release()
+        self.pool.close()
+        assert self.driver.streams == self.driver.contexts == {}
+
+    def _gate(self):
+        sms = sum(one.sms for one in self.driver.contexts[self.driver.streams[self.gpu.current()]])
+        return (Checked("product", "float16", 0.0, sms not in self.bad),)
+
+
+@pytest.fixture
+def process(tmp_path):
+    made = Process(tmp_path / "gpu")
+    yield made
+    made.close()
+
+
+def test_a_batch_runs_on_the_sms_of_its_share(process):
+    handle = process.job(500)
+    with handle.scope():
+        assert process.driver.groups_on(process.gpu.current()) == set(range(8))
+    assert process.gpu.current() == handle.level.stream
+
+
+def test_a_resize_says_what_was_granted_as_it_was_read_back(tmp_path):
+    process = Process(tmp_path / "gpu", granted=lambda sms: sms - 2)
+    resized = process.job(0).resize(250)
+    assert (resized.share_milli, resized.note) == (30 * 1000 // 132, "")
+    process.close()
+
+
+def test_a_resize_goes_on_only_when_the_old_stream_is_done(process):
+    handle = process.job(250)
+    with handle.scope():
+        process.gpu.launch(30)
+    old = handle.level.stream
+    assert process.gpu.is_busy(old)
+    resized = handle.resize(500)
+    assert process.gpu.synchronised == [old]
+    assert not process.gpu.is_busy(old)
+    assert resized.took_us == 30_000
+    assert handle.level.stream != old
+
+
+def test_the_same_share_again_changes_nothing(process):
+    handle = process.job(250)
+    level = handle.level
+    handle.resize(255)
+    assert handle.level is level
+    assert process.gpu.synchronised == []
+
+
+def test_a_resize_waits_for_the_batch_under_way_and_the_next_batch_for_the_resize(process):
+    handle = process.job(250)
+    inside, leave = threading.Event(), threading.Event()
+    seen = []
+
+    def work():
+        with handle.scope():
+            inside.set()
+            leave.wait(5)
+            seen.append(len(process.groups(handle)))
+        with handle.scope():
+            seen.append(len(process.groups(handle)))
+
+    with thread(work):
+        assert inside.wait(5)
+        with thread(lambda: handle.resize(750)):
+            time.sleep(0.02)
+            assert process.groups(handle) == {0, 1, 2, 3}
+            leave.set()
+    assert seen[0] == 4
+    assert process.groups(handle) == set(range(12))
+
+
+def test_a_batch_that_does_not_end_is_not_waited_for_and_its_job_changes_after_it(process, monkeypatch):
+    monkeypatch.setattr(green_handle, "ANSWER_WITHIN_S", 0.01)
+    handle = process.job(500)
+    inside, leave = threading.Event(), threading.Event()
+
+    def work():
+        with handle.scope():
+            inside.set()
+            leave.wait(5)
+
+    with thread(work):
+        assert inside.wait(5)
+        resized = handle.resize(250)
+        assert resized.share_milli == 484
+        assert "has not ended" in resized.note
+        assert process.job(700).level.groups == 8, "its SMs are still its own"
+        leave.set()
+    with handle.scope():
+        assert process.groups(handle) == {0, 1, 2, 3}
+
+
+def test_a_resize_inside_a_batch_of_its_own_thread_is_refused(process):
+    handle = process.job(250)
+    with handle.scope(), pytest.raises(RuntimeError, match="inside a batch"):
+        handle.resize(500)
+
+
+def test_share_zero_waits_until_there_is_one_and_gives_all_sms_back(process):
+    handle = process.job(250)
+    assert handle.resize(0).share_milli == 0
+    assert process.job(1000).level.groups == 16
+    process.jobs[1].release()
+    ran = threading.Event()
+
+    def work():
+        with handle.scope():
+            ran.set()
+
+    with thread(work):
+        assert not ran.wait(0.05)
+        handle.resize(500)
+        assert ran.wait(5)
+
+
+def test_a_share_of_less_than_a_group_is_nothing_and_says_so(process):
+    resized = process.job(500).resize(59)
+    assert resized.share_milli == 0
+    assert "less than one group of SMs, which is 60 thousandths" in resized.note
+
+
+def test_release_ends_a_wait_and_frees_the_sms(process):
+    handle = process.job(0)
+    other = process.job(1000)
+
+    def work():
+        with handle.scope():
+            assert process.gpu.current() != FakeGpu.DEFAULT
+
+    with thread(work):
+        time.sleep(0.02)
+        handle.release()
+    other.release()
+    assert process.job(1000).level.groups == 16
+
+
+def test_sms_of_a_released_job_are_free_only_when_its_batch_has_ended(process):
+    handle = process.job(1000)
+    inside, leave = threading.Event(), threading.Event()
+
+    def work():
+        with handle.scope():
+            process.gpu.launch(10)
+            inside.set()
+            leave.wait(5)
+
+    with thread(work):
+        assert inside.wait(5)
+        handle.release()
+        assert process.job(500).level is None
+        leave.set()
+    assert handle.level.stream in process.gpu.synchronised
+    assert process.job(500).level.groups == 8
+
+
+def test_a_job_that_is_ending_is_not_resized_any_more(process):
+    handle = process.job(500)
+    handle.release()
+    assert handle.resize(1000).note == "the job is ending"
+    with handle.scope():
+        assert process.gpu.current() == handle.level.stream
+
+
+def test_release_ends_a_resize_that_waits_for_a_batch(process):
+    handle = process.job(500)
+    inside, leave = threading.Event(), threading.Event()
+    notes = []
+
+    def work():
+        with handle.scope():
+            inside.set()
+            leave.wait(5)
+
+    with thread(work):
+        assert inside.wait(5)
+        with thread(lambda: notes.append(handle.resize(250).note)):
+            time.sleep(0.02)
+            handle.release()
+        leave.set()
+    assert notes and "has not ended" in notes[0]
+
+
+def test_a_grower_takes_at_a_batch_boundary_what_a_shrinker_let_go(process):
+    grower, shrinker = process.job(250), process.job(750)
+    resized = grower.resize(500)
+    assert resized.share_milli == 242
+    assert resized.note == "4 of 8 groups of SMs are free; the others follow"
+    shrinker.resize(250)
+    process.gpu.now_ns += 100 * MS
+    with grower.scope():
+        assert len(process.groups(grower)) == 8
+        assert not process.groups(grower) & process.groups(shrinker)
+
+
+def test_a_job_without_sms_begins_when_somebody_lets_go(process):
+    first = process.job(1000)
+    second = process.job(500)
+    assert second.level is None
+
+    def work():
+        with second.scope():
+            assert len(process.groups(second)) == 8
+
+    with thread(work):
+        time.sleep(0.01)
+        first.resize(250)
+        process.gpu.now_ns += 100 * MS
+
+
+def test_planned_sms_are_taken_where_they_are_free(process):
+    one = process.job(250)
+    one.resize(250, SmSpan(0, 8, 4))
+    assert process.groups(one) == {8, 9, 10, 11}
+    other = process.job(0)
+    resized = other.resize(250, SmSpan(0, 6, 4))
+    assert "not free yet" in resized.note
+    assert len(process.groups(other)) == 4
+    assert not process.groups(one) & process.groups(other)
+
+
+def test_a_level_that_fails_the_gate_is_not_used_and_the_resize_says_so(tmp_path):
+    process = Process(tmp_path / "gpu", bad={64})
+    handle = process.job(250)
+    resized = handle.resize(500)
+    assert resized.share_milli == 56 * 1000 // 132
+    assert resized.note == "on 64 SMs a product in float16 has values that are not finite"
+    calls = len(process.driver.calls)
+    process.gpu.now_ns += 100 * MS
+    with handle.scope():
+        assert len(process.groups(handle)) == 7
+    assert len(process.driver.calls) == calls, "it is not tried again with every batch"
+    assert process.job(540).level.groups == 9, "what it does not use is free"
+    process.close()
+
+
+def test_a_gpu_on_which_no_level_passes_is_the_users_error(tmp_path):
+    process = Process(tmp_path / "gpu", bad={8})
+    with pytest.raises(UserError, match=r"no green context .* use --shares duty-cycle"):
+        process.job(500)
+    process.close()
+
+
+@pytest.mark.parametrize("name", ["make_context", "context_sms", "make_stream", "is_on"])
+def test_a_driver_that_refuses_a_level_leaves_the_job_where_it_is(process, name):
+    handle = process.job(250)
+    process.driver.fails.add(name)
+    resized = handle.resize(1000)
+    assert (resized.share_milli, name in resized.note) == (242, True)
+    assert process.groups(handle) == {0, 1, 2, 3}
+    process.driver.fails.clear()
+    assert process.job(750).level.groups == 12
+
+
+def test_a_job_leaves_the_primary_context_when_it_attaches_even_without_a_share(process):
+    process.job(0)
+    assert process.driver.groups_on(process.gpu.current()) == {0}
+
+
+def test_a_thread_that_is_not_where_it_should_be_does_not_begin_its_batch(process, monkeypatch):
+    handle = process.job(500)
+    monkeypatch.setattr(process.gpu, "current", lambda: FakeGpu.DEFAULT)
+    with pytest.raises(RuntimeError, match="not that of its level"), handle.scope():
+        pytest.fail("the batch began")
+    monkeypatch.undo()
+    assert handle.resize(250).share_milli == 242
+
+
+def test_what_is_measured_is_time_by_the_part_of_the_gpu(process):
+    handle = process.job(500)
+    with handle.scope():
+        process.gpu.launch(10)
+    assert handle.measured().used_us == 0, "the GPU has not done it"
+    process.gpu.now_ns += 20 * MS
+    measured = handle.measured()
+    assert (measured.used_us, measured.wall_us) == (4840, 20_000)
+    handle.resize(1000)
+    with handle.scope():
+        process.gpu.launch(10)
+    process.gpu.now_ns += 20 * MS
+    assert handle.measured().used_us == 10_000
+
+
+def test_streams_of_a_job_that_is_gone_are_used_again(process):
+    first = process.job(500)
+    stream = first.level.stream
+    first.release()
+    process.jobs.clear()
+    del first
+    assert process.job(500).level.stream == stream
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1100)), min_size=1, max_size=12))
+def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
+    process = Process(tmp_path_factory.mktemp("claims") / "gpu")
+    jobs = [process.job(0) for _ in range(4)]
+    for job, share_milli in steps:
+        jobs[job].resize(share_milli)
+        assert len(process.groups(jobs[job])) <= share_milli // process.pool.layout.step_milli
+        process.gpu.now_ns += 100 * MS
+        for one in jobs:
+            if one.level is not None:
+                with one.scope():
+                    pass
+        groups = [group for one in jobs for group in process.groups(one)]
+        assert len(groups) == len(set(groups))
+    process.close()
