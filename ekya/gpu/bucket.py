@@ -83,17 +83,34 @@ class TokenBucket:
         At share 0 it waits until it is resized or released. A batch that raises is charged, and its
         debt is left to the next one.
         """
-        with self._changed:
-            self._wait_for_turn()
+        self.wait_for_turn()
         before_ns = self._clocks.spent_ns()
         try:
             yield
         except BaseException:
-            self._charge(self._clocks.spent_ns() - before_ns)
+            self.charge(self._clocks.spent_ns() - before_ns)
             raise
-        self._charge(self._clocks.spent_ns() - before_ns)
+        self.charge(self._clocks.spent_ns() - before_ns)
         with self._changed:
             self._wait_out_debt(for_ever=False)
+
+    def wait_for_turn(self) -> None:
+        """Returns when nothing is owed and the share is not 0, or when the job is released.
+
+        For whoever learns only later what a batch used, and then calls ``charge``; others use ``scope``.
+        """
+        with self._changed:
+            while self._share_milli == 0 and not self._released:
+                self._clocks.wait(self._changed, None)
+                self._earn()
+            self._wait_out_debt()
+
+    def charge(self, used_ns: int) -> None:
+        """Counts what a batch used."""
+        with self._changed:
+            self._used_ns += used_ns
+            self._earn()
+            self._balance -= used_ns * FULL_GPU_MILLI
 
     def measured(self) -> Measured:
         """A batch counts when it ends."""
@@ -110,12 +127,6 @@ class TokenBucket:
             self._released = True
             self._changed.notify_all()
 
-    def _wait_for_turn(self) -> None:
-        while self._share_milli == 0 and not self._released:
-            self._clocks.wait(self._changed, None)
-            self._earn()
-        self._wait_out_debt()
-
     def _wait_out_debt(self, for_ever: bool = True) -> None:
         self._earn()
         if self._balance >= -_GRACE:
@@ -124,12 +135,6 @@ class TokenBucket:
             missing_s = -self._balance / self._share_milli / 1e9 if self._share_milli else None
             self._clocks.wait(self._changed, missing_s)
             self._earn()
-
-    def _charge(self, used_ns: int) -> None:
-        with self._changed:
-            self._used_ns += used_ns
-            self._earn()
-            self._balance -= used_ns * FULL_GPU_MILLI
 
     def _earn(self) -> None:
         now_ns = self._clocks.wall_ns()

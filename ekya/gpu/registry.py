@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from ekya.errors import UserError
 from ekya.gpu.cores import usable_cores
 from ekya.gpu.cpu import CpuShares
+from ekya.gpu.cuda_driver import read_layouts
+from ekya.gpu.duty_cycle import DutyCycleShares
+from ekya.gpu.green import GreenShares
 from ekya.gpu.mps import MpsShares
+from ekya.gpu.mps_green import MpsGreenShares
 from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.protocol import Capability, ShareBackend
+from ekya.gpu.sm_layout import SmReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +25,15 @@ class Machine:
         cores: CPU cores that this process may use.
         inventory: the GPUs.
         look_mps: says what there is of MPS.
+        split_sms: asks the driver how it splits the GPUs' multiprocessors.
+        one_process: whether all jobs will run in one process; those of a run do not.
     """
 
     cores: int
     inventory: GpuInventory
     look_mps: LookForMps = look_for_mps
+    split_sms: Callable[[], SmReport] = read_layouts
+    one_process: bool = False
 
 
 def this_machine() -> Machine:
@@ -32,9 +41,20 @@ def this_machine() -> Machine:
     return Machine(usable_cores(), list_gpus())
 
 
-SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
+def _mps(machine: Machine) -> MpsShares:
     # Actors live for the whole run and their shares change, which the percentage alone cannot follow.
-    "mps": lambda machine: MpsShares(machine.inventory, machine.look_mps, duty_cycle=True),
+    return MpsShares(machine.inventory, machine.look_mps, duty_cycle=True)
+
+
+def _green(machine: Machine) -> GreenShares:
+    return GreenShares(machine.inventory, machine.split_sms, machine.one_process)
+
+
+SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
+    "mps+green": lambda machine: MpsGreenShares(_mps(machine), _green(machine)),
+    "mps": _mps,
+    "green": _green,
+    "duty-cycle": lambda machine: DutyCycleShares(machine.inventory),
     "cpu": lambda machine: CpuShares(machine.cores),
 }
 """By name, in the order in which ``auto`` tries them."""

@@ -22,6 +22,7 @@ from ekya.gpu.mps_service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 from ekya.gpu.protocol import ShareJob
 from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
+from ekya.gpu.sm_layout import SmLayout, SmReport
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
 ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
@@ -38,7 +39,19 @@ def has_no_mps(inventory):
     return MpsFound(False, "nvidia-cuda-mps-control is not here" if inventory.gpus else inventory.why)
 
 
-MACHINES = [Machine(2, NO_GPU, has_no_mps), Machine(2, ONE_GPU, has_no_mps), Machine(2, ONE_GPU, has_mps)]
+def splits():
+    return SmReport((SmLayout(8, 16, 4),), "the driver can split 132 SMs in steps of 8")
+
+
+def splits_nothing():
+    return SmReport((), "this driver makes no green contexts")
+
+
+MACHINES = [
+    Machine(2, NO_GPU, has_no_mps, splits_nothing),
+    Machine(2, ONE_GPU, has_no_mps, splits_nothing),
+    Machine(2, ONE_GPU, has_mps, splits, one_process=True),
+]
 
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
@@ -73,16 +86,19 @@ def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name, fake_mps):
 
 def test_auto_takes_the_first_that_works_and_says_why_not_the_others():
     chosen = choose_backend(machine=MACHINES[1])
-    assert chosen.name == "cpu"
+    assert chosen.name == "duty-cycle"
     assert "not mps: nvidia-cuda-mps-control is not here" in chosen.why
-    assert choose_backend(machine=MACHINES[2]).name == "mps"
+    assert choose_backend(machine=MACHINES[2]).name == "mps+green"
+    assert choose_backend(machine=MACHINES[0]).name == "cpu"
     assert "no NVIDIA driver answers" in choose_backend(machine=MACHINES[0]).why
 
 
 def test_a_named_backend_that_cannot_work_is_the_users_error():
     with pytest.raises(UserError, match=r"mps: nvidia-cuda-mps-control is not here; use --shares auto"):
         choose_backend("mps", MACHINES[1])
-    with pytest.raises(UserError, match="no such share backend; use one of auto, mps, cpu"):
+    with pytest.raises(
+        UserError, match=r"no such share backend; use one of auto, mps\+green, mps, green, duty-cycle, cpu"
+    ):
         choose_backend("magic", MACHINES[0])
 
 

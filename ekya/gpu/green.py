@@ -1,0 +1,153 @@
+"""Shares as SMs of a job's own, by green contexts: for jobs that share a process (DESIGN §6)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.claims import SmClaims, claims_folder
+from ekya.gpu.cuda_driver import CudaCalls, CudaDriver
+from ekya.gpu.gated_levels import GatedLevels, spans_ahead
+from ekya.gpu.gpu_streams import GpuStreams
+from ekya.gpu.green_handle import GreenHandle
+from ekya.gpu.levels import LevelPool
+from ekya.gpu.nvml import GpuInventory
+from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob
+from ekya.gpu.sm_layout import SmReport, common_step_milli, quantise_sms
+
+DTYPES = ("float32", "float16")
+"""The types that jobs use: torch's names."""
+
+_APART = (
+    "its jobs run in processes of their own, which take turns on the GPU without MPS: green contexts share "
+    "out SMs only within one process"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GreenProcess:
+    """What a process holds of one GPU, for all of its jobs.
+
+    Attributes:
+        levels: green contexts, made ahead and checked.
+        streams: of the library that runs kernels.
+        claims: opens a job's claims.
+    """
+
+    levels: GatedLevels
+    streams: GpuStreams
+    claims: Callable[[], SmClaims]
+
+
+def open_process(device: int) -> GreenProcess:
+    """Starts CUDA in this process and makes levels ahead.
+
+    Args:
+        device: as CUDA counts them in this process.
+
+    Raises:
+        UserError: there is no driver.
+        SmDriverError: the driver refuses.
+    """
+    import torch
+
+    from ekya.gpu.numeric_gate import NumericGate
+    from ekya.gpu.torch_streams import TorchStreams
+
+    driver = CudaDriver(CudaCalls(), device)
+    streams = TorchStreams(device)
+    gate = NumericGate(f"cuda:{device}", [getattr(torch, name) for name in DTYPES])
+    pool = LevelPool(driver)
+    levels = GatedLevels(pool, streams, gate.check)
+    levels.make_ahead(spans_ahead(pool.layout))
+    path = claims_folder() / driver.uuid
+    return GreenProcess(levels, streams, lambda: SmClaims(path, pool.layout.groups))
+
+
+@dataclass(slots=True, eq=False)
+class GreenProcesses:
+    """What this process holds of each GPU, from the first job on. Nothing of it travels to another process.
+
+    Attributes:
+        make: starts CUDA on a GPU.
+    """
+
+    make: Callable[[int], GreenProcess] = open_process
+    _held: dict[int, GreenProcess] = field(default_factory=dict, init=False)
+
+    def of(self, device: int) -> GreenProcess:
+        """What is held of a GPU; starts CUDA there when it is first asked."""
+        if device not in self._held:
+            self._held[device] = self.make(device)
+        return self._held[device]
+
+    def close(self) -> None:
+        """Waits for all work and destroys all levels."""
+        while self._held:
+            self._held.popitem()[1].levels.close()
+
+    def __reduce__(self) -> tuple[type["GreenProcesses"], tuple[Callable[[int], GreenProcess]]]:
+        """In another process nothing is held yet."""
+        return GreenProcesses, (self.make,)
+
+
+@dataclass(frozen=True, slots=True)
+class GreenShares:
+    """SMs of its own for every job.
+
+    Attributes:
+        inventory: the GPUs.
+        report: how the driver splits them; makes no context.
+        one_process: whether all jobs run in one process, or beside each other under MPS.
+        processes: what this process holds.
+    """
+
+    inventory: GpuInventory
+    report: Callable[[], SmReport]
+    one_process: bool = False
+    processes: GreenProcesses = field(default_factory=GreenProcesses, compare=False)
+
+    def probe(self) -> Capability:
+        """Usable where the driver makes green contexts, for jobs that share a process."""
+        report = self.report() if self.inventory.gpus else SmReport((), self.inventory.why)
+        usable = bool(report.layouts) and self.one_process
+        return Capability(
+            usable=usable,
+            enforcement="hard",
+            device="cuda",
+            capacity_milli=len(report.layouts) * FULL_GPU_MILLI if usable else 0,
+            step_milli=common_step_milli(report.layouts) if report.layouts else 1,
+            live_resize=True,
+            why=_APART if report.layouts and not self.one_process else report.why,
+        )
+
+    def quantise(self, shares: Mapping[str, int]) -> Grants:
+        """To whole groups of SMs, with the groups of each job."""
+        layouts = self.report().layouts
+        if not layouts:
+            return Grants(dict.fromkeys(shares, 0), sum(shares.values()))
+        granted = quantise_sms(shares, layouts)
+        lost_milli = sum(shares.values()) - sum(granted.share_milli.values())
+        return Grants(granted.share_milli, lost_milli, granted.spans)
+
+    @contextmanager
+    def open(self, gpus: int) -> Iterator["GreenShares"]:
+        """Nothing has to be started; what this process holds is destroyed at the end."""
+        opened = replace(self, processes=GreenProcesses(self.processes.make))
+        try:
+            yield opened
+        finally:
+            opened.processes.close()
+
+    def actor_env(self, job: ShareJob) -> Mapping[str, str]:
+        """Nothing: the process has all GPUs, and a job says which is its own."""
+        return {}
+
+    def attach(self, job: ShareJob) -> ShareHandle:
+        """A handle on the job's SMs; the first one of a process starts CUDA and makes levels ahead."""
+        return self.attach_on(job, job.gpu)
+
+    def attach_on(self, job: ShareJob, device: int) -> GreenHandle:
+        """As ``attach``, on a GPU as CUDA counts them in this process."""
+        process = self.processes.of(device)
+        return GreenHandle(process.levels, process.streams, process.claims(), job.share_milli)

@@ -1,0 +1,101 @@
+import pytest
+from fake_gpu import MS, FakeGpu
+
+from ekya.gpu.bucket import BURST_US
+from ekya.gpu.duty_cycle import DutyCycleHandle, DutyCycleShares
+from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.gpu.protocol import ShareJob
+
+GPUS = GpuInventory(
+    (Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"), Gpu(1, "a GPU", 8 << 30, 7 << 30, "GPU-2")),
+    "600.1",
+    "2 NVIDIA GPUs",
+)
+JOB = ShareJob("retraining/cam-1", "retraining", 300, 1)
+
+
+def run_for(handle, gpu, seconds, batch_ms, host_ms=0.1):
+    began_ns, launched_ms = gpu.now_ns, 0
+    while gpu.now_ns - began_ns < seconds * 1e9:
+        with handle.scope():
+            gpu.now_ns += round(host_ms * MS)
+            gpu.launch(batch_ms)
+        launched_ms += batch_ms
+    return 1000 * launched_ms * MS / (gpu.now_ns - began_ns)
+
+
+@pytest.mark.parametrize(("share_milli", "batch_ms"), [(700, 12), (250, 30), (50, 5)])
+def test_the_gpus_time_is_held_to_the_share_within_five_percent(share_milli, batch_ms):
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, share_milli, gpu.clocks)
+    assert run_for(handle, gpu, 10, batch_ms) == pytest.approx(share_milli, rel=0.05)
+    assert handle.measured().share_milli == pytest.approx(share_milli, rel=0.05)
+
+
+def test_the_host_prepares_a_batch_while_the_gpu_does_the_last_one():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, 1000, gpu.clocks)
+    assert run_for(handle, gpu, 5, 10, host_ms=9) == pytest.approx(1000, rel=0.01)
+
+
+def test_the_host_never_waits_where_the_gpu_is_quicker():
+    gpu = FakeGpu()
+    run_for(DutyCycleHandle(gpu, 1000, gpu.clocks), gpu, 2, 1, host_ms=5)
+    assert gpu.waits == 0
+
+
+def test_a_job_is_never_more_than_the_burst_and_two_batches_ahead():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, 100, gpu.clocks)
+    gpu.now_ns += 60_000 * MS
+    launched_ms, began_ns = 0, gpu.now_ns
+    for _ in range(60):
+        with handle.scope():
+            gpu.launch(20)
+        launched_ms += 20
+        earned_ms = 0.1 * (gpu.now_ns - began_ns) / MS
+        assert launched_ms <= earned_ms + 0.1 * BURST_US / 1000 + 40 + 1
+
+
+def test_a_resize_holds_from_then_on():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, 200, gpu.clocks)
+    run_for(handle, gpu, 3, 10)
+    assert handle.resize(800).share_milli == 800
+    assert run_for(handle, gpu, 5, 10) == pytest.approx(800, rel=0.05)
+
+
+def test_a_released_job_waits_no_more():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, 0, gpu.clocks)
+    handle.release()
+    with handle.scope():
+        gpu.launch(50)
+
+
+def test_a_batch_that_raises_is_counted():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu, 500, gpu.clocks)
+    with pytest.raises(ZeroDivisionError), handle.scope():
+        gpu.launch(30)
+        raise ZeroDivisionError
+    gpu.now_ns += 100 * MS
+    assert handle.measured().used_us == 30_000
+
+
+def test_a_process_sees_its_gpu_and_no_other_by_uuid():
+    backend = DutyCycleShares(GPUS, without_cuda=lambda: False)
+    assert backend.actor_env(JOB) == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
+    assert backend.probe().capacity_milli == 2000
+
+
+def test_a_torch_without_cuda_cannot_use_a_gpu_and_that_is_said():
+    capability = DutyCycleShares(GPUS, without_cuda=lambda: True).probe()
+    assert not capability.usable
+    assert "built without CUDA" in capability.why
+
+
+def test_the_backend_makes_its_handle_on_the_gpus_clock():
+    gpu = FakeGpu()
+    handle = DutyCycleShares(GPUS, streams=lambda: gpu, clocks=gpu.clocks).attach(JOB)
+    assert run_for(handle, gpu, 5, 10) == pytest.approx(300, rel=0.05)

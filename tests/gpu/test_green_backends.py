@@ -1,0 +1,201 @@
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_gpu import FakeDriver, FakeGpu
+
+from ekya.errors import UserError
+from ekya.gpu.claims import SmClaims
+from ekya.gpu.cuda_context import NoCudaError
+from ekya.gpu.gated_levels import GatedLevels
+from ekya.gpu.green import GreenProcess, GreenProcesses, GreenShares
+from ekya.gpu.levels import LevelPool
+from ekya.gpu.mps import MpsShares
+from ekya.gpu.mps_green import MpsGreenShares
+from ekya.gpu.mps_service import MpsEnvironment, MpsFound, MpsRoom
+from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.gpu.protocol import ShareJob
+from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
+from ekya.gpu.sm_layout import SmLayout, SmReport, SmSpan
+
+NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
+TWO_GPUS = GpuInventory(
+    tuple(Gpu(place, "a GPU", 8 << 30, 7 << 30, f"GPU-{place}") for place in range(2)),
+    "600.1",
+    "2 NVIDIA GPUs",
+)
+
+
+def h200s():
+    return SmReport((SmLayout(8, 16, 4),) * 2, "the driver can split 132 SMs in steps of 8")
+
+
+def working_mps(_inventory):
+    return MpsFound(True, "nvidia-cuda-mps-control can serve each GPU", Path("/usr/bin/control"))
+
+
+def silent_mps(inventory):
+    return MpsFound(False, "nvidia-cuda-mps-control is not here" if inventory.gpus else inventory.why)
+
+
+def no_split():
+    return SmReport((), "these cuda.bindings have no cuDevSmResourceSplitByCount")
+
+
+@pytest.fixture
+def made(tmp_path):
+    """What was made for which GPU."""
+    made = {}
+
+    def make(device):
+        driver, gpu = FakeDriver(), FakeGpu()
+        pool = LevelPool(driver)
+        made[device] = driver, gpu
+        path = tmp_path / str(device)
+        return GreenProcess(
+            GatedLevels(pool, gpu, lambda: ()), gpu, lambda: SmClaims(path, pool.layout.groups)
+        )
+
+    made["make"] = make
+    return made
+
+
+def green(made):
+    return GreenShares(TWO_GPUS, h200s, True, GreenProcesses(made["make"]))
+
+
+def test_jobs_of_one_process_stand_side_by_side_on_their_gpu(made):
+    with green(made).open(2) as shares:
+        handles = [
+            shares.attach(ShareJob(name, "retraining", 500, gpu))
+            for name, gpu in (("a", 0), ("b", 0), ("c", 1))
+        ]
+        groups = [
+            made[gpu][0].groups_on(one.level.stream) for one, gpu in zip(handles, (0, 0, 1), strict=True)
+        ]
+        assert not groups[0] & groups[1]
+        assert len(groups[2]) == 8
+        assert made[0][0].calls.count("split") == 1
+        for one in handles:
+            one.release()
+    assert made[0][0].closed and made[1][0].closed
+
+
+def test_a_grant_says_which_multiprocessors():
+    grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 740, "b": 260, "c": 1000})
+    assert grants.share_milli == {"a": 720, "b": 240, "c": 960}
+    assert grants.spans["a"].gpu == grants.spans["b"].gpu != grants.spans["c"].gpu
+    assert grants.lost_milli == 80
+    assert grants.spans["c"] == SmSpan(grants.spans["c"].gpu, 0, 16)
+    assert GreenShares(TWO_GPUS, no_split, True).quantise({"a": 740}).lost_milli == 740
+
+
+def test_green_alone_is_for_jobs_that_share_a_process_and_says_so():
+    assert GreenShares(TWO_GPUS, h200s, True).probe().usable
+    apart = GreenShares(TWO_GPUS, h200s, False).probe()
+    assert not apart.usable
+    assert "processes of their own" in apart.why
+    assert GreenShares(TWO_GPUS, no_split, True).probe().why == no_split().why
+    assert GreenShares(NO_GPU, h200s, True).probe().why == NO_GPU.why
+
+
+def test_nothing_that_a_process_holds_travels_to_another():
+    there = pickle.loads(pickle.dumps(GreenShares(TWO_GPUS, h200s, True)))
+    assert there.probe() == GreenShares(TWO_GPUS, h200s, True).probe()
+    assert there.processes._held == {}
+
+
+def _mps_green(machine):
+    backend = SHARE_BACKENDS["mps+green"](machine)
+    assert isinstance(backend, MpsGreenShares)
+    rooms = tuple(MpsRoom(gpu.uuid, Path("/tmp/m") / gpu.uuid) for gpu in TWO_GPUS.gpus)
+    return replace(backend, mps=replace(backend.mps, environment=MpsEnvironment(Path("/control"), rooms)))
+
+
+def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():
+    backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
+    for role, share in (("retraining", 300), ("inference", 100), ("preparation", 250)):
+        assert backend.actor_env(ShareJob("a", role, share, 1)) == {
+            "CUDA_MPS_PIPE_DIRECTORY": "/tmp/m/GPU-1",
+            "CUDA_VISIBLE_DEVICES": "GPU-1",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+        }
+    capability = backend.probe()
+    assert (capability.enforcement, capability.live_resize, capability.step_milli) == ("hard", True, 60)
+
+
+def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_sees(made, monkeypatch):
+    backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
+    backend = replace(backend, green=replace(backend.green, processes=GreenProcesses(made["make"])))
+    joined = []
+    monkeypatch.setattr(MpsShares, "require_client", lambda _self, job: joined.append(job.gpu))
+    handle = backend.attach(ShareJob("a", "retraining", 500, gpu=1))
+    assert handle.resize(250).share_milli == 242
+    assert joined == [1]
+    assert set(made) == {"make", 0}
+    handle.release()
+
+
+def test_a_process_that_is_no_client_makes_no_green_contexts(made):
+    def no_cuda():
+        raise NoCudaError("cuInit gives CUDA error 805")
+
+    backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
+    mps = replace(backend.mps, connect=no_cuda)
+    backend = MpsGreenShares(mps, replace(backend.green, processes=GreenProcesses(made["make"])))
+    with pytest.raises(UserError, match="cannot work at a share: cuInit gives CUDA error 805"):
+        backend.attach(ShareJob("a", "retraining", 500))
+    assert set(made) == {"make"}
+
+
+def test_auto_goes_down_the_list_and_says_why_at_every_step():
+    def chosen(ask, split, one_process=False, inventory=TWO_GPUS):
+        return choose_backend(machine=Machine(2, inventory, ask, split, one_process))
+
+    assert list(SHARE_BACKENDS) == ["mps+green", "mps", "green", "duty-cycle", "cpu"]
+    assert chosen(working_mps, h200s).name == "mps+green"
+    without_green = chosen(working_mps, no_split)
+    assert without_green.name == "mps"
+    assert f"not mps+green: {no_split().why}" in without_green.why
+    assert chosen(silent_mps, h200s, one_process=True).name == "green"
+    apart = chosen(silent_mps, h200s)
+    assert apart.name == "duty-cycle"
+    assert "not green: its jobs run in processes of their own" in apart.why
+    assert chosen(silent_mps, h200s, inventory=NO_GPU).name == "cpu"
+
+
+def test_a_named_backend_never_becomes_another():
+    machine = Machine(2, TWO_GPUS, working_mps, no_split)
+    with pytest.raises(UserError, match=r"--shares mps\+green: these cuda.bindings have no"):
+        choose_backend("mps+green", machine)
+    with pytest.raises(UserError, match="--shares green: its jobs run in processes of their own"):
+        choose_backend("green", Machine(2, TWO_GPUS, silent_mps, h200s))
+    assert choose_backend("duty-cycle", machine).name == "duty-cycle"
+
+
+def test_every_module_can_be_imported_without_cuda_and_without_a_driver():
+    code = """
+import importlib, pkgutil, sys
+class NoCuda:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cuda" or name.startswith("cuda."):
+            raise ImportError(name)
+sys.meta_path.insert(0, NoCuda())
+import ekya.gpu
+names = [found.name for found in pkgutil.iter_modules(ekya.gpu.__path__, "ekya.gpu.")]
+light = [name for name in names if name not in ("ekya.gpu.numeric_gate", "ekya.gpu.torch_streams")]
+for name in light:
+    importlib.import_module(name)
+assert "torch" not in sys.modules, "a backend that is only probed must not wait for torch"
+assert len(names) > 15
+from ekya.gpu.cuda_driver import read_layouts
+print(read_layouts().why)
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "cuda.bindings is not installed" in answer.stdout
