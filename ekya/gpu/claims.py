@@ -37,6 +37,8 @@ class SmClaims:
     """One job's claims on the groups of one GPU. Not shared between jobs, not even of one process.
 
     The locks belong to the open file, not to the process, so two jobs of a process keep each other out too.
+    Guests are jobs that have no groups of their own and run where nobody else does; together they keep
+    the first group for themselves.
     """
 
     def __init__(self, path: Path, groups: int) -> None:
@@ -45,18 +47,27 @@ class SmClaims:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def taken(self) -> tuple[bool, ...]:
-        """For every group whether another job has it."""
-        return tuple(self._is_taken(group) for group in range(self._groups))
+        """For every group whether another job, or guests, have it."""
+        return tuple(self._first_taken(fcntl.F_WRLCK, group, 1) is not None for group in range(self._groups))
+
+    def keep_for_guests(self) -> bool:
+        """Lets go of everything, and keeps the first group for guests unless a job has it."""
+        self.give_back()
+        return self._try(fcntl.F_RDLCK, 0, 1)
+
+    def free_for_guests(self) -> int:
+        """How many groups, from the first one on, no job has."""
+        free = self._groups
+        while free > 0:
+            taken = self._first_taken(fcntl.F_RDLCK, 0, free)
+            if taken is None:
+                break
+            free = taken
+        return free
 
     def take(self, first: int, groups: int) -> bool:
         """Claims groups, all of them or none; those that the job has already stay its own."""
-        try:
-            self._lock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, first, groups)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        return self._try(fcntl.F_WRLCK, first, groups)
 
     def keep_only(self, first: int, groups: int) -> None:
         """Lets go of everything outside these groups."""
@@ -76,9 +87,19 @@ class SmClaims:
             os.close(self._file)
             self._file = -1
 
-    def _is_taken(self, group: int) -> bool:
-        answer = self._lock(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, group, 1)
-        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    def _try(self, kind: int, first: int, groups: int) -> bool:
+        try:
+            self._lock(fcntl.F_OFD_SETLK, kind, first, groups)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _first_taken(self, kind: int, first: int, groups: int) -> int | None:
+        """Where one of the others' locks begins that forbid this kind; not always the first of them."""
+        answer = struct.unpack(_FLOCK, self._lock(fcntl.F_OFD_GETLK, kind, first, groups))
+        return None if answer[0] == fcntl.F_UNLCK else max(int(answer[2]), first)
 
     def _lock(self, command: int, kind: int, first: int, groups: int) -> bytes:
         request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, groups, 0)

@@ -12,7 +12,7 @@ from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.green_handle import GreenHandle
 from ekya.gpu.levels import LevelPool
 from ekya.gpu.nvml import GpuInventory
-from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob
+from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob, round_down
 from ekya.gpu.sm_layout import SmReport, common_step_milli, quantise_sms
 
 DTYPES = ("float32", "float16")
@@ -116,19 +116,23 @@ class GreenShares:
             enforcement="hard",
             device="cuda",
             capacity_milli=len(report.layouts) * FULL_GPU_MILLI if usable else 0,
-            step_milli=common_step_milli(report.layouts) if report.layouts else 1,
+            step_milli=1,
+            group_milli=common_step_milli(report.layouts) if report.layouts else 0,
             live_resize=True,
             why=_APART if report.layouts and not self.one_process else report.why,
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To whole groups of SMs, with the groups of each job."""
+        """To whole groups of SMs, with the groups of each job; what is less than one stays as it is."""
         layouts = self.report().layouts
+        capped = round_down(shares, 1, len(layouts) * FULL_GPU_MILLI)
         if not layouts:
-            return Grants(dict.fromkeys(shares, 0), sum(shares.values()))
-        granted = quantise_sms(shares, layouts)
-        lost_milli = sum(shares.values()) - sum(granted.share_milli.values())
-        return Grants(granted.share_milli, lost_milli, granted.spans)
+            return capped
+        group_milli = common_step_milli(layouts)
+        large = {job: share for job, share in capped.share_milli.items() if share >= group_milli}
+        own = quantise_sms(large, layouts)
+        granted = {**capped.share_milli, **own.share_milli}
+        return Grants(granted, sum(shares.values()) - sum(granted.values()), own.spans)
 
     @contextmanager
     def open(self, gpus: int) -> Iterator["GreenShares"]:
@@ -150,4 +154,4 @@ class GreenShares:
     def attach_on(self, job: ShareJob, device: int) -> GreenHandle:
         """As ``attach``, on a GPU as CUDA counts them in this process."""
         process = self.processes.of(device)
-        return GreenHandle(process.levels, process.streams, process.claims(), job.share_milli)
+        return GreenHandle(process.levels, process.streams, process.claims(), job)

@@ -1,18 +1,20 @@
 """A job on SMs of its own, inside its process: what resizes it, and what its batches run in."""
 
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
+from ekya.gpu.bucket import Clocks, TokenBucket
 from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import GatedLevels
+from ekya.gpu.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.levels import Level
 from ekya.gpu.meter import BatchMeter
-from ekya.gpu.protocol import Measured, Resized
+from ekya.gpu.protocol import Measured, Resized, ShareJob
+from ekya.gpu.seat import Seat
 from ekya.gpu.sm_layout import SmSpan, place_again
 
 ANSWER_WITHIN_S = 2.0
@@ -36,6 +38,11 @@ class GreenHandle:
     old ones. So growers come after shrinkers without being told: what is missing they take at a batch
     boundary, when it is free.
 
+    An inference, and whatever has less than one group's share, is a guest: it has no SMs of its own, since
+    frames come in bursts and want many for a moment. It looks before each batch which SMs nobody has
+    claimed, from the first one on, runs there, and is held to its share by a token bucket on time x the part
+    of the SMs.
+
     Nothing of a job runs on the primary context after attach: the attaching thread enters a level then,
     every other thread with its first batch, and no thread leaves for anything but another level. Each batch
     checks that it is where it should be. What a thread does that never had a batch is not seen here.
@@ -46,10 +53,16 @@ class GreenHandle:
         levels: GatedLevels,
         streams: GpuStreams,
         claims: SmClaims,
-        share_milli: int,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
+        job: ShareJob,
+        clocks: Clocks | None = None,
     ) -> None:
         """Enters a level: that of the share, or at share 0 one group until there is a share.
+
+        Args:
+            levels, streams: what the process holds of the GPU.
+            claims: the job's own; closed with it.
+            job: its role and first share.
+            clocks: tests pass their own.
 
         Raises:
             UserError: no level of this GPU can be used.
@@ -57,60 +70,66 @@ class GreenHandle:
         self._levels = levels
         self._streams = streams
         self._claims = claims
-        self._clock_ns = clock_ns
+        self._clock_ns = (clocks or Clocks()).wall_ns
+        self._bucket = TokenBucket(0, clocks)
         self._meter = BatchMeter(streams)
-        self._changed = threading.Condition()
-        self._resizing = threading.Lock()
-        self._own = threading.local()
-        self._level: Level | None = None
-        self._wanted = 0
-        self._inside = 0
-        self._switching = False
-        self._released = False
-        self._retry_at_ns = 0
-        self._used_ns = 0
-        self._asked_at_ns = clock_ns()
+        self._seat = Seat(streams)
         self._lane = levels.take_lane()
         weakref.finalize(self, levels.give_lane_back, self._lane)
         weakref.finalize(self, claims.close)
+        self._is_inference = job.role == "inference"
+        self._guest = False
+        self._owned: Level | None = None
+        self._with_guests = False
+        self._guest_sizes = sorted(groups for first, groups in spans_ahead(levels.layout) if first == 0)
+        self._wanted = 0
+        self._retry_at_ns = 0
+        self._resizing = threading.Lock()
+        self._own = threading.local()
+        self._used = threading.Lock()
+        self._used_ns = 0
+        self._asked_at_ns = self._clock_ns()
         smallest = levels.usable(0, 1, self._lane)
         if smallest.level is None:
-            raise UserError(_no_level(smallest.refused))
+            raise UserError(
+                f"--shares: no green context of this GPU can be used ({'; '.join(smallest.refused)}); "
+                "use --shares duty-cycle"
+            )
         self._smallest = smallest.level
-        self.resize(share_milli)
-        streams.enter((self._level or self._smallest).stream)
+        self.resize(job.share_milli)
+        streams.enter((self.level or self._smallest).stream)
 
     @property
     def level(self) -> Level | None:
         """Where batches run; None while the job has no SMs."""
-        return self._level
+        return self._seat.level
 
     def resize(self, share_milli: int, span: SmSpan | None = None) -> Resized:
         """To the groups that the share pays for, between two batches.
 
         Args:
-            share_milli: thousandths of the GPU; less than one group's is nothing.
+            share_milli: thousandths of the GPU; with less than one group's the job becomes a guest.
             span: which groups, where somebody has planned that; they are found here otherwise.
 
         Raises:
             ValueError: a negative share.
             RuntimeError: the calling thread is inside a batch, which it would wait for.
         """
-        if share_milli < 0:
-            raise ValueError(f"a share cannot be negative: {share_milli}")
         if getattr(self._own, "inside", False):
             raise RuntimeError("a share cannot change inside a batch of the thread that changes it")
         began_ns = self._clock_ns()
         with self._resizing:
-            if self._released:
-                return Resized(self._share_milli(), 0, "the job is ending")
-            self._wanted = self._levels.layout.groups_for(share_milli)
+            if self._seat.released:
+                return Resized(self._level_milli(), 0, "the job is ending")
+            groups = self._levels.layout.groups_for(share_milli)
+            guest = self._is_inference or (share_milli > 0 and groups == 0)
+            # A job with SMs of its own needs no bucket to hold it.
+            self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
+            self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(span, ANSWER_WITHIN_S)
-        with self._changed:
-            self._changed.notify_all()
-        if share_milli > 0 and self._wanted == 0:
-            note = f"less than one group of SMs, which is {self._levels.layout.step_milli} thousandths"
-        return Resized(self._share_milli(), (self._clock_ns() - began_ns) // 1000, note)
+        self._seat.wake()
+        granted_milli = share_milli if guest else self._level_milli()
+        return Resized(granted_milli, (self._clock_ns() - began_ns) // 1000, note)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -119,9 +138,10 @@ class GreenHandle:
         Raises:
             RuntimeError: the thread's kernels would go elsewhere.
         """
-        level = self._begin()
+        self._begin()
         self._own.inside = True
         try:
+            level = self.level or self._smallest
             self._streams.enter(level.stream)
             if self._streams.current() != level.stream:
                 raise RuntimeError("the thread's stream is not that of its level")
@@ -129,12 +149,13 @@ class GreenHandle:
                 yield
         finally:
             self._own.inside = False
-            self._end()
+            if self._seat.end():
+                self._let_go()
 
     def measured(self) -> Measured:
         """GPU time of batches x the part of the SMs they ran on; a batch counts when the GPU has done it."""
         self._settle()
-        with self._changed:
+        with self._used:
             now_ns = self._clock_ns()
             measured = Measured(self._used_ns // 1000, (now_ns - self._asked_at_ns) // 1000)
             self._used_ns, self._asked_at_ns = 0, now_ns
@@ -142,67 +163,74 @@ class GreenHandle:
 
     def release(self) -> None:
         """Every wait ends; the SMs are free as soon as no batch runs. Later ones are not held back."""
-        with self._changed:
-            self._released = True
-            self._changed.notify_all()
-            is_idle = self._inside == 0
-        if is_idle:
+        self._bucket.release()
+        if self._seat.release():
             self._let_go()
 
-    def _begin(self) -> Level:
-        """Waits for SMs and counts the thread in."""
+    def _begin(self) -> None:
+        """Waits for the job's turn and for SMs, and counts the batch in."""
+        if self._guest:
+            self._meter.wait_until_under_way(1)
         self._settle()
         while True:
-            self._catch_up()
-            with self._changed:
-                if not self._switching and (self._level is not None or self._released):
-                    self._inside += 1
-                    return self._level or self._smallest
-                self._changed.wait(_RETRY_S if self._wanted else None)
-
-    def _end(self) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-            is_over = self._released and self._inside == 0
-        if is_over:
-            self._let_go()
+            if self._guest:
+                self._bucket.wait_for_turn()
+            self._look()
+            if self._seat.begin(_RETRY_S if self._wanted or self._guest else None):
+                return
 
     def _settle(self) -> None:
         used_ns = self._meter.settle()
-        with self._changed:
+        if self._guest:
+            self._bucket.charge(used_ns)
+        with self._used:
             self._used_ns += used_ns
 
-    def _catch_up(self) -> None:
+    def _look(self) -> None:
         """Between two batches: what a resize could not do, because a batch ran or others had the SMs."""
-        held = 0 if self._level is None else self._level.groups
-        if held == self._wanted or self._released or self._clock_ns() < self._retry_at_ns:
+        held = 0 if self._owned is None else self._owned.groups
+        as_wanted = not self._guest and held == self._wanted
+        if as_wanted or self._seat.released or self._clock_ns() < self._retry_at_ns:
             return
         if not self._resizing.acquire(blocking=False):
             return
         try:
-            if self._released:
-                return
-            self._move(None, 0.0)
-            self._retry_at_ns = self._clock_ns() + round(_RETRY_S * 1e9)
+            if not self._seat.released:
+                self._move(None, 0.0)
+                self._retry_at_ns = 0 if self._guest else self._clock_ns() + round(_RETRY_S * 1e9)
         finally:
             self._resizing.release()
 
     def _move(self, span: SmSpan | None, within_s: float) -> str:
-        """Towards the groups that are wanted; says why it is not all of them."""
-        level, note = self._claim(span) if self._wanted else (None, "")
-        if level != self._level and not self._switch(level, within_s):
-            note = _BUSY
-        held = self._level
-        if held is None:
-            self._claims.give_back()
-        else:
-            self._claims.keep_only(held.first, held.groups)
+        """Towards the SMs that are wanted; says why it is not all of them."""
+        level, note = self._find(span)
+        if level != self.level and not self._seat.move_to(level, within_s):
+            self._keep(self._owned)
+            return _BUSY
+        self._keep(None if self._guest else level)
         return note
 
-    def _claim(self, span: SmSpan | None) -> tuple[Level | None, str]:
-        """A level on groups that nobody else has; the old ones stay claimed."""
-        held = None if self._level is None else SmSpan(0, self._level.first, self._level.groups)
+    def _keep(self, own: Level | None) -> None:
+        """Lets go of all claims but those of one level; a guest keeps the first group with the others."""
+        if own is not None:
+            self._claims.keep_only(own.first, own.groups)
+            self._with_guests = False
+        elif not self._guest:
+            self._claims.give_back()
+            self._with_guests = False
+        elif not self._with_guests:
+            self._with_guests = self._claims.keep_for_guests()
+        self._owned = own
+
+    def _find(self, span: SmSpan | None) -> tuple[Level | None, str]:
+        """A level that the job may use now; what it has is still claimed."""
+        if self._guest:
+            free = self._claims.free_for_guests()
+            size = max((one for one in self._guest_sizes if one <= free), default=1)
+            return self._levels.usable(0, size, self._lane).level or self._smallest, ""
+        if self._wanted == 0:
+            return None, ""
+        held = None if self._owned is None else SmSpan(0, self._owned.first, self._owned.groups)
         note = ""
         for _ in range(_RIVALS):
             target = span or place_again(self._claims.taken(), self._wanted, held)
@@ -213,42 +241,20 @@ class GreenHandle:
                 span = None
                 continue
             usable = self._levels.usable(target.first, target.groups, self._lane)
+            level = usable.level or self._owned
             if usable.refused:
                 note += "; ".join(usable.refused)
-                self._wanted = 0 if usable.level is None else usable.level.groups
+                self._wanted = 0 if level is None else level.groups
             elif target.groups < self._wanted:
                 note += f"{target.groups} of {self._wanted} groups of SMs are free; the others follow"
-            return usable.level or self._level, note
-        return self._level, "others were quicker; it is tried again at the next batch"
-
-    def _switch(self, level: Level | None, within_s: float) -> bool:
-        """To another level between two batches, with the old one's work done; False if a batch runs on."""
-        with self._changed:
-            self._switching = True
-            self._changed.wait_for(lambda: self._inside == 0 or self._released, within_s)
-            is_idle = self._inside == 0
-        try:
-            if is_idle:
-                if self._level is not None:
-                    self._streams.synchronise(self._level.stream)
-                self._level = level
-        finally:
-            with self._changed:
-                self._switching = False
-                self._changed.notify_all()
-        return is_idle
+            return level, note
+        return self._owned, "others were quicker; it is tried again at the next batch"
 
     def _let_go(self) -> None:
         with self._resizing:
-            if self._level is not None:
-                self._streams.synchronise(self._level.stream)
+            if self.level is not None:
+                self._streams.synchronise(self.level.stream)
             self._claims.close()
 
-    def _share_milli(self) -> int:
-        return 0 if self._level is None else self._levels.layout.share_milli(self._level.sms)
-
-
-def _no_level(refused: tuple[str, ...]) -> str:
-    return (
-        f"--shares: no green context of this GPU can be used ({'; '.join(refused)}); use --shares duty-cycle"
-    )
+    def _level_milli(self) -> int:
+        return 0 if self.level is None else self._levels.layout.share_milli(self.level.sms)

@@ -30,6 +30,8 @@ class Capability:
         step_milli: the smallest step between two shares that it can tell apart.
         live_resize: whether the share of a running job can change.
         why: one sentence: what it found, or what is missing and how to get it.
+        group_milli: the share that one group of multiprocessors stands for, where a backend shares these
+            out: a job with as much or more has whole groups, and loses what is over. 0 elsewhere.
     """
 
     usable: bool
@@ -39,6 +41,7 @@ class Capability:
     step_milli: int
     live_resize: bool
     why: str
+    group_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True)

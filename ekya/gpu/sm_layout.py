@@ -100,7 +100,7 @@ def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGr
     Where more is asked than there is, everybody gives up the same part, to the group; but a job that asked
     for at least a step gets one as long as there are as many steps as such jobs. Then the largest job is
     placed first, on the GPU with least room of those on which it fits; one that fits on none gets what
-    the emptiest has left. The order of ``shares`` does not matter.
+    the emptiest has left. What nobody has is at the start of a GPU. The order of ``shares`` does not matter.
 
     Args:
         shares: thousandths of a GPU by job; what is above a whole GPU is lost.
@@ -111,13 +111,13 @@ def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGr
     wanted = {job: min(share // step, max(rooms)) for job, share in shares.items()}
     steps = _cut(wanted, sum(rooms))
     gpus = _place(steps, rooms)
-    free = [0] * len(layouts)
+    ends = [layout.groups for layout in layouts]
     spans: dict[str, SmSpan] = {}
     for job in sorted(gpus):
         gpu = gpus[job]
         groups = steps[job] * step // layouts[gpu].step_milli
-        spans[job] = SmSpan(gpu, free[gpu], groups)
-        free[gpu] += groups
+        ends[gpu] -= groups
+        spans[job] = SmSpan(gpu, ends[gpu], groups)
     return SmGrants({job: steps[job] * step for job in shares}, spans)
 
 

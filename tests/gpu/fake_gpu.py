@@ -148,9 +148,11 @@ class FakeGpu:
     def is_busy(self, stream):
         return self._busy_until[stream] > self.now_ns
 
-    def _sleep(self, _condition, seconds):
-        assert seconds is not None, "it would wait for ever"
-        self.now_ns += round(seconds * 1e9) + 1
+    def _sleep(self, condition, seconds):
+        if seconds is None:
+            condition.wait(5)
+        else:
+            self.now_ns += round(seconds * 1e9) + 1
 
 
 @contextmanager

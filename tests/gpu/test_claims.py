@@ -85,3 +85,19 @@ def test_the_folder_is_private_and_one_that_is_not_is_refused(tmp_path, monkeypa
     folder.symlink_to(tmp_path)
     with pytest.raises(UserError, match="only you may enter"):
         claims_folder()
+
+
+def test_guests_share_the_first_group_and_see_up_to_where_nobody_is(open_claims):
+    guest, other, owner = open_claims(), open_claims(), open_claims()
+    assert guest.keep_for_guests() and other.keep_for_guests()
+    assert owner.taken() == (True,) + (False,) * 15
+    assert guest.free_for_guests() == GROUPS
+    owner.take(12, 2)
+    owner.take(5, 2)
+    assert guest.free_for_guests() == other.free_for_guests() == 5
+    guest.give_back()
+    assert not owner.take(0, 1)
+    other.give_back()
+    assert owner.take(0, 1)
+    assert not guest.keep_for_guests()
+    assert guest.free_for_guests() == 0

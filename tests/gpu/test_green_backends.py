@@ -85,11 +85,12 @@ def test_jobs_of_one_process_stand_side_by_side_on_their_gpu(made):
 
 
 def test_a_grant_says_which_multiprocessors():
-    grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 740, "b": 260, "c": 1000})
-    assert grants.share_milli == {"a": 720, "b": 240, "c": 960}
+    grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 700, "b": 260, "c": 990, "d": 30})
+    assert grants.share_milli == {"a": 660, "b": 240, "c": 960, "d": 30}
     assert grants.spans["a"].gpu == grants.spans["b"].gpu != grants.spans["c"].gpu
-    assert grants.lost_milli == 80
+    assert grants.lost_milli == 90
     assert grants.spans["c"] == SmSpan(grants.spans["c"].gpu, 0, 16)
+    assert "d" not in grants.spans, "what is less than a group has none of its own"
     assert GreenShares(TWO_GPUS, no_split, True).quantise({"a": 740}).lost_milli == 740
 
 
@@ -124,7 +125,7 @@ def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         }
     capability = backend.probe()
-    assert (capability.enforcement, capability.live_resize, capability.step_milli) == ("hard", True, 60)
+    assert (capability.enforcement, capability.live_resize, capability.group_milli) == ("hard", True, 60)
 
 
 def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_sees(made, monkeypatch):

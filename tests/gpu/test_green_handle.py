@@ -1,5 +1,6 @@
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from fake_gpu import MS, FakeDriver, FakeGpu, thread
@@ -12,6 +13,7 @@ from ekya.gpu.claims import SmClaims
 from ekya.gpu.gated_levels import Checked, GatedLevels
 from ekya.gpu.green_handle import GreenHandle
 from ekya.gpu.levels import LevelPool
+from ekya.gpu.protocol import ShareJob
 from ekya.gpu.sm_layout import SmSpan
 
 
@@ -25,9 +27,10 @@ class Process:
         self.levels = GatedLevels(self.pool, self.gpu, self._gate)
         self.jobs = []
 
-    def job(self, share_milli):
+    def job(self, share_milli, role="retraining"):
         claims = SmClaims(self.file, self.pool.layout.groups)
-        handle = GreenHandle(self.levels, self.gpu, claims, share_milli, lambda: self.gpu.now_ns)
+        job = ShareJob("a job", role, share_milli)
+        handle = GreenHandle(self.levels, self.gpu, claims, job, self.gpu.clocks)
         self.jobs.append(handle)
         return handle
 
@@ -155,10 +158,73 @@ def test_share_zero_waits_until_there_is_one_and_gives_all_sms_back(process):
         assert ran.wait(5)
 
 
-def test_a_share_of_less_than_a_group_is_nothing_and_says_so(process):
-    resized = process.job(500).resize(59)
-    assert resized.share_milli == 0
-    assert "less than one group of SMs, which is 60 thousandths" in resized.note
+def run_for(process, handle, seconds, batch_ms):
+    """Batches back to back; the part of the GPU's time that they used."""
+    gpu, used_ns = process.gpu, 0
+    began_ns = gpu.now_ns
+    while gpu.now_ns - began_ns < seconds * 1e9:
+        with handle.scope():
+            gpu.now_ns += MS // 10
+            gpu.launch(batch_ms)
+            used_ns += batch_ms * MS * handle.level.sms // 132
+    return 1000 * used_ns / (gpu.now_ns - began_ns)
+
+
+def test_an_inference_is_a_guest_on_all_that_nobody_has_and_keeps_to_its_share(process):
+    guest = process.job(0, "inference")
+    assert guest.resize(100).share_milli == 100
+    with guest.scope():
+        assert process.groups(guest) == set(range(16))
+    assert run_for(process, guest, 5, 8) == pytest.approx(100, rel=0.06)
+    assert guest.measured().share_milli == pytest.approx(100, rel=0.06)
+
+
+def test_guests_leave_what_a_job_claims_with_their_next_batch_and_come_back(process):
+    guest, other = process.job(100, "inference"), process.job(50, "inference")
+    owner = process.job(500)
+    assert process.groups(owner) == set(range(8, 16))
+    for one in (guest, other):
+        process.gpu.now_ns += 1000 * MS
+        with one.scope():
+            assert process.groups(one) == set(range(8))
+    owner.resize(0)
+    with guest.scope():
+        assert process.groups(guest) == set(range(16))
+
+
+def test_guests_always_have_the_first_group(process):
+    guest = process.job(100, "inference")
+    resized = process.job(0).resize(1000)
+    assert "15 of 16 groups" in resized.note
+    with guest.scope():
+        assert process.groups(guest) == {0}
+
+
+def test_a_job_with_less_than_a_group_is_a_guest_until_it_has_more(process):
+    handle = process.job(500)
+    assert handle.resize(59) == replace(handle.resize(59), share_milli=59, note="")
+    assert process.job(480).level.groups == 8, "it has let go of its own"
+    process.gpu.now_ns += 1000 * MS
+    assert run_for(process, handle, 5, 4) == pytest.approx(59, rel=0.06)
+    assert handle.resize(250).share_milli == 242
+    process.gpu.now_ns += 1000 * MS
+    with handle.scope():
+        assert len(process.groups(handle)) == 4
+    assert run_for(process, handle, 1, 4) > 200, "it is not held back any more"
+
+
+def test_a_guest_without_a_share_waits_until_it_has_one(process):
+    guest = process.job(0, "inference")
+    ran = threading.Event()
+
+    def work():
+        with guest.scope():
+            ran.set()
+
+    with thread(work):
+        assert not ran.wait(0.05)
+        guest.resize(10)
+        assert ran.wait(5)
 
 
 def test_release_ends_a_wait_and_frees_the_sms(process):
@@ -331,18 +397,18 @@ def test_streams_of_a_job_that_is_gone_are_used_again(process):
     assert process.job(500).level.stream == stream
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1100)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 18)), min_size=1, max_size=12))
 def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
     process = Process(tmp_path_factory.mktemp("claims") / "gpu")
     jobs = [process.job(0) for _ in range(4)]
-    for job, share_milli in steps:
-        jobs[job].resize(share_milli)
-        assert len(process.groups(jobs[job])) <= share_milli // process.pool.layout.step_milli
+    for job, groups in steps:
+        jobs[job].resize(groups * process.pool.layout.step_milli)
+        assert len(process.groups(jobs[job])) <= groups
         process.gpu.now_ns += 100 * MS
         for one in jobs:
             if one.level is not None:
                 with one.scope():
                     pass
-        groups = [group for one in jobs for group in process.groups(one)]
-        assert len(groups) == len(set(groups))
+        owned = [group for one in jobs for group in process.groups(one)]
+        assert len(owned) == len(set(owned))
     process.close()

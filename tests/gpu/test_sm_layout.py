@@ -80,11 +80,11 @@ def test_a_full_share_is_every_sm(layout, sms, step):
     assert layout.step_milli == step
 
 
-def test_an_h200_gives_96_and_36_multiprocessors_to_three_quarters_and_a_quarter():
+def test_an_h200_gives_three_quarters_and_a_quarter_all_of_its_multiprocessors():
     granted = quantise_sms({"a": 740, "b": 260}, [H200])
     assert {job: H200.sms_of(span.first, span.groups) for job, span in granted.spans.items()} == {
-        "a": 96,
-        "b": 36,
+        "a": 100,
+        "b": 32,
     }
 
 
