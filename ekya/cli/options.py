@@ -59,7 +59,13 @@ RunClock = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
 RunName = Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")]
-Shares = Annotated[str, typer.Option(metavar="auto|cpu|mps", help="What holds jobs to their GPU shares.")]
+Shares = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|NAME",
+        help="What holds jobs to their GPU shares: mps+green, mps, green, duty-cycle, cpu.",
+    ),
+]
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]
 Speed = Annotated[
     float | None,

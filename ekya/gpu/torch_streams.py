@@ -34,11 +34,11 @@ class TorchStreams:
 
     def enter(self, stream: int) -> None:
         """The calling thread's kernels go to this stream from now on, until it enters another."""
-        torch.cuda.set_stream(self._stream(stream))
+        _CUDA.set_stream(self._stream(stream))
 
     def current(self) -> int:
         """Address of the calling thread's stream."""
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+        return int(_CUDA.current_stream(self._device).cuda_stream)
 
     def synchronise(self, stream: int) -> None:
         """Returns when all work on the stream is done."""
@@ -47,7 +47,7 @@ class TorchStreams:
     def mark(self) -> Mark:
         """Here and now on the calling thread's stream."""
         event = _CUDA.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(_CUDA.current_stream(self._device))
         return TorchMark(event)
 
     def _stream(self, address: int) -> torch.cuda.Stream:

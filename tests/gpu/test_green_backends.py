@@ -11,7 +11,8 @@ from ekya.errors import UserError
 from ekya.gpu.claims import SmClaims
 from ekya.gpu.cuda_context import NoCudaError
 from ekya.gpu.gated_levels import GatedLevels
-from ekya.gpu.green import GreenProcess, GreenProcesses, GreenShares
+from ekya.gpu.green import GreenShares
+from ekya.gpu.green_process import GreenProcess, GreenProcesses
 from ekya.gpu.levels import LevelPool
 from ekya.gpu.mps import MpsShares
 from ekya.gpu.mps_green import MpsGreenShares

@@ -1,0 +1,130 @@
+import sys
+
+import pytest
+import torch
+from fake_bindings import FakeBindings
+
+from ekya.gpu import green_process, numeric_gate, torch_streams
+from ekya.gpu.green_handle import GreenHandle
+from ekya.gpu.green_process import open_process
+from ekya.gpu.numeric_gate import GateSizes, NumericGate
+from ekya.gpu.protocol import ShareJob
+from ekya.gpu.torch_streams import TorchStreams
+
+
+class FakeEvent:
+    def __init__(self, enable_timing):
+        assert enable_timing
+        self.stream, self.at_ms, self.done = None, None, False
+
+    def record(self, stream):
+        self.stream, self.at_ms = stream, stream.at_ms
+
+    def query(self):
+        return self.done
+
+    def synchronize(self):
+        self.done = True
+
+    def elapsed_time(self, later):
+        return later.at_ms - self.at_ms
+
+
+class FakeStream:
+    def __init__(self, address, device):
+        self.cuda_stream, self.device, self.at_ms, self.synchronised = address, device, 0.0, 0
+
+    def synchronize(self):
+        self.synchronised += 1
+
+
+class FakeTorchCuda:
+    """``torch.cuda`` of one thread."""
+
+    Event = FakeEvent
+
+    def __init__(self):
+        self.made, self.now, self.started = [], FakeStream(0, 0), False
+        self.ExternalStream = self.wrap
+
+    def init(self):
+        self.started = True
+
+    def wrap(self, address, device):
+        self.made.append(FakeStream(address, device))
+        return self.made[-1]
+
+    def set_stream(self, stream):
+        self.now = stream
+
+    def current_stream(self, device):
+        assert device == self.now.device
+        return self.now
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = FakeTorchCuda()
+    monkeypatch.setattr(torch_streams, "_CUDA", fake)
+    return fake
+
+
+def test_a_thread_stays_on_the_stream_that_it_entered(cuda):
+    streams = TorchStreams(0)
+    assert cuda.started
+    streams.enter(4096)
+    assert (streams.current(), cuda.now.cuda_stream) == (4096, 4096)
+    streams.enter(8192)
+    streams.enter(4096)
+    assert [one.cuda_stream for one in cuda.made] == [4096, 8192], "a stream is wrapped once"
+    streams.synchronise(8192)
+    assert [one.synchronised for one in cuda.made] == [0, 1]
+
+
+def test_marks_are_events_on_the_threads_stream_that_take_the_time(cuda):
+    streams = TorchStreams(0)
+    streams.enter(4096)
+    began = streams.mark()
+    cuda.now.at_ms = 2.5
+    ended = streams.mark()
+    assert not ended.reached()
+    ended.wait()
+    assert ended.reached()
+    assert ended.ns_since(began) == 2_500_000
+    assert ended.event.stream.cuda_stream == 4096
+    with pytest.raises(TypeError):
+        ended.ns_since(object())
+
+
+def test_torch_has_what_the_adapter_calls():
+    for name in ("init", "set_stream", "current_stream", "ExternalStream", "Event"):
+        assert callable(getattr(torch.cuda, name))
+    assert {"record", "query", "synchronize", "elapsed_time"} <= set(dir(torch.cuda.Event))
+
+
+def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocessors(
+    cuda, monkeypatch, tmp_path
+):
+    bindings = FakeBindings()
+    asked = []
+
+    def on_the_cpu(device, dtypes):
+        asked.append((device, tuple(dtypes)))
+        return NumericGate("cpu", dtypes, sizes=GateSizes(8, 1, 1, 4))
+
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
+    monkeypatch.setattr(numeric_gate, "NumericGate", on_the_cpu)
+    monkeypatch.setattr(green_process, "claims_folder", lambda: tmp_path)
+    process = open_process(0)
+    assert asked == [("cuda:0", (torch.float32, torch.float16))]
+    assert bindings.calls.count("cuDevSmResourceSplitByCount") == 1
+    assert sorted(process.levels.failed) == [16, 20, 32, 36, 48, 52, 64, 68, 80, 84, 96, 100, 112, 116, 132]
+    made = bindings.calls.count("cuGreenCtxCreate")
+    handle = GreenHandle(process.levels, process.streams, process.claims(), ShareJob("a", "retraining", 500))
+    with handle.scope():
+        assert cuda.now.cuda_stream == handle.level.stream
+    # One more than those made ahead: the single group that a job without a share stands on.
+    assert bindings.calls.count("cuGreenCtxCreate") <= made + 1
+    handle.release()
+    process.levels.close()
+    assert bindings.retained == 0
