@@ -10,7 +10,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 ARGS ?=
 
-.PHONY: demo experiments test long lint types layers unit rtsp-server wheel clean
+.PHONY: demo experiments gpu-check test long lint types layers unit rtsp-server wheel clean
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
@@ -21,6 +21,12 @@ demo: $(VENV)/.installed
 
 experiments: $(VENV)/.installed
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
+
+# Whether shares hold on this machine's GPU. Installs nothing: it takes the Python of .venv where there is one, and
+# otherwise $(PYTHON), which must have torch with CUDA; nothing else is needed.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+gpu-check:
+	@PYTHONPATH=. $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
 
 test: lint types layers unit
 

@@ -1,9 +1,8 @@
 """The NVIDIA GPUs of this machine, asked of the driver; no CUDA context is made."""
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
-
-import pynvml
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,16 @@ class GpuInventory:
 def list_gpus() -> GpuInventory:
     """All GPUs. A machine without a GPU or driver is not an error: it has none, and ``why`` says so."""
     try:
+        pynvml = importlib.import_module("pynvml")
+    except ImportError:
+        return GpuInventory((), None, "the library nvidia-ml-py is not installed; install Ekya again")
+    try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return GpuInventory((), None, f"no NVIDIA driver answers ({error})")
     try:
         count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(_gpu(index) for index in range(count))
+        gpus = tuple(_gpu(pynvml, index) for index in range(count))
         driver = str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return GpuInventory((), None, f"the NVIDIA driver answers, but not for its GPUs ({error})")
@@ -59,15 +62,15 @@ def list_gpus() -> GpuInventory:
     return GpuInventory(gpus, driver, found)
 
 
-def _gpu(index: int) -> Gpu:
+def _gpu(pynvml: Any, index: int) -> Gpu:
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     name = str(pynvml.nvmlDeviceGetName(device))
     uuid = str(pynvml.nvmlDeviceGetUUID(device))
-    return Gpu(index, name, int(memory.total), int(memory.free), uuid, _mig(device))
+    return Gpu(index, name, int(memory.total), int(memory.free), uuid, _mig(pynvml, device))
 
 
-def _mig(device: Any) -> bool:
+def _mig(pynvml: Any, device: Any) -> bool:
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(device)
     except pynvml.NVMLError:  # Most GPUs cannot be split at all.

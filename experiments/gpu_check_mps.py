@@ -1,0 +1,126 @@
+"""Checks of `make gpu-check`: the MPS daemon, and green contexts in processes of its clients."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpu_check_report import Finding
+
+from ekya.errors import UserError
+from ekya.gpu.cuda_driver import CudaCalls, CudaDriver
+from ekya.gpu.mps_service import look_for_mps, mps_service
+from ekya.gpu.nvml import Gpu, GpuInventory
+
+KEPT = 0.9
+"""Of the speed alone that is left beside another job."""
+
+_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_CLIENT = Path(__file__).with_name("gpu_check_client.py")
+
+
+def daemon() -> Iterator[Finding]:
+    """Whether a daemon starts, and how long that takes; or why not."""
+    inventory = _inventory()
+    found = look_for_mps(inventory)
+    began_s = time.perf_counter()
+    try:
+        with mps_service(found, inventory.gpus[:1]):
+            took_s = time.perf_counter() - began_s
+    except UserError as error:
+        yield Finding(
+            "an MPS daemon", "starts, or says why not", f"does not start: {error}", bool(str(error))
+        )
+        return
+    yield Finding(
+        "an MPS daemon",
+        "starts, or says why not",
+        f"started in {took_s:.2f} s and ended in {time.perf_counter() - began_s - took_s:.2f} s",
+        True,
+        {"start_s": took_s},
+    )
+
+
+def clients() -> Iterator[Finding]:
+    """Two processes under one daemon, each on groups of its own, three quarters and a quarter."""
+    inventory = _inventory()
+    try:
+        with mps_service(look_for_mps(inventory), inventory.gpus[:1]) as environment:
+            yield from _two_clients(environment.of(0) | {_PERCENTAGE: "100"})
+    except UserError as error:
+        yield Finding("two clients of MPS", "multiprocessors of their own", f"no daemon: {error}", False)
+
+
+def _two_clients(environment: Mapping[str, str]) -> Iterator[Finding]:
+    with _client(environment, 0, 3) as one, _client(environment, 3, 4) as other:
+        ids = [set(client.ask("where")) for client in (one, other)]
+        yield Finding(
+            "multiprocessors of two processes that are clients of MPS",
+            "none in common",
+            f"{len(ids[0])} and {len(ids[1])}, {len(ids[0] & ids[1])} in common",
+            bool(ids[0]) and bool(ids[1]) and not ids[0] & ids[1],
+            {"ids": [sorted(one) for one in ids]},
+        )
+        alone = [client.ask("compute") for client in (one, other)]
+        for client in (one, other):
+            client.tell("compute")
+        together = [client.answer() for client in (one, other)]
+    kept = [both / single for both, single in zip(together, alone, strict=True)]
+    yield Finding(
+        f"{len(ids[0])} + {len(ids[1])} multiprocessors at the same time, in two processes",
+        f"each at least {KEPT:.0%} of its speed alone",
+        f"{kept[0]:.1%} and {kept[1]:.1%}",
+        min(kept) >= KEPT,
+        {"alone_per_s": alone, "together_per_s": together, "kept": kept},
+    )
+
+
+class _Client:
+    """A process that does what it is told, a line each."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def tell(self, order: str) -> None:
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(self._process.stderr.read().strip().splitlines()[-1])
+        return json.loads(line)
+
+    def ask(self, order: str) -> Any:
+        self.tell(order)
+        return self.answer()
+
+
+@contextmanager
+def _client(environment: Mapping[str, str], first: int, end: int) -> Iterator[_Client]:
+    """On these quarters of the GPU's groups."""
+    with subprocess.Popen(
+        [sys.executable, str(_CLIENT), str(first), str(end)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | dict(environment),
+    ) as process:
+        try:
+            yield _Client(process)
+        finally:
+            process.kill()
+
+
+def _inventory() -> GpuInventory:
+    """The first GPU as CUDA sees it: what is here may lack the library for NVML."""
+    driver = CudaDriver(CudaCalls())
+    digits = driver.uuid
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return GpuInventory((Gpu(0, "GPU 0", 0, 0, "GPU-" + "-".join(parts)),), None, "1 NVIDIA GPU")

@@ -1,0 +1,92 @@
+"""What `make gpu-check` found: as JSON, and as a table in docs/gpu.md."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ekya.files import write_text_atomic
+
+BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked.
+
+    Attributes:
+        name: what, in a few words.
+        expected: for people.
+        measured: for people, with units; or why it could not be measured.
+        met: whether it is as expected.
+        figures: the numbers behind it, with units in their names.
+        took_s: of the whole check that it is part of.
+    """
+
+    name: str
+    expected: str
+    measured: str
+    met: bool
+    figures: Mapping[str, object] = field(default_factory=dict)
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What it was measured on.
+
+    Attributes:
+        gpu: the maker's name.
+        driver, torch: versions, as they say them.
+        when: the day, as YYYY-MM-DD.
+    """
+
+    gpu: str
+    driver: str
+    torch: str
+    when: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.gpu}, driver for CUDA {self.driver}, torch {self.torch}, {self.when}"
+
+
+def as_json(machine: Machine, findings: Sequence[Finding]) -> str:
+    """Everything, for machines."""
+    document = {"machine": asdict(machine), "findings": [asdict(finding) for finding in findings]}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
+    """For docs/gpu.md."""
+    met = sum(finding.met for finding in findings)
+    cells = [(one.name, one.expected, one.measured, "yes" if one.met else "**no**") for one in findings]
+    rows = [f"| {' | '.join(map(_cell, row))} |" for row in cells]
+    return "\n".join(
+        [
+            f"Measured on {machine}; {met} of {len(findings)} as expected.",
+            "",
+            "| what | expected | measured | met |",
+            "|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def write_up(machine: Machine, findings: Sequence[Finding], document: Path, page: Path) -> None:
+    """Both at once: the page's table goes between its two marks.
+
+    Raises:
+        ValueError: the page has not both marks.
+    """
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page}: the marks {BEGIN} and {END} are missing")
+    write_text_atomic(document, as_json(machine, findings))
+    write_text_atomic(page, f"{before}{BEGIN}\n{as_table(machine, findings)}\n{END}{after}")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

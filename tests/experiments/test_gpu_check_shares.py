@@ -1,0 +1,152 @@
+import importlib
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_gpu import FakeDriver, FakeGpu
+
+from ekya.gpu.claims import SmClaims
+from ekya.gpu.gated_levels import Checked, GatedLevels, spans_ahead
+from ekya.gpu.green_process import GreenProcess
+from ekya.gpu.levels import LevelPool
+
+pytest.importorskip("cuda.bindings")
+# Here and not in a test: what torch takes to be imported is no test's own time.
+shares = importlib.import_module("gpu_check_shares")
+kernels = importlib.import_module("gpu_check_kernels")
+CHECKS = importlib.import_module("gpu_check").CHECKS
+
+
+class FakeKernels:
+    """Kernels on a GPU that is not there: how fast depends on the multiprocessors of the stream alone."""
+
+    def __init__(self, world):
+        self.world, self.sms = world, world.driver.sms
+
+    def where(self, stream):
+        return self.world.sms_of(stream)
+
+    def compute(self, stream, blocks, rounds):
+        assert stream == self.world.gpu.current(), "a kernel on a stream that is not marked"
+        sms = len(self.world.sms_of(stream)) ** self.world.power * 132 ** (1 - self.world.power)
+        self.world.gpu.launch(blocks * rounds / sms / 3000)
+
+
+class World:
+    """One GPU, one process, and what the checks find in place of CUDA."""
+
+    def __init__(self, folder):
+        self.driver, self.gpu, self.power, self.bad = FakeDriver(), FakeGpu(), 1.0, ()
+        self.overlapping, self.file = False, folder / "claims"
+        self.plain = 77
+
+    def open_process(self, _device):
+        pool = LevelPool(self.driver)
+        levels = GatedLevels(pool, self.gpu, lambda: [Checked("product", "float16", 0.0, self._is_fine())])
+        levels.make_ahead(spans_ahead(pool.layout))
+        return GreenProcess(levels, self.gpu, lambda: SmClaims(self.file, pool.layout.groups))
+
+    def sms_of(self, stream):
+        """The last group has those that make no whole one."""
+        if stream in (self.plain, FakeGpu.DEFAULT):
+            return set(range(132))
+        groups = self.driver.groups_on(stream)
+        ids = {8 * group + place for group in groups if group != "rest" for place in range(8)}
+        ids |= set(range(128, 132)) if "rest" in groups else set()
+        return {0} | ids if self.overlapping else ids
+
+    def _is_fine(self):
+        return len(self.sms_of(self.gpu.current())) not in self.bad
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    made = World(tmp_path)
+    monkeypatch.setattr(shares, "DEVICE", "cpu")
+    monkeypatch.setattr(shares, "open_process", made.open_process)
+    monkeypatch.setattr(shares, "Kernels", lambda: FakeKernels(made))
+    monkeypatch.setattr(shares, "TorchStreams", lambda _device: made.gpu)
+    monkeypatch.setattr(shares, "CudaCalls", lambda: None)
+    monkeypatch.setattr(shares, "CudaDriver", lambda _calls: made.driver)
+    monkeypatch.setattr(shares, "_plain_stream", lambda: made.plain)
+    monkeypatch.setattr(shares, "_model", lambda: torch.nn.Linear(1024, 4))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(
+        torch.cuda,
+        "current_stream",
+        lambda: SimpleNamespace(cuda_stream=made.gpu.current(), synchronize=stream.synchronize),
+    )
+    # The backward pass of a CPU tensor runs in the calling thread, so it finds the thread's stream.
+    return made
+
+
+def met(check):
+    return {finding.name: finding.met for finding in check()}
+
+
+@pytest.mark.parametrize("name", ["split", "gate", "disjoint", "speed", "beside", "resize"])
+def test_a_gpu_that_does_what_it_should_meets_every_expectation(world, name, monkeypatch):
+    monkeypatch.setattr(shares, "RESIZES", 20)
+    found = met(getattr(shares, name))
+    # A resize is timed by the machine that this runs on.
+    found.pop("a resize in the running process", None)
+    assert found and all(found.values()), found
+
+
+def test_speeds_are_those_of_the_issue(world):
+    figures = [finding.figures for finding in shares.speed()]
+    assert [one["sms"] for one in figures] == [32, 64, 96]
+    assert [one["expected"] for one in figures] == pytest.approx([0.24, 0.48, 0.73], abs=0.005)
+
+
+def test_a_speed_that_is_off_by_more_is_not_met(world):
+    world.power = 0.9
+    assert set(met(shares.speed).values()) == {False}
+
+
+def test_jobs_side_by_side_are_96_and_36_multiprocessors(world):
+    (found,) = shares.beside()
+    assert found.figures["sms"] == [96, 36]
+    assert found.figures["kept"] == pytest.approx([1.0, 1.0], rel=0.01)
+
+
+def test_a_multiprocessor_in_common_is_found(world):
+    world.overlapping = True
+    assert False in met(shares.disjoint).values()
+
+
+def test_a_number_of_multiprocessors_that_computes_wrongly_is_named(world):
+    world.bad = (40,)
+    (found,) = shares.gate()
+    assert not found.met
+    assert "on 40: a product in float16 has values that are not finite" in found.measured
+
+
+def test_weights_that_move_are_found(world, monkeypatch):
+    monkeypatch.setattr(shares, "RESIZES", 4)
+    monkeypatch.setattr(shares.os, "getpid", iter(range(100)).__next__)
+    assert not met(shares.resize)["process and addresses of the weights after all resizes"]
+
+
+def test_a_restart_is_timed_by_its_processes(monkeypatch):
+    monkeypatch.setattr(shares.subprocess, "run", lambda *_args, **_options: None)
+    (found,) = shares.restart()
+    assert found.figures["median_s"] == statistics.median(found.figures["all_s"]) < 1.0
+
+
+def test_every_check_is_where_the_list_says():
+    for check in CHECKS:
+        assert callable(getattr(importlib.import_module(check.module), check.function))
+
+
+def test_the_kernels_compile_for_an_h200(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+    try:
+        code = kernels._compiled()
+    except RuntimeError as error:
+        pytest.skip(f"no NVRTC here: {str(error).splitlines()[0]}")
+    assert code.startswith(b"\x7fELF")
+    assert b"where" in code and b"compute" in code
