@@ -115,6 +115,8 @@ class GreenHandle:
             ValueError: a negative share.
             RuntimeError: the calling thread is inside a batch, which it would wait for.
         """
+        if share_milli < 0:
+            raise ValueError(f"a share cannot be negative: {share_milli}")
         if getattr(self._own, "inside", False):
             raise RuntimeError("a share cannot change inside a batch of the thread that changes it")
         began_ns = self._clock_ns()
@@ -142,7 +144,11 @@ class GreenHandle:
         self._own.inside = True
         try:
             level = self.level or self._smallest
-            self._streams.enter(level.stream)
+            before = self._streams.current()
+            if before != level.stream:
+                # Streams do not wait for each other: what the thread has made elsewhere must be there first.
+                self._streams.synchronise(before)
+                self._streams.enter(level.stream)
             if self._streams.current() != level.stream:
                 raise RuntimeError("the thread's stream is not that of its level")
             with self._meter.batch(self._levels.layout.share_milli(level.sms)):

@@ -52,7 +52,12 @@ class TorchStreams:
 
     def _stream(self, address: int) -> torch.cuda.Stream:
         if address not in self._streams:
-            self._streams[address] = _CUDA.ExternalStream(address, device=self._device)
+            is_default = address == 0  # It would be taken for none at all, and another one made.
+            self._streams[address] = (
+                _CUDA.default_stream(self._device)
+                if is_default
+                else _CUDA.ExternalStream(address, device=self._device)
+            )
         return self._streams[address]
 
 

@@ -141,6 +141,12 @@ def test_a_resize_inside_a_batch_of_its_own_thread_is_refused(process):
         handle.resize(500)
 
 
+@pytest.mark.parametrize("role", ["retraining", "inference"])
+def test_a_negative_share_is_refused(process, role):
+    with pytest.raises(ValueError, match="negative"):
+        process.job(250, role).resize(-1)
+
+
 def test_share_zero_waits_until_there_is_one_and_gives_all_sms_back(process):
     handle = process.job(250)
     assert handle.resize(0).share_milli == 0
@@ -364,6 +370,23 @@ def test_a_job_leaves_the_primary_context_when_it_attaches_even_without_a_share(
     assert process.driver.groups_on(process.gpu.current()) == {0}
 
 
+def test_a_thread_that_comes_from_elsewhere_waits_for_what_it_made_there(process):
+    handle = process.job(500)
+
+    def work():
+        process.gpu.launch(40)
+        assert process.gpu.is_busy(FakeGpu.DEFAULT)
+        with handle.scope():
+            assert not process.gpu.is_busy(FakeGpu.DEFAULT)
+        process.gpu.synchronised.clear()
+        with handle.scope():
+            pass
+        assert process.gpu.synchronised == [], "and from then on it waits for nothing"
+
+    with thread(work):
+        pass
+
+
 def test_a_thread_that_is_not_where_it_should_be_does_not_begin_its_batch(process, monkeypatch):
     handle = process.job(500)
     monkeypatch.setattr(process.gpu, "current", lambda: FakeGpu.DEFAULT)
@@ -400,6 +423,7 @@ def test_streams_of_a_job_that_is_gone_are_used_again(process):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 18)), min_size=1, max_size=12))
 def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
     process = Process(tmp_path_factory.mktemp("claims") / "gpu")
+    guest = process.job(100, "inference")
     jobs = [process.job(0) for _ in range(4)]
     for job, groups in steps:
         jobs[job].resize(groups * process.pool.layout.step_milli)
@@ -411,4 +435,8 @@ def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
                     pass
         owned = [group for one in jobs for group in process.groups(one)]
         assert len(owned) == len(set(owned))
+        process.gpu.now_ns += 1000 * MS
+        with guest.scope():
+            assert not process.groups(guest) & set(owned)
+            assert 0 in process.groups(guest)
     process.close()

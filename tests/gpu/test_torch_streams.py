@@ -46,6 +46,11 @@ class FakeTorchCuda:
     def __init__(self):
         self.made, self.now, self.started = [], FakeStream(0, 0), False
         self.ExternalStream = self.wrap
+        self.default = self.now
+
+    def default_stream(self, device):
+        assert device == 0
+        return self.default
 
     def init(self):
         self.started = True
@@ -79,6 +84,10 @@ def test_a_thread_stays_on_the_stream_that_it_entered(cuda):
     assert [one.cuda_stream for one in cuda.made] == [4096, 8192], "a stream is wrapped once"
     streams.synchronise(8192)
     assert [one.synchronised for one in cuda.made] == [0, 1]
+    streams.synchronise(0)
+    assert cuda.default.synchronised == 1
+    streams.enter(0)
+    assert cuda.now is cuda.default
 
 
 def test_marks_are_events_on_the_threads_stream_that_take_the_time(cuda):
@@ -97,7 +106,7 @@ def test_marks_are_events_on_the_threads_stream_that_take_the_time(cuda):
 
 
 def test_torch_has_what_the_adapter_calls():
-    for name in ("init", "set_stream", "current_stream", "ExternalStream", "Event"):
+    for name in ("init", "set_stream", "current_stream", "ExternalStream", "Event", "default_stream"):
         assert callable(getattr(torch.cuda, name))
     assert {"record", "query", "synchronize", "elapsed_time"} <= set(dir(torch.cuda.Event))
 
