@@ -127,12 +127,18 @@ class GatedLevels:
             return self._failed[level.sms]
 
 
-def spans_ahead(layout: SmLayout, levels: int = 8) -> tuple[tuple[int, int], ...]:
-    """Spans for about so many shares, evenly from small to full, from the first group on and up to the last.
+def sizes_of(layout: SmLayout, levels: int) -> tuple[int, ...]:
+    """So many numbers of groups, or fewer, evenly from small to all."""
+    return tuple(sorted({max(1, round(layout.groups * one / levels)) for one in range(1, levels + 1)}))
 
-    Two jobs on a GPU never need others; more of them, or odd shares, do, and those are made on the spot.
+
+def spans_ahead(layout: SmLayout) -> tuple[tuple[int, int], ...]:
+    """Spans of each quarter more, from the first group on and up to the last.
+
+    They are few, since every process makes them and what the GPU has for green contexts is not without
+    end. Others are made on the spot, while the job goes on where it is.
     """
-    sizes = sorted({max(1, round(layout.groups * one / levels)) for one in range(1, levels + 1)})
+    sizes = sizes_of(layout, 4)
     from_start = [(0, groups) for groups in sizes]
     to_end = [(layout.groups - groups, groups) for groups in sizes if groups < layout.groups]
     return (*from_start, *to_end)

@@ -9,7 +9,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.bucket import Clocks, TokenBucket
 from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import GatedLevels, spans_ahead
+from ekya.gpu.gated_levels import GatedLevels, sizes_of
 from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.levels import Level
 from ekya.gpu.meter import BatchMeter
@@ -22,6 +22,9 @@ ANSWER_WITHIN_S = 2.0
 
 _RETRY_S = 0.02
 """Between two looks at SMs that others have and that a job waits for."""
+
+_GUEST_LEVELS = 8
+"""Levels from the first group on that guests use: each is checked once, while a frame waits."""
 
 _RIVALS = 8
 """So often somebody else can be quicker in one resize."""
@@ -81,7 +84,7 @@ class GreenHandle:
         self._guest = False
         self._owned: Level | None = None
         self._with_guests = False
-        self._guest_sizes = sorted(groups for first, groups in spans_ahead(levels.layout) if first == 0)
+        self._guest_sizes = sizes_of(levels.layout, _GUEST_LEVELS)
         self._wanted = 0
         self._retry_at_ns = 0
         self._resizing = threading.Lock()

@@ -1,3 +1,4 @@
+import ctypes
 import sys
 
 import pytest
@@ -5,7 +6,7 @@ from fake_bindings import ANSWERS, FakeBindings
 
 from ekya.gpu.cuda_driver import CudaCalls, CudaDriver, read_layouts
 from ekya.gpu.levels import LevelPool
-from ekya.gpu.sm_driver import NoSmDriverError, SmDriverError
+from ekya.gpu.sm_driver import NoSmDriverError, SmDriverError, SmGroup
 from ekya.gpu.sm_layout import SmLayout
 
 
@@ -74,6 +75,47 @@ def test_a_missing_library_is_said(monkeypatch):
     with pytest.raises(NoSmDriverError, match="is not installed"):
         CudaCalls()
     assert read_layouts().layouts == ()
+
+
+def test_the_library_takes_what_it_is_given():
+    real = pytest.importorskip("cuda.bindings.driver")
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("there is a driver, which would be given handles that mean nothing")
+    driver = CudaDriver(SomeCalls(real))
+    resource, context = SmGroup(8, real.CUdevResource()), real.CUgreenCtx(7)
+    # The arguments are turned into C's before the driver is found missing: a wrong one is a TypeError.
+    for call in (
+        lambda: driver.uuid,
+        driver.whole,
+        lambda: driver.split(resource),
+        lambda: driver.make_context([resource]),
+        lambda: driver.context_sms(context),
+        lambda: driver.make_stream(context),
+        lambda: driver.is_on(12, context),
+        lambda: driver.synchronise(12),
+        lambda: driver.destroy_stream(12),
+        lambda: driver.destroy_context(context),
+    ):
+        with pytest.raises(SmDriverError, match="system search"):
+            call()
+
+
+class SomeCalls(CudaCalls):
+    """The real library without a driver: what comes before the call that is looked at is skipped."""
+
+    def __init__(self, real):
+        self.names = real
+
+    def __call__(self, name, *arguments):
+        if name == "cuDeviceGet":
+            return self.names.CUdevice(0)
+        if name == "cuDevicePrimaryCtxRetain":
+            return None
+        return super().__call__(name, *arguments)
 
 
 def test_the_library_has_every_call_and_name_that_the_fake_has():
