@@ -16,6 +16,8 @@ _APART = (
     "out SMs only within one process"
 )
 
+_OWN = "training has multiprocessors of its own, and inference shares what is left"
+
 
 @dataclass(frozen=True, slots=True)
 class GreenShares:
@@ -45,8 +47,13 @@ class GreenShares:
             step_milli=1,
             group_milli=common_step_milli(report.layouts) if report.layouts else 0,
             live_resize=True,
-            why=_APART if report.layouts and not self.one_process else report.why,
+            why=self._why(report),
         )
+
+    def _why(self, report: SmReport) -> str:
+        if not report.layouts:
+            return report.why
+        return f"{report.why}; {_OWN}" if self.one_process else _APART
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """To whole groups of SMs, with the groups of each job; what is less than one stays as it is."""

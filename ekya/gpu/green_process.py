@@ -1,5 +1,6 @@
 """What a process that works on green contexts holds of each GPU, for all of its jobs."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -63,12 +64,14 @@ class GreenProcesses:
 
     make: Callable[[int], GreenProcess] = open_process
     _held: dict[int, GreenProcess] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def of(self, device: int) -> GreenProcess:
         """What is held of a GPU; starts CUDA there when it is first asked."""
-        if device not in self._held:
-            self._held[device] = self.make(device)
-        return self._held[device]
+        with self._lock:
+            if device not in self._held:
+                self._held[device] = self.make(device)
+            return self._held[device]
 
     def close(self) -> None:
         """Waits for all work and destroys all levels."""
