@@ -89,7 +89,7 @@ def gate() -> Iterator[Finding]:
     checked = len(process.levels.failed)
     yield Finding(
         "products and convolutions on few multiprocessors agree with the CPU",
-        "relative error under 0.01 and finite, in float32 and float16",
+        "relative error under 0.01 and finite, in float32, float16 and bfloat16",
         f"{checked} numbers of multiprocessors checked, {len(failed)} fail"
         + "".join(f"; on {sms}: {', '.join(why)}" for sms, why in failed.items()),
         not failed,

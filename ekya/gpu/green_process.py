@@ -10,8 +10,8 @@ from ekya.gpu.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.levels import LevelPool
 
-DTYPES = ("float32", "float16")
-"""The types that jobs use: torch's names."""
+DTYPES = ("float32", "float16", "bfloat16")
+"""The types that jobs use: torch's names. The last one only where the GPU has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ def open_process(device: int) -> GreenProcess:
 
     driver = CudaDriver(CudaCalls(), device)
     streams = TorchStreams(device)
-    gate = NumericGate(f"cuda:{device}", [getattr(torch, name) for name in DTYPES])
+    has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    dtypes = [getattr(torch, name) for name in DTYPES if name != "bfloat16" or has_bfloat16]
+    gate = NumericGate(f"cuda:{device}", dtypes)
     pool = LevelPool(driver)
     levels = GatedLevels(pool, streams, gate.check)
     levels.make_ahead(spans_ahead(pool.layout))

@@ -111,8 +111,9 @@ def test_torch_has_what_the_adapter_calls():
     assert {"record", "query", "synchronize", "elapsed_time"} <= set(dir(torch.cuda.Event))
 
 
+@pytest.mark.parametrize("has_bfloat16", [True, False])
 def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocessors(
-    cuda, monkeypatch, tmp_path
+    cuda, monkeypatch, tmp_path, has_bfloat16
 ):
     bindings = FakeBindings()
     asked = []
@@ -124,8 +125,10 @@ def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocess
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
     monkeypatch.setattr(numeric_gate, "NumericGate", on_the_cpu)
     monkeypatch.setattr(green_process, "claims_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
     process = open_process(0)
-    assert asked == [("cuda:0", (torch.float32, torch.float16))]
+    used = (torch.float32, torch.float16, torch.bfloat16)
+    assert asked == [("cuda:0", used if has_bfloat16 else used[:2])]
     assert bindings.calls.count("cuDevSmResourceSplitByCount") == 1
     assert sorted(process.levels.failed) == [32, 36, 64, 68, 96, 100, 132]
     made = bindings.calls.count("cuGreenCtxCreate")
