@@ -106,6 +106,7 @@ def _stream_view(
     promised = [
         replace(option, accuracy_after=served_after(option, serving, history, objects))
         for option in _offered(stream, state, accuracy, options, needs, history)
+        if stream.fits(option.config)
     ]
     return StreamView(
         stream=stream.stream,

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from ekya.core.elsewhere import CachedModel
 from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.view import InferenceOption, RetrainOption
 
@@ -161,6 +162,41 @@ class RetrainFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryShort:
+    """A retraining or a micro-profile did not fit into its GPU's memory: not begun, or broken for want of it.
+
+    It comes before the RetrainFailed of its job. What needs at least as much is set aside for the window.
+
+    Attributes:
+        what: that did not fit.
+        reason: in one sentence.
+        needed_bytes, free_bytes: as estimated and as the driver said; None where it was found out by trying.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    what: DidNotFit
+    reason: str
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """The most GPU memory that a retraining held at once.
+
+    Attributes:
+        peak_bytes: of its process, without what CUDA itself takes.
+    """
+
+    t_us: int
+    stream: StreamId
+    job: JobId
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSwapped:
     """Inference serves new weights.
 
@@ -185,6 +221,52 @@ class ShareMeasured:
     stream: StreamId
     role: Role
     share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What the driver's counters say of one GPU over one window. All processes on it count, not only ours.
+
+    Attributes:
+        gpu: its position among the GPUs of the run.
+        uuid: its name.
+        covered_us: time between the first and the last reading.
+        memory_total_bytes: that it has.
+        memory_mean_bytes, memory_peak_bytes: in use, over the readings.
+        sm_activity: mean part, in [0, 1], of what ``sm_from`` names; None where nothing tells.
+        sm_from: ``sm-utilization``: the part of the multiprocessors that were busy (GPM);
+            ``kernel-utilization``: the part of the time in which any kernel ran, on however few
+            multiprocessors; empty for neither.
+        power_w: mean power; None where nothing tells.
+        least_power_w: the lowest power read in the run so far; None where nothing tells.
+        energy_j: spent; None where nothing tells.
+        energy_from: ``counter``: the driver's; ``power``: the integral over the readings of power;
+            empty for neither.
+        readings: how many there were.
+    """
+
+    gpu: int
+    uuid: str
+    covered_us: int
+    memory_total_bytes: int
+    memory_mean_bytes: int
+    memory_peak_bytes: int
+    sm_activity: float | None
+    sm_from: str
+    power_w: float | None
+    least_power_w: float | None
+    energy_j: float | None
+    energy_from: str
+    readings: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMeasured:
+    """What the GPUs did in a window; never where there is none to be asked."""
+
+    t_us: int
+    window: int
+    gpus: tuple[GpuUse, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +324,13 @@ Event = (
     | PreparationEnded
     | RetrainProgress
     | RetrainFinished
+    | MemoryShort
     | RetrainFailed
+    | MemoryMeasured
     | ModelSwapped
     | ModelCached
     | ShareMeasured
+    | GpuMeasured
     | WorkerDied
     | WorkerBack
     | StreamLost
@@ -261,13 +346,16 @@ _ORDER: tuple[type[Event], ...] = (
     StreamBack,
     RetrainProgress,
     RetrainFinished,
+    MemoryShort,
     RetrainFailed,
+    MemoryMeasured,
     ModelSwapped,
     ModelCached,
     WorkerDied,
     StreamLost,
     StreamEnded,
     ShareMeasured,
+    GpuMeasured,
     LabelsReady,
     InferenceProfiled,
     ProfileReady,

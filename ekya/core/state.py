@@ -7,6 +7,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.elsewhere import CachedModel, Elsewhere
 from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
+from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.view import InferenceOption, RetrainOption
 
@@ -99,10 +100,12 @@ class StreamState:
         cached: models of it that were kept.
         curves: what the micro-profiler measured in this window.
         profiled: γ that were estimated in this window in any other way.
+        did_not_fit: what found too little GPU memory in this window.
         inference, inference_share_milli: what inference was last told.
         inference_measured_milli, retraining_measured_milli: what was really used of late.
         job: the retraining in progress.
-        finished: the retraining that finished (or failed) in this window, if one did.
+        finished: the retraining that finished (or failed) in this window, if one did. One that failed for
+            want of memory before its first epoch is none: a γ that needs less may still run.
     """
 
     stream: StreamId
@@ -122,6 +125,7 @@ class StreamState:
     cached: tuple[CachedModel, ...] = ()
     curves: tuple[FamilyCurve, ...] = ()
     profiled: tuple[RetrainOption, ...] = ()
+    did_not_fit: tuple[DidNotFit, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
     inference_measured_milli: int = 0
@@ -138,6 +142,10 @@ class StreamState:
     def reason(self) -> str:
         """Why it does not serve; empty while it does."""
         return self._standing[1]
+
+    def fits(self, config: RetrainConfig) -> bool:
+        """Whether nothing that needs as little memory as this γ has failed for want of it in this window."""
+        return not any(one.rules_out(config) for one in self.did_not_fit)
 
     @property
     def _standing(self) -> tuple[Status, str]:
@@ -190,6 +198,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                     stream,
                     curves=(),
                     profiled=(),
+                    did_not_fit=(),
                     training_crops=0,
                     validation_crops=0,
                     needs_new_head=False,
@@ -206,7 +215,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
             )
-        case ev.WindowClosed():
+        case ev.WindowClosed() | ev.GpuMeasured():
             return state
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state
@@ -241,6 +250,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, curves=(*stream.curves, event.curve))
         case ev.RetrainProfiled() if event.window == state.window:
             return replace(stream, profiled=(*stream.profiled, *event.options))
+        case ev.MemoryShort() if event.window == state.window:
+            return replace(stream, did_not_fit=(*stream.did_not_fit, event.what))
         case ev.ModelCached():
             return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped():
@@ -282,7 +293,8 @@ def _apply_to_job(
             accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
             return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
         case ev.RetrainFailed():
-            return replace(stream, job=None, finished=job)
+            try_another = not job.accuracies and not stream.fits(job.config)
+            return replace(stream, job=None, finished=None if try_another else job)
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:

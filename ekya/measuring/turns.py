@@ -267,7 +267,7 @@ def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: 
         stream=stream,
         index=window.index,
         retrained=any(run.job in told.served for run in runs),
-        gamma=runs[0].config if runs else None,
+        gamma=runs[-1].config if runs else None,
         inference=_longest_inference(turns, stream, window),
         retrain_share_milli=retrain_milli,
         inference_share_milli=inference_milli,
@@ -310,8 +310,8 @@ def _longest_inference(
 
 
 def _reason(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> str:
-    """The reason of the plan that started this window's retraining, else of the last plan in it."""
-    reason = ""
+    """The reason of the plan that started this window's last retraining, else of the last plan in it."""
+    reason = started = ""
     for turn in turns:
         if turn.plan is None or not window.start_us <= turn.now_us < window.end_us:
             continue
@@ -319,5 +319,5 @@ def _reason(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -
             if assignment.stream == stream:
                 reason = assignment.reason
         if any(isinstance(c, cmd.StartRetraining) and c.stream == stream for c in turn.commands):
-            return reason
-    return reason
+            started = reason
+    return started or reason

@@ -39,7 +39,7 @@ class LateStreams:
     def let_through(self, event: ev.Event) -> list[ev.Event]:
         """The event, unless its stream is not there yet; of such a one measurements are forgotten."""
         match event:
-            case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded():
+            case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

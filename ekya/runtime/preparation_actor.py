@@ -11,11 +11,20 @@ import cv2
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, InferenceProfiled, LabelsReady, PreparationEnded, ProfileReady
+from ekya.core.events import (
+    Event,
+    InferenceProfiled,
+    LabelsReady,
+    MemoryShort,
+    PreparationEnded,
+    ProfileReady,
+)
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.memory import DidNotFit
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
+from ekya.learning.device_memory import free_cache, is_out_of_memory
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
@@ -169,8 +178,17 @@ class PreparationActor:
                         self._micro_profile(preparation, step)
             except _EndedError:
                 raise
-            except Exception:
+            except Exception as error:
                 _LOG.exception("%s: a step of its preparation failed; it goes without", step.stream)
+                if isinstance(step, TrialStep) and is_out_of_memory(error):
+                    self._tell_short_of_memory(preparation, step, f"{type(error).__name__}: {error}")
+            finally:
+                free_cache()
+
+    def _tell_short_of_memory(self, preparation: _Preparation, step: TrialStep, reason: str) -> None:
+        what = DidNotFit(step.family, 0.0)
+        window = preparation.command.window
+        self._mailbox.put(MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
 
     def _await(self, preparation: _Preparation, stream: StreamId) -> bool:
         with preparation.handed_in:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from ekya.core.commands import StartRetraining
 from ekya.core.events import (
     Event,
+    MemoryMeasured,
+    MemoryShort,
     RetrainFailed,
     RetrainFinished,
     RetrainProgress,
@@ -16,10 +18,12 @@ from ekya.core.events import (
     ShareMeasured,
 )
 from ekya.core.ids import JobId, ModelVersion
+from ekya.core.memory import DidNotFit
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.gpu.protocol import ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
+from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.runtime.mailbox import Mailbox, RunClock
@@ -142,13 +146,20 @@ class RetrainingActor:
         return self._mailbox.take(timeout_s)
 
     def _run(self, job: _Job, weights: bytes) -> None:
+        begin_peak()
         try:
             self._train(job, weights)
         except _StoppedError:
             pass
         except Exception as error:
-            self._tell_failed(job.command, f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            if is_out_of_memory(error):
+                self._tell_short_of_memory(job.command, reason)
+            self._tell_failed(job.command, reason)
         finally:
+            self._tell_peak(job.command)
+            # The error is gone by now, and with it what its traceback held.
+            free_cache()
             self._remember(job)
             job.handle.release()
 
@@ -209,6 +220,15 @@ class RetrainingActor:
 
     def _tell_failed(self, command: StartRetraining, reason: str) -> None:
         self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
+
+    def _tell_short_of_memory(self, command: StartRetraining, reason: str) -> None:
+        what = DidNotFit.of(command.config)
+        self._mailbox.put(MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason))
+
+    def _tell_peak(self, command: StartRetraining) -> None:
+        peak = peak_bytes()
+        if peak is not None:
+            self._mailbox.put(MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak))
 
     def _tell_share(self) -> None:
         now_s = time.monotonic()

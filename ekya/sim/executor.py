@@ -10,9 +10,11 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.memory import DidNotFit
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
+from ekya.learning.device_memory import is_out_of_memory
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
@@ -314,12 +316,26 @@ class EmulatedExecutor:
             retraining = self._cameras[stream].retraining
             if retraining is None:
                 return
-            told = retraining.finish_step(t_us)
+            try:
+                told = retraining.finish_step(t_us)
+            except Exception as error:
+                if isinstance(retraining, ArrivingWeights) or not is_out_of_memory(error):
+                    raise
+                self._out_of_memory(retraining, t_us, error)
+                return
             self._outbox.extend(told)
             if any(isinstance(event, ev.RetrainFinished) for event in told):
                 self._finished(stream)
 
         return act
+
+    def _out_of_memory(self, retraining: EmulatedRetraining, t_us: int, error: Exception) -> None:
+        """The retraining is over, with what it has reached; its γ is not tried again in the window."""
+        reason = f"{type(error).__name__}: {error}"
+        stream, what = retraining.stream, DidNotFit.of(retraining.config)
+        self._outbox.append(ev.MemoryShort(t_us, stream, retraining.window, what, reason))
+        self._outbox.append(ev.RetrainFailed(t_us, stream, retraining.job, reason))
+        self._finished(stream)
 
     def _finished(self, stream: StreamId) -> None:
         """A retraining that is done holds no share; its weights stay at hand until the next one."""

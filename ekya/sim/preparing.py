@@ -6,9 +6,11 @@ from functools import partial
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, InferenceProfiled, LabelsReady, ProfileReady
+from ekya.core.events import Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
 from ekya.core.ids import StreamId
+from ekya.core.memory import DidNotFit
 from ekya.labeling.detections import Question
+from ekya.learning.device_memory import is_out_of_memory
 from ekya.profiling.steps import (
     InferenceStep,
     Labelled,
@@ -115,9 +117,15 @@ class EmulatedPreparation:
     def _micro_profile(self, step: TrialStep) -> Step:
         stream = step.stream
         prepared = self._streams[stream]
-        trial = prepared.trial(step.family, self._labels[stream], clock=float, first=step.first)
-        curve, gpu_s = counted_curve(trial, self._card)
         window = self._command.window
+        trial = prepared.trial(step.family, self._labels[stream], clock=float, first=step.first)
+        try:
+            curve, gpu_s = counted_curve(trial, self._card)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
+            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
 
 

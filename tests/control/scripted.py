@@ -56,7 +56,7 @@ class ScriptedFleet:
         for window in range(1, options.windows or 1):
             self._at(window * options.window_us, self._drift)
         for event in misfortunes:
-            self._at(event.t_us, lambda event=event: self._strike(event))
+            self._at(event.t_us, lambda event=event: self.strike(event))
 
     # What an executor is
 
@@ -188,7 +188,7 @@ class ScriptedFleet:
             self.cameras[command.stream].down = False
         self._tell(ev.WorkerBack(self.now_us, command.stream, command.role))
 
-    def _strike(self, event: ev.Event) -> None:
+    def strike(self, event: ev.Event) -> None:
         camera = self.cameras[event.stream]
         match event:
             case ev.WorkerDied(role=ev.Role.RETRAINING):

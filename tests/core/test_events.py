@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core.events import Event, in_order
 from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.memory import DidNotFit
+from ekya.core.profile import Family
 
 A, B = StreamId("a"), StreamId("b")
 
@@ -24,6 +26,9 @@ def one_of_each(t_us):
         ev.RetrainProfiled(t_us, A, 0, (), 0.1),
         ev.RetrainFailed(t_us, A, JobId(1), "why"),
         ev.RetrainFinished(t_us, A, JobId(1), 1.0),
+        ev.MemoryShort(t_us, A, 0, DidNotFit(Family(0, 0, 16), 1.0), "why"),
+        ev.MemoryMeasured(t_us, A, JobId(1), 1),
+        ev.GpuMeasured(t_us, 0, ()),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),
         ev.ModelCached(t_us, A, None),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
@@ -51,6 +56,7 @@ def test_at_one_instant_the_old_window_ends_before_the_new_one_begins(events):
     assert ordered[-2:] == [ev.WindowClosed, ev.WindowOpened]
     assert ordered[0] is ev.StreamAdded
     assert ordered.index(ev.RetrainProgress) < ordered.index(ev.RetrainFinished)
+    assert ordered.index(ev.MemoryShort) < ordered.index(ev.RetrainFailed)
     assert ordered.index(ev.LabelsReady) < ordered.index(ev.PreparationEnded)
 
 

@@ -1,0 +1,41 @@
+"""GPU memory as torch sees it in a process: running out of it, freeing it, and the most that was held."""
+
+from collections.abc import Callable
+
+import torch
+
+_uses_gpu: Callable[[], bool] = torch.cuda.is_initialized
+"""Asking anything else of torch.cuda would begin to use one."""
+
+_REFUSED = ("can't allocate memory", "ALLOC_FAILED", "out of memory")
+"""What torch's own errors say that are not of a class of their own: its allocator on the CPU, cuBLAS and
+cuDNN, and CUDA below them."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a computation broke for want of memory, on a GPU or on the CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _REFUSED)
+
+
+def free_cache() -> None:
+    """Gives memory that torch keeps for later back to the GPU, where other processes need it."""
+    if _uses_gpu():
+        torch.cuda.empty_cache()
+
+
+def begin_peak() -> None:
+    """From now on the most that this process holds is counted anew."""
+    if _uses_gpu():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes() -> int | None:
+    """The most GPU memory that this process held since ``begin_peak``; None where it uses no GPU.
+
+    What torch reserved counts, not only what it used of that: nobody else can have it. What CUDA takes for
+    itself is not in it.
+    """
+    return torch.cuda.max_memory_reserved() if _uses_gpu() else None

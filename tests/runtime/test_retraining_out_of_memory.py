@@ -1,0 +1,86 @@
+"""The retraining actor when its trainer runs out of memory: it tells, and takes the next retraining."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import ekya.runtime.retraining_actor as module
+from ekya.config import load_fleet
+from ekya.core import events as ev
+from ekya.core.commands import StartRetraining
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import JobId
+from ekya.core.memory import DidNotFit
+from ekya.gpu.cpu import CpuShares
+from ekya.runtime.orders import ActorOrders, StreamOrders
+from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.shipped import shipped_path
+
+BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
+
+
+class Trainer:
+    """Has no memory for blocks."""
+
+    def __init__(self, config, scope):
+        self._config, self._scope, self._epochs = config, scope, 0
+
+    @property
+    def done(self):
+        return self._epochs == self._config.epochs
+
+    def prepare(self):
+        with self._scope():
+            if self._config.trainable_blocks:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    def run_epoch(self):
+        self._epochs += 1
+        return SimpleNamespace(epoch=self._epochs, validation_accuracy=0.5)
+
+    def model(self):
+        return "weights"
+
+
+@pytest.fixture
+def actor(monkeypatch, tmp_path):
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    monkeypatch.setattr(module, "stand_back", lambda: None)
+    monkeypatch.setattr(module, "from_bytes", lambda weights: weights)
+    monkeypatch.setattr(
+        module, "retraining_of", lambda _start, config, *_rest, scope, **_: Trainer(config, scope)
+    )
+    common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    actor = RetrainingActor(StreamOrders(common, 0, b"", 0))
+    actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
+    return actor
+
+
+def told_by(actor, last):
+    """What it tells, up to an event of this kind."""
+    told, until_s = [], time.monotonic() + 5
+    while not any(isinstance(event, last) for event in told):
+        assert time.monotonic() < until_s, told
+        told += actor.poll(0.05)
+    return told
+
+
+def start(actor, number, config):
+    labels = SimpleNamespace(training=SimpleNamespace(crops=()))
+    stream = actor._stream.id
+    actor.start(StartRetraining(stream, JobId(number), 3, config, 1000, 0.5, 1.0), b"", labels)
+
+
+def test_it_fails_the_job_with_its_gamma_and_takes_the_next(actor):
+    start(actor, 1, BLOCK)
+    short, failed = told_by(actor, ev.RetrainFailed)
+    assert isinstance(short, ev.MemoryShort)
+    assert (short.window, short.what, short.needed_bytes) == (3, DidNotFit.of(BLOCK), None)
+    assert failed.job == JobId(1)
+    assert failed.reason == short.reason == "OutOfMemoryError: CUDA out of memory."
+
+    start(actor, 2, HEAD)
+    progress, finished = told_by(actor, ev.RetrainFinished)
+    assert (progress.job, finished.job) == (JobId(2), JobId(2))
