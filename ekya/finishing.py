@@ -17,6 +17,7 @@ from ekya.files import write_bytes_atomic, write_text_atomic
 from ekya.journal import read_journal
 from ekya.labeling.golden import GoldenModel, open_golden
 from ekya.measuring.accuracy import StreamScore, score_stream
+from ekya.measuring.gpus import gpu_facts
 from ekya.measuring.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 from ekya.measuring.timeline import Curve, RunTimeline, StreamCurves
 from ekya.measuring.turns import Told, outcomes, profile_records, tell
@@ -27,7 +28,7 @@ from ekya.report.themes import DARK, LIGHT
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore, StreamRow, WindowRow
 from ekya.runtables import read_predictions, read_reference, write_profiles
-from ekya.setup import fleet_classes
+from ekya.setup import fleet_classes, job_places
 from ekya.workers.record import merge_frames
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
         stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
         for stream, shadow in shadows.items()
     }
-    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, sampled)
+    gpus = gpu_facts(turns, job_places(fleet, options.capacity_milli))
+    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, sampled, gpus)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_records(told))
     _draw(folder, fleet, summary, told, scores, shadows, options.capacity_milli)
@@ -92,8 +94,9 @@ def summarise(
     told: Told,
     scores: Scores,
     sampled: Mapping[StreamId, SampledAccuracy],
+    gpus: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The summary of a run from its turns and its scores."""
+    """The summary of a run from its turns and its scores, with what its GPUs were seen to do."""
     with StateStore(folder.state) as store:
         rows = {row.stream: row for row in store.streams()}
     facts = RunFacts(
@@ -110,7 +113,7 @@ def summarise(
         labelling_gpu_s=told.labelling_gpu_s,
         golden_gpu_s=told.golden_gpu_s,
         label_budget_gpu_s=_label_budget_gpu_s(fleet, told),
-        host=_host_facts(end, told),
+        host=_host_facts(end, told, gpus),
     )
     return build_summary(facts, outcomes(turns, told), scores, sampled)
 
@@ -227,11 +230,15 @@ def _label_budget_gpu_s(fleet: FleetConfig, told: Told) -> float | None:
     return None if one_gpu_s is None else one_gpu_s * told.labellings
 
 
-def _host_facts(end: RunEnd, told: Told) -> HostFacts:
-    """With the time that new weights took to serve, where run time is the host's clock."""
+def _host_facts(end: RunEnd, told: Told, gpus: Mapping[str, Any]) -> HostFacts:
+    """With the time that new weights took to serve, where run time is the host's clock, and what GPUs did."""
     if end.world != "live":
         return end.host
-    return replace(end.host, swap_delay_ms=tuple(delay_us / 1000 for delay_us in told.swap_delays_us))
+    return replace(
+        end.host,
+        swap_delay_ms=tuple(delay_us / 1000 for delay_us in told.swap_delays_us),
+        others={**end.host.others, **({"gpus": dict(gpus)} if gpus else {})},
+    )
 
 
 def _curve(score: StreamScore) -> Curve:

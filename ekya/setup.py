@@ -28,6 +28,8 @@ from ekya.learning.checkpoints import is_edge_model, load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model
 from ekya.learning.pretrained import from_torchvision
 from ekya.measuring.cues import Cue, Happening
+from ekya.measuring.energy import JobPlaces
+from ekya.placement.homes import PREPARATION_GPU, deal
 from ekya.profiling.inference import inference_options
 from ekya.streams.feed import LiveLook
 from ekya.streams.motion import MotionRegions
@@ -136,6 +138,13 @@ def loop_options(
         profiler=fleet.preparation.profiler,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
+
+
+def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
+    """On which GPU each job of a live run stays; ``capacity_milli`` is what the run has over all GPUs."""
+    homes = deal(len(fleet.streams), capacity_milli)
+    streams = {stream.id: gpu for stream, gpu in zip(fleet.streams, homes, strict=True)}
+    return JobPlaces(streams, PREPARATION_GPU)
 
 
 def _terms(stream: StreamConfig) -> StreamTerms:

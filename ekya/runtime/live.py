@@ -16,7 +16,7 @@ from rich.console import Console
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions, StreamHome
-from ekya.control.protocols import Batch
+from ekya.control.protocols import Batch, Executor
 from ekya.control.step import Turn
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -27,7 +27,9 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
+from ekya.gpu.nvml import list_gpus
 from ekya.gpu.registry import choose_backend
+from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
@@ -40,11 +42,18 @@ from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, newest_weights, resume, same_weights
 from ekya.scheduling.registry import make_scheduler
-from ekya.setup import base_model, first_inference_options, loop_options, script_cues, with_classes
+from ekya.setup import (
+    base_model,
+    first_inference_options,
+    loop_options,
+    script_cues,
+    with_classes,
+)
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -87,6 +96,10 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         at_home = [StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, homes, strict=True)]
         constants = replace(constants, homes=tuple(at_home))
     with ExitStack() as stack:
+        on_gpus = chosen.capability.device == "cuda"
+        meter = open_meter(list_gpus(), gpus) if on_gpus else None
+        if meter is not None:
+            stack.enter_context(meter)
         # Before Ray, so that it outlives every actor.
         shares = stack.enter_context(chosen.backend.open(gpus))
         dashboard = _start_ray(options.dashboard)
@@ -95,7 +108,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
         orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes)
-        host = _Run(orders, options, constants, store, journal, dashboard, resumed).go(console)
+        host = _Run(orders, options, constants, store, journal, dashboard, resumed, meter).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
     return folder.path
@@ -127,6 +140,7 @@ class _Run:
     journal: FileJournal
     dashboard: str
     resumed: Resumed | None
+    meter: GpuMeter | None
     planning_ms: list[float] = field(default_factory=list)
     stalls_ms: list[float] = field(default_factory=list)
 
@@ -142,7 +156,8 @@ class _Run:
         clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
         _begin(actors, clock, ready)
         events = self._first_events(ready)
-        executor = _Timed(RayExecutor(actors, ready, events, clock, self._keep_labels))
+        ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels)
+        executor = _Timed(self._with_meter(ray_executor, from_us))
         needs = make_scheduler(self.options.scheduler).needs
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)
         with open_screen(console) as screen:
@@ -174,6 +189,13 @@ class _Run:
                 "control_part": round(executor.busy_s / run_s, 5) if run_s > 0 else None,
             },
         )
+
+    def _with_meter(self, executor: Executor, from_us: int) -> Executor:
+        """As it is where no GPU can be measured."""
+        if self.meter is None:
+            return executor
+        self.meter.take()  # what it cost to start the actors belongs to no window
+        return MeteredExecutor(executor, self.meter, self.constants.window_us, from_us)
 
     def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]]:
         fleet = self.orders.fleet
@@ -239,7 +261,7 @@ class _Run:
 class _Timed:
     """An executor, and how long the loop keeps it waiting: the loop's own work."""
 
-    def __init__(self, executor: RayExecutor) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._came_back_s: float | None = None
         self.busy_s = 0.0

@@ -8,6 +8,7 @@ from ekya.core import events as ev
 from ekya.core.state import StreamState
 
 _STREAM = ("stream",)
+_GPU = ("gpu", "uuid")
 
 
 class RunMetrics:
@@ -22,6 +23,17 @@ class RunMetrics:
         self._finished = Counter("ekya_retrainings_finished", "Retrainings that finished.", _STREAM)
         self._failed = Counter("ekya_retrainings_failed", "Retrainings that failed.", _STREAM)
         self._epochs = Counter("ekya_retraining_epochs", "Epochs trained.", _STREAM)
+        self._no_memory = Counter("ekya_memory_short", "Jobs that did not fit into GPU memory.", _STREAM)
+        self._gpu = {
+            "memory": Gauge("ekya_gpu_memory_peak_bytes", "Most memory in use in the last window.", _GPU),
+            "activity": Gauge(
+                "ekya_gpu_sm_activity",
+                "Mean activity in the last window, in [0, 1].",
+                (*_GPU, "measured_from"),
+            ),
+            "power": Gauge("ekya_gpu_power_watts", "Mean power in the last window.", _GPU),
+        }
+        self._energy = Counter("ekya_gpu_energy_joules", "Energy spent.", (*_GPU, "measured_from"))
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
         """Follows a turn."""
@@ -38,6 +50,22 @@ class RunMetrics:
                     self._failed.inc(1, {"stream": event.stream})
                 case ev.RetrainProgress():
                     self._epochs.inc(1, {"stream": event.stream})
+                case ev.MemoryShort():
+                    self._no_memory.inc(1, {"stream": event.stream})
+                case ev.GpuMeasured():
+                    for gpu in event.gpus:
+                        self._follow_gpu(gpu)
+
+    def _follow_gpu(self, gpu: ev.GpuUse) -> None:
+        """What was not measured keeps no value."""
+        tags = {"gpu": str(gpu.gpu), "uuid": gpu.uuid}
+        self._gpu["memory"].set(gpu.memory_peak_bytes, tags)
+        if gpu.sm_activity is not None:
+            self._gpu["activity"].set(gpu.sm_activity, {**tags, "measured_from": gpu.sm_from})
+        if gpu.power_w is not None:
+            self._gpu["power"].set(gpu.power_w, tags)
+        if gpu.energy_j:
+            self._energy.inc(gpu.energy_j, {**tags, "measured_from": gpu.energy_from})
 
     def _follow(self, stream: StreamState) -> None:
         tags: dict[str, str] = {"stream": stream.stream}

@@ -1,0 +1,159 @@
+"""One look at one GPU's counters, asked of the driver; no CUDA context is made.
+
+What is asked for, and what stands in for it on a device that does not have it:
+
+- activity of the multiprocessors: GPM's "SM utilisation" (Hopper and newer), else the driver's utilisation
+  rate, which says how long *any* kernel ran and is 100% for a kernel on one multiprocessor;
+- energy: the driver's counter (Volta and newer), else whoever reads adds up the power.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pynvml
+
+SM_UTILISATION, KERNEL_UTILISATION = "sm-utilization", "kernel-utilization"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a GPU's counters say at one moment. None stands for what this device does not tell.
+
+    Attributes:
+        memory_total_bytes, memory_used_bytes: all processes together.
+        sm_activity: mean part in [0, 1] since the last reading, or over the driver's own last second.
+        power_w: now.
+        energy_j: since the driver was loaded.
+    """
+
+    memory_total_bytes: int
+    memory_used_bytes: int
+    sm_activity: float | None
+    power_w: float | None
+    energy_j: float | None
+
+
+class GpuReader(Protocol):
+    """Reads one GPU. Each method may raise ``pynvml.NVMLError``."""
+
+    @property
+    def uuid(self) -> str:
+        """The GPU's name."""
+
+    @property
+    def sm_from(self) -> str:
+        """What ``sm_activity`` is; empty where nothing tells."""
+
+    def read(self) -> Reading:
+        """Its counters now."""
+
+    def free_bytes(self) -> int:
+        """Memory that nobody uses now."""
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+
+
+class NvmlReader:
+    """Reads a GPU through NVML. A ``GpuReader``.
+
+    Args:
+        uuid: of the GPU.
+        nvml: the driver's calls by their own names; tests pass their own.
+
+    Raises:
+        pynvml.NVMLError: there is no such GPU, or no driver.
+    """
+
+    def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
+        nvml.nvmlInit()
+        self._nvml = nvml
+        self._uuid = uuid
+        try:
+            self._device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            self._gpm = self._begin_gpm()
+            self._sm_from = self._what_tells_activity()
+        except pynvml.NVMLError:
+            nvml.nvmlShutdown()
+            raise
+
+    @property
+    def uuid(self) -> str:
+        """The GPU's name."""
+        return self._uuid
+
+    @property
+    def sm_from(self) -> str:
+        """What ``sm_activity`` is; empty where nothing tells."""
+        return self._sm_from
+
+    def read(self) -> Reading:
+        """Its counters now."""
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
+        milliwatts = self._or_none("nvmlDeviceGetPowerUsage")
+        millijoules = self._or_none("nvmlDeviceGetTotalEnergyConsumption")
+        return Reading(
+            memory_total_bytes=int(memory.total),
+            memory_used_bytes=int(memory.used),
+            sm_activity=self._activity(),
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            energy_j=None if millijoules is None else millijoules / 1000,
+        )
+
+    def free_bytes(self) -> int:
+        """Memory that nobody uses now."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).free)
+
+    def close(self) -> None:
+        """Frees what the driver holds for this reader."""
+        if self._gpm is not None:
+            for sample in self._gpm:
+                self._nvml.nvmlGpmSampleFree(sample)
+            self._gpm = None
+        self._nvml.nvmlShutdown()
+
+    def _or_none(self, call: str) -> Any:
+        try:
+            return getattr(self._nvml, call)(self._device)
+        except pynvml.NVMLError:  # Many devices lack one or the other.
+            return None
+
+    def _begin_gpm(self) -> list[Any] | None:
+        """Room for two samples, the first of them taken; None where the device has no GPM."""
+        nvml, samples = self._nvml, list[Any]()
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
+                return None
+            samples += [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+            nvml.nvmlGpmSampleGet(self._device, samples[0])
+        except pynvml.NVMLError:  # Older drivers do not know the call, and some users may not make it.
+            for sample in samples:
+                nvml.nvmlGpmSampleFree(sample)
+            return None
+        return samples
+
+    def _what_tells_activity(self) -> str:
+        if self._gpm is not None:
+            return SM_UTILISATION
+        return "" if self._or_none("nvmlDeviceGetUtilizationRates") is None else KERNEL_UTILISATION
+
+    def _activity(self) -> float | None:
+        if self._gpm is not None:
+            return self._gpm_activity(self._gpm)
+        rates = self._or_none("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else rates.gpu / 100
+
+    def _gpm_activity(self, samples: list[Any]) -> float | None:
+        """Between the last sample and a new one, which is the last from now on."""
+        nvml = self._nvml
+        nvml.nvmlGpmSampleGet(self._device, samples[1])
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        asked.sample1, asked.sample2 = samples
+        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        nvml.nvmlGpmMetricsGet(asked)
+        samples.reverse()
+        metric = asked.metrics[0]
+        told = metric.nvmlReturn == nvml.NVML_SUCCESS and math.isfinite(metric.value)
+        return metric.value / 100 if told else None

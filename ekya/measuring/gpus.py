@@ -1,0 +1,83 @@
+"""What a run's journal says of its GPUs, as the summary has it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ekya.core import events as ev
+from ekya.core.turns import TurnRecord
+from ekya.core.units import us_to_seconds
+from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
+
+_DIGITS = 3
+
+
+def gpu_facts(turns: Sequence[TurnRecord], places: JobPlaces) -> dict[str, Any]:
+    """Of each GPU that was measured, by its position, the JSON values of ``host.gpus``; else empty."""
+    measured: dict[int, list[ev.GpuUse]] = {}
+    for turn in turns:
+        for event in turn.events:
+            if isinstance(event, ev.GpuMeasured):
+                for use in event.gpus:
+                    measured.setdefault(use.gpu, []).append(use)
+    modelled = modelled_energy(turns, places)
+    return {
+        str(gpu): _facts(uses, [energy for energy in modelled if energy.gpu == gpu])
+        for gpu, uses in sorted(measured.items())
+    }
+
+
+def _facts(uses: Sequence[ev.GpuUse], modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
+    return {
+        "uuid": uses[0].uuid,
+        "measured_s": round(sum(us_to_seconds(use.covered_us) for use in uses), _DIGITS),
+        "memory_total_bytes": uses[-1].memory_total_bytes,
+        "memory_peak_bytes": max(use.memory_peak_bytes for use in uses),
+        "memory_mean_bytes": round(_over_time(uses, [float(use.memory_mean_bytes) for use in uses]) or 0.0),
+        "sm_activity": _rounded(_over_time(uses, [use.sm_activity for use in uses])),
+        "sm_from": _ways(use.sm_from for use in uses),
+        "power_w": _rounded(_over_time(uses, [use.power_w for use in uses])),
+        "energy_j": _rounded(_sum(use.energy_j for use in uses)),
+        "energy_from": _ways(use.energy_from for use in uses),
+        "modelled_energy_j": _modelled(modelled) if modelled else None,
+    }
+
+
+def _modelled(modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
+    jobs: dict[str, dict[str, float]] = {}
+    for energy in modelled:
+        for (stream, what), joules in energy.jobs_j.items():
+            own = jobs.setdefault(stream, {})
+            own[what] = own.get(what, 0.0) + joules
+    return {
+        "idle": round(sum(energy.idle_j for energy in modelled), _DIGITS),
+        "unexplained": round(sum(energy.unexplained_j for energy in modelled), _DIGITS),
+        "jobs": {
+            stream: {what: round(joules, _DIGITS) for what, joules in sorted(own.items())}
+            for stream, own in sorted(jobs.items())
+        },
+    }
+
+
+def _over_time(uses: Sequence[ev.GpuUse], values: Sequence[float | None]) -> float | None:
+    """Mean over the windows that know the value, each by the time that it covers."""
+    known = [(use.covered_us, value) for use, value in zip(uses, values, strict=True) if value is not None]
+    covered_us = sum(us for us, _ in known)
+    if not covered_us:
+        return known[-1][1] if known else None
+    return sum(us * value for us, value in known) / covered_us
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Of the windows that know it; None where none does."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ways(names: Iterable[str]) -> str | None:
+    """How it was measured; where windows differ, all the ways."""
+    used = sorted({name for name in names if name})
+    return " and ".join(used) if used else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

@@ -1,0 +1,84 @@
+"""When what the GPUs did in a window is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.runtime.metering import MeteredExecutor
+
+WINDOW_US = 10_000_000
+CAM = StreamId("cam")
+USE = ev.GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 900.0, "counter", 11)
+
+
+class Executor:
+    """Comes back at these times."""
+
+    def __init__(self, *times_us):
+        self._times_us, self.executed = list(times_us), []
+
+    def wait(self, until_us):
+        now_us = self._times_us.pop(0)
+        return Batch(now_us, (ev.StreamBack(now_us, CAM),))
+
+    def execute(self, commands):
+        self.executed += commands
+
+
+class Meter:
+    """Numbers what it gives."""
+
+    def __init__(self, silent=False):
+        self.taken, self._silent = 0, silent
+
+    def take(self):
+        self.taken += 1
+        return () if self._silent else (replace(USE, readings=self.taken),)
+
+
+def told(executor, turns):
+    return [
+        event for _ in range(turns) for event in executor.wait(0).events if isinstance(event, ev.GpuMeasured)
+    ]
+
+
+def test_each_window_is_told_with_the_first_batch_after_it():
+    times = [0, WINDOW_US - 1, WINDOW_US, WINDOW_US + 5, 2 * WINDOW_US + 7]
+    meter = Meter()
+    measured = told(MeteredExecutor(Executor(*times), meter, WINDOW_US), len(times))
+    assert [(event.t_us, event.window) for event in measured] == [(WINDOW_US, 0), (2 * WINDOW_US, 1)]
+    assert [event.gpus[0].readings for event in measured] == [1, 2]
+    assert meter.taken == 2
+
+
+def test_other_events_come_first_and_commands_go_through():
+    behind = Executor(WINDOW_US)
+    executor = MeteredExecutor(behind, Meter(), WINDOW_US)
+    batch = executor.wait(0)
+    assert [type(event) for event in batch.events] == [ev.StreamBack, ev.GpuMeasured]
+    executor.execute([cmd.EndPreparation(0)])
+    assert behind.executed == [cmd.EndPreparation(0)]
+
+
+def test_where_nothing_answers_nothing_is_told():
+    assert told(MeteredExecutor(Executor(WINDOW_US, 2 * WINDOW_US), Meter(silent=True), WINDOW_US), 2) == []
+
+
+def test_a_window_that_was_slept_through_is_not_made_up():
+    measured = told(MeteredExecutor(Executor(3 * WINDOW_US, 4 * WINDOW_US), Meter(), WINDOW_US), 2)
+    assert [event.window for event in measured] == [0, 3]
+
+
+@pytest.mark.parametrize("from_us", [3 * WINDOW_US, 3 * WINDOW_US + 4])
+def test_a_resumed_run_begins_with_its_window(from_us):
+    executor = MeteredExecutor(Executor(3 * WINDOW_US + 5, 4 * WINDOW_US), Meter(), WINDOW_US, from_us)
+    assert [event.window for event in told(executor, 2)] == [3]
+
+
+def test_the_event_is_in_order_before_the_window_closes():
+    closed, measured = ev.WindowClosed(WINDOW_US, 0), ev.GpuMeasured(WINDOW_US, 0, (USE,))
+    assert ev.in_order([closed, measured]) == (measured, closed)
