@@ -17,6 +17,7 @@ class Footprint:
         boundary_bytes: one crop where the frozen blocks end.
         passing_bytes: the most that one crop takes on its way through the model, nothing being kept.
         saved_bytes: what one crop leaves behind in the trained blocks for the backward pass.
+        forward_crops: crops that pass at once where nothing is trained.
     """
 
     model_bytes: int
@@ -25,6 +26,7 @@ class Footprint:
     boundary_bytes: int
     passing_bytes: int
     saved_bytes: int
+    forward_crops: int
 
 
 @dataclass(frozen=True, slots=True)

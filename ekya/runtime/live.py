@@ -37,9 +37,11 @@ from ekya.placement.homes import deal
 from ekya.report.screen import open_screen
 from ekya.runfolder import RunFolder
 from ekya.runstate import ModelRow, StateStore
+from ekya.runtime.budget import BudgetedExecutor
 from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_memory import job_sizes, require_inference
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metering import MeteredExecutor
@@ -50,6 +52,7 @@ from ekya.scheduling.registry import make_scheduler
 from ekya.setup import (
     base_model,
     first_inference_options,
+    job_places,
     loop_options,
     script_cues,
     with_classes,
@@ -99,7 +102,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         on_gpus = chosen.capability.device == "cuda"
         meter = open_meter(list_gpus(), gpus) if on_gpus else None
         if meter is not None:
-            stack.enter_context(meter)
+            require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
         # Before Ray, so that it outlives every actor.
         shares = stack.enter_context(chosen.backend.open(gpus))
         dashboard = _start_ray(options.dashboard)
@@ -157,7 +160,7 @@ class _Run:
         _begin(actors, clock, ready)
         events = self._first_events(ready)
         ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels)
-        executor = _Timed(self._with_meter(ray_executor, from_us))
+        executor = _Timed(self._by_the_gpus(ray_executor, from_us))
         needs = make_scheduler(self.options.scheduler).needs
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)
         with open_screen(console) as screen:
@@ -190,12 +193,15 @@ class _Run:
             },
         )
 
-    def _with_meter(self, executor: Executor, from_us: int) -> Executor:
-        """As it is where no GPU can be measured."""
+    def _by_the_gpus(self, executor: Executor, from_us: int) -> Executor:
+        """As it is where no GPU can be asked."""
         if self.meter is None:
             return executor
         self.meter.take()  # what it cost to start the actors belongs to no window
-        return MeteredExecutor(executor, self.meter, self.constants.window_us, from_us)
+        fleet = self.orders.fleet
+        places = job_places(fleet, self.constants.capacity_milli)
+        budgeted = BudgetedExecutor(executor, self.meter, places, job_sizes(fleet))
+        return MeteredExecutor(budgeted, self.meter, self.constants.window_us, from_us)
 
     def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]]:
         fleet = self.orders.fleet

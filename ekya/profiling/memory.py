@@ -1,0 +1,82 @@
+"""How much GPU memory a job will need: counted before any has run, corrected by those that have.
+
+A retraining holds the whole model, and of the weights that train a gradient and a momentum each. It prepares
+by passing every crop through the frozen blocks, and keeps what comes out for all of its epochs; each step
+adds what the backward pass needs of a batch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.memory import Footprint
+from ekya.core.profile import Family
+
+CONTEXT_BYTES = 512 << 20
+"""What CUDA and its libraries take of a process when it first uses a GPU. Not yet measured on a GPU."""
+
+_COPIES = 2
+"""Of crops on their way in (their pixels are reordered), and of what is put together from parts."""
+
+_STATE = 2
+"""Of each weight that trains: its gradient and its momentum."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCrops:
+    """Crops that a retraining handles.
+
+    Attributes:
+        training: labelled for training, before γ takes its part of them.
+        validation, exemplars: of the window, and remembered.
+    """
+
+    training: int
+    validation: int
+    exemplars: int = 0
+
+
+def retraining_bytes(footprint: Footprint, config: RetrainConfig, crops: JobCrops) -> int:
+    """The most that a retraining holds at once, without what CUDA itself takes."""
+    prepared = math.ceil(config.data_fraction * crops.training) + crops.validation + crops.exemplars
+    kept = prepared * footprint.boundary_bytes
+    passing = footprint.forward_crops * footprint.passing_bytes
+    teacher = footprint.trained_bytes
+    preparing = prepared * _COPIES * footprint.input_bytes + _COPIES * kept + passing + teacher
+    batch = config.batch_size * (footprint.saved_bytes + footprint.passing_bytes)
+    training = kept + max(batch, passing) + _STATE * footprint.trained_bytes
+    return footprint.model_bytes + max(preparing, training)
+
+
+def inference_bytes(footprint: Footprint) -> int:
+    """The most that a stream's inference holds: the model, the next one beside it, and a batch of crops."""
+    at_once = footprint.passing_bytes + _COPIES * footprint.input_bytes
+    return 2 * footprint.model_bytes + footprint.forward_crops * at_once
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMarks:
+    """High-water marks of jobs that have run, as parts of what was estimated for them.
+
+    Attributes:
+        ratios: the largest of each family.
+    """
+
+    ratios: Mapping[Family, float] = field(default_factory=dict)
+
+    def with_mark(self, family: Family, estimated_bytes: int, measured_bytes: int) -> "MemoryMarks":
+        """With one more."""
+        ratio = max(measured_bytes / max(estimated_bytes, 1), self.ratios.get(family, 0.0))
+        return MemoryMarks({**self.ratios, family: ratio})
+
+    def refined(self, family: Family, estimated_bytes: int) -> int:
+        """An estimate after what its family really took.
+
+        Of a family that never ran, what the others took warns where it was more than estimated, and promises
+        nothing where it was less.
+        """
+        ratio = self.ratios.get(family)
+        if ratio is None:
+            ratio = max(1.0, *self.ratios.values()) if self.ratios else 1.0
+        return math.ceil(ratio * estimated_bytes)

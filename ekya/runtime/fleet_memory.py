@@ -1,0 +1,47 @@
+"""What a fleet's jobs need of GPU memory, and whether its inference fits before anything is started."""
+
+from functools import partial
+
+from ekya.config import FleetConfig
+from ekya.core.profile import Family
+from ekya.errors import UserError
+from ekya.learning.footprint import footprint_of
+from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+from ekya.measuring.energy import JobPlaces
+from ekya.profiling.memory import CONTEXT_BYTES, inference_bytes
+from ekya.runtime.budget import FreeMemory, JobSizes, in_mib
+from ekya.setup import crop_side
+
+_ANY_FAMILY = Family(0, 0, 16)
+"""Inference trains nothing."""
+
+
+def job_sizes(fleet: FleetConfig) -> JobSizes:
+    """Of its edge model, its crops and its labels."""
+    return JobSizes(
+        partial(footprint_of, side=crop_side(fleet), architecture=fleet.edge.model),
+        fleet.golden.labels_per_window,
+        DEFAULT_BUDGET_CROPS,
+    )
+
+
+def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory) -> None:
+    """Checks that every stream's inference and the micro-profiler fit on their GPUs, a process each.
+
+    Raises:
+        UserError: they do not.
+    """
+    footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
+    one_bytes = CONTEXT_BYTES + inference_bytes(footprint)
+    for gpu in sorted({*places.streams.values(), places.preparation}):
+        streams = sum(place == gpu for place in places.streams.values())
+        # The micro-profiler holds a model of every stream.
+        profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
+        needed = streams * one_bytes + (profiler if gpu == places.preparation else 0)
+        free = memory.free_bytes(gpu)
+        if free is not None and needed > free:
+            raise UserError(
+                f"key 'streams': to serve {streams} of them GPU {gpu} needs about {in_mib(needed)}, and "
+                f"{in_mib(free)} are free; use fewer streams, more 'gpus' or a smaller 'edge.model', or end "
+                "what else uses the GPU."
+            )

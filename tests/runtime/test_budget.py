@@ -1,0 +1,291 @@
+"""Jobs that a GPU has no memory for are not begun, and the loop plans without them; on virtual time."""
+
+from dataclasses import replace
+
+import pytest
+from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
+from scripted import ScriptedFleet
+
+from ekya.control.loop import run_loop
+from ekya.control.protocols import Batch
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.memory import DidNotFit, Footprint
+from ekya.core.profile import Family, family_of
+from ekya.measuring.energy import JobPlaces
+from ekya.profiling.memory import CONTEXT_BYTES
+from ekya.runtime.budget import BudgetedExecutor, JobSizes
+from ekya.scheduling.registry import make_scheduler
+
+A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
+HEAD, BLOCK = RetrainConfig(4, 16, 0, 0, 1.0), RetrainConfig(4, 16, 0, 1, 1.0)
+MIB = 1 << 20
+MODEL_MIB = {0: 100, 1: 1000}
+"""All that a retraining needs here, by the blocks that train."""
+
+
+def footprint(family):
+    return Footprint(MODEL_MIB[family.trainable_blocks] * MIB, 0, 0, 0, 0, 0, 32)
+
+
+class Memory:
+    """So much is free on each GPU."""
+
+    def __init__(self, *free_mib):
+        self.free_mib = list(free_mib)
+
+    def free_bytes(self, gpu):
+        free = self.free_mib[gpu]
+        return None if free is None else free * MIB
+
+
+class Behind:
+    """An executor that is told what to tell."""
+
+    def __init__(self):
+        self.executed, self.events, self.asked_until = [], [], []
+
+    def wait(self, until_us):
+        self.asked_until.append(until_us)
+        events, self.events = tuple(self.events), []
+        return Batch(7, events)
+
+    def execute(self, commands):
+        self.executed += commands
+
+
+class Rig:
+    """A budget over two GPUs; streams a and c are on the first, b and preparation on the second."""
+
+    def __init__(self, *free_mib):
+        self.memory, self.behind = Memory(*free_mib), Behind()
+        places = JobPlaces({A: 0, B: 1, C: 0}, 1)
+        self.budget = BudgetedExecutor(self.behind, self.memory, places, JobSizes(footprint, 400, 120))
+        self.budget.wait(0)
+
+    def start(self, job, stream=A, config=HEAD):
+        """Whether it began, and what is told of it."""
+        command = cmd.StartRetraining(stream, JobId(job), 1, config, 300, 0.5, 1.0)
+        self.budget.execute([command])
+        return command in self.behind.executed, self.told()
+
+    def told(self, *events):
+        self.behind.events = list(events)
+        return list(self.budget.wait(100).events)
+
+
+def progress(job, stream=A):
+    return ev.RetrainProgress(7, stream, JobId(job), 1, 0.5, 1.0)
+
+
+CONTEXT_MIB = CONTEXT_BYTES // MIB
+
+
+def test_a_retraining_that_fits_begins_and_nothing_is_told():
+    assert Rig(100 + CONTEXT_MIB, 0).start(1) == (True, [])
+
+
+def test_one_that_does_not_fit_fails_with_its_gamma_and_the_figures():
+    began, told = Rig(99 + CONTEXT_MIB, 9999).start(1)
+    assert not began
+    short, failed = told
+    assert (short.stream, short.window, short.what) == (A, 1, DidNotFit.of(HEAD))
+    assert (short.needed_bytes, short.free_bytes) == (CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES + 99 * MIB)
+    assert (failed.stream, failed.job, failed.reason) == (A, JobId(1), short.reason)
+    assert short.reason == (
+        "retraining (4 ep, 0 blocks, linear head, batch 16, 100% data) needs about 612 MiB, and 611 MiB of "
+        "GPU 0 are free"
+    )
+
+
+def test_a_refusal_is_told_at_once_and_once():
+    rig = Rig(0, 0)
+    rig.budget.execute([cmd.StartRetraining(A, JobId(1), 1, HEAD, 300, 0.5, 1.0)])
+    assert len(rig.budget.wait(100).events) == 2
+    assert rig.behind.asked_until == [0, 7]
+    assert rig.budget.wait(100).events == ()
+    assert rig.behind.asked_until == [0, 7, 100]
+
+
+def test_two_that_begin_together_do_not_get_the_same_memory():
+    rig = Rig(100 + CONTEXT_MIB + 150, 0)
+    assert rig.start(1)[0]
+    began, told = rig.start(2, C)
+    assert not began
+    assert "promised to jobs that have just begun" in told[0].reason
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        progress(1),
+        ev.RetrainFinished(7, A, JobId(1), 1.0),
+        ev.RetrainFailed(7, A, JobId(1), "a bug"),
+        ev.WorkerDied(7, A, ev.Role.RETRAINING, "killed"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_claim_is_over_when_the_driver_sees_its_memory_or_never_will(over):
+    """After its first epoch a job has taken all that it will take."""
+    rig = Rig(700, 0)
+    assert rig.start(1)[0]
+    assert not rig.start(2, C)[0]
+    rig.told(over)
+    assert rig.start(3, C)[0]
+
+
+def test_a_job_that_was_stopped_claims_nothing():
+    rig = Rig(700, 0)
+    rig.start(1)
+    rig.budget.execute([cmd.StopRetraining(A, JobId(1))])
+    assert rig.start(3, C)[0]
+
+
+def test_gpus_are_counted_apart():
+    rig = Rig(700, 700)
+    assert rig.start(1, A)[0]
+    assert rig.start(2, B)[0]
+    assert not rig.start(3, C)[0]
+
+
+def test_a_process_that_has_trained_needs_no_second_context():
+    rig = Rig(700, 0)
+    rig.start(1)
+    rig.told(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
+    rig.memory.free_mib[0] = 100
+    assert rig.start(2)[0]
+    rig.told(ev.RetrainFinished(7, A, JobId(2), 1.0), ev.WorkerDied(7, A, ev.Role.RETRAINING, "killed"))
+    assert not rig.start(3)[0], "the process that comes after a dead one begins anew"
+
+
+def test_what_a_job_really_took_corrects_the_next():
+    rig = Rig(700, 0)
+    rig.start(1)
+    rig.told(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
+    rig.told(ev.MemoryMeasured(7, A, JobId(1), 250 * MIB))
+    rig.memory.free_mib[0] = 249
+    _, (short, _) = rig.start(2)
+    assert short.needed_bytes == 250 * MIB
+    rig.memory.free_mib[0] = 250
+    assert rig.start(3)[0]
+
+
+def test_where_the_driver_does_not_say_nothing_is_refused():
+    assert Rig(None, None).start(1, config=BLOCK) == (True, [])
+
+
+def test_labels_that_the_window_has_are_what_is_counted():
+    crops = []
+
+    class Sizes(JobSizes):
+        def retraining(self, config, counted):
+            crops.append(counted)
+            return 0
+
+    rig = Rig(9999, 9999)
+    rig.budget._sizes = Sizes(footprint, 400, 120)
+    rig.told(ev.LabelsReady(7, A, 1, 80, 20, 0.5, False, 0.1))
+    rig.start(1)
+    rig.told(progress(1), ev.LabelsReady(7, A, 2, 90, 30, 0.5, False, 0.1))
+    rig.start(2)
+    assert [(one.training, one.validation, one.exemplars) for one in crops] == [(80, 20, 0), (90, 30, 120)]
+
+
+PREPARATION = cmd.BeginPreparation(
+    1,
+    500,
+    (
+        cmd.PrepareStream(A, (), (family_of(HEAD), family_of(BLOCK))),
+        cmd.PrepareStream(B, (), (family_of(HEAD),)),
+    ),
+)
+
+
+def test_a_family_that_cannot_be_tried_is_left_out_of_the_preparation():
+    rig = Rig(0, 400)
+    rig.budget.execute([PREPARATION])
+    (passed,) = rig.behind.executed
+    assert [asked.families for asked in passed.streams] == [(family_of(HEAD),), (family_of(HEAD),)]
+    (short,) = rig.told()
+    assert (short.stream, short.window, short.what) == (A, 1, DidNotFit(Family(1, 0, 16), 0.0))
+    assert short.reason == "a micro-profile needs about 1,000 MiB, and 400 MiB of GPU 1 are free"
+
+
+@pytest.mark.parametrize("ends", ["event", "command"])
+def test_the_preparation_holds_what_its_largest_trial_needs_until_it_ends(ends):
+    rig = Rig(0, 1200)
+    rig.budget.execute([PREPARATION])
+    assert rig.behind.executed == [PREPARATION]
+    assert not rig.start(1, B)[0]
+    if ends == "event":
+        rig.told(ev.PreparationEnded(7, 1))
+    else:
+        rig.budget.execute([cmd.EndPreparation(1)])
+    assert rig.start(2, B)[0]
+
+
+class Kept:
+    """A journal in memory."""
+
+    def __init__(self):
+        self.events, self.commands = [], []
+
+    def batch(self, batch):
+        self.events += batch.events
+
+    def decision(self, now_us, plan, commands):
+        self.commands += commands
+
+
+class SmallTrials(JobSizes):
+    """A micro-profile fits where a retraining of its family does not."""
+
+    def micro_profile(self, family):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("thief", JobSizes), ("ekya", JobSizes), ("ekya", SmallTrials), ("serial", SmallTrials)],
+)
+def test_a_whole_run_trains_what_fits(name, sizes):
+    """From window 2 on the memory is gone for blocks; heads are trained, and the run goes on to its end."""
+    fleet = ScriptedFleet(OPTIONS, three_cameras(), 1, ())
+    memory, kept, chosen = Memory(99_999), Kept(), make_scheduler(name)
+    places = JobPlaces({CAM_1: 0, CAM_2: 0, CAM_3: 0}, 0)
+
+    def larger(family):
+        return replace(footprint(family), model_bytes=(5000 if family.trainable_blocks else 100) * MIB)
+
+    budget = BudgetedExecutor(fleet, memory, places, sizes(larger, 400, 120))
+
+    def observe(batch, _turn):
+        if batch.now_us >= 2 * OPTIONS.window_us - OPTIONS.window_us // 10:
+            memory.free_mib = [4000]
+
+    run_loop(budget, kept, chosen.plan, chosen.needs, OPTIONS, observe)
+    starts = [one for one in kept.commands if isinstance(one, cmd.StartRetraining)]
+    short = [one for one in kept.events if isinstance(one, ev.MemoryShort)]
+    failed = {one.job for one in kept.events if isinstance(one, ev.RetrainFailed)}
+    assert short
+    assert {one.window for one in short} <= {2, 3}
+    assert {one.what.family.trainable_blocks for one in short} == {1}
+    if sizes is SmallTrials:
+        assert failed
+    else:
+        assert any(one.what.data_fraction == 0.0 for one in short)
+    trained = [one for one in starts if one.window >= 2 and one.job not in failed]
+    assert trained
+    assert {one.config.trainable_blocks for one in trained} == {0}
+    closed = [one.index for one in kept.events if isinstance(one, ev.WindowClosed)]
+    assert closed == list(range(OPTIONS.windows))
+
+
+def test_weights_from_elsewhere_need_no_memory_here():
+    from_cloud = cmd.StartRetraining(A, JobId(1), 1, BLOCK, 0, 0.5, 0.0)
+    rig = Rig(0, 0)
+    far = replace(from_cloud, elsewhere=object())
+    rig.budget.execute([far])
+    assert rig.behind.executed == [far]

@@ -1,0 +1,71 @@
+"""A fleet whose inference does not fit is told so before anything is started."""
+
+import pytest
+
+from ekya.config import load_fleet
+from ekya.core.configs import RetrainConfig
+from ekya.errors import UserError
+from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+from ekya.placement.homes import PREPARATION_GPU, deal
+from ekya.profiling.memory import CONTEXT_BYTES, JobCrops
+from ekya.runtime.fleet_memory import job_sizes, require_inference
+from ekya.runtime.orders import ActorOrders, StreamOrders
+from ekya.setup import job_places
+from ekya.shipped import shipped_path
+
+
+@pytest.fixture
+def fleet():
+    return load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+
+
+class Memory:
+    def __init__(self, *free_bytes):
+        self._free_bytes = free_bytes
+
+    def free_bytes(self, gpu):
+        return self._free_bytes[gpu]
+
+
+def test_what_fits_and_what_nobody_can_tell_is_let_be(fleet):
+    two = job_places(fleet, 2000)
+    require_inference(fleet, two, Memory(1 << 40, 1 << 40))
+    require_inference(fleet, two, Memory(None, None))
+
+
+@pytest.mark.parametrize(("free", "full"), [((0, 1 << 40), 0), ((1 << 40, 0), 1)])
+def test_a_gpu_that_is_full_is_named(fleet, free, full):
+    two = job_places(fleet, 2000)
+    with pytest.raises(UserError, match=rf"to serve \d of them GPU {full} needs about [\d,]+ MiB, and 0 MiB"):
+        require_inference(fleet, two, Memory(*free))
+
+
+def test_every_process_has_its_context(fleet):
+    one = job_places(fleet, 1000)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(fleet, one, Memory((len(fleet.streams) + 1) * CONTEXT_BYTES))
+
+
+def test_jobs_are_where_their_actors_are(fleet):
+    for gpus_milli in (1000, 2000, 2500):
+        homes = deal(len(fleet.streams), gpus_milli)
+        orders = ActorOrders(None, fleet, 0, None, "cuda", homes)
+        places = job_places(fleet, gpus_milli)
+        for place, stream in enumerate(fleet.streams):
+            assert places.streams[stream.id] == StreamOrders(orders, place, b"", 0).gpu
+        assert places.preparation == PREPARATION_GPU
+
+
+def test_sizes_are_the_fleets_own(fleet):
+    sizes = job_sizes(fleet)
+    deep, head = RetrainConfig(1, 16, 0, 3, 1.0), RetrainConfig(1, 16, 0, 0, 1.0)
+    crops = JobCrops(200, 50, DEFAULT_BUDGET_CROPS)
+    assert sizes.retraining(deep, crops) > 2 * sizes.retraining(head, crops)
+    small = job_sizes(
+        fleet.model_copy(update={"edge": fleet.edge.model_copy(update={"model": "mobilenet_v3_small"})})
+    )
+    assert small.retraining(head, crops) < sizes.retraining(head, crops) / 2
+    assert (sizes.labels_per_window, sizes.exemplars) == (
+        fleet.golden.labels_per_window,
+        DEFAULT_BUDGET_CROPS,
+    )
