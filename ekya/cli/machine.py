@@ -8,6 +8,7 @@ import typer
 from ekya.cli.options import (
     Json,
     Runs,
+    Shares,
 )
 
 commands = typer.Typer()
@@ -40,3 +41,29 @@ def calibrate(
         from ekya.commands.calibrate import make_cost_card
 
         make_cost_card(out, channel)
+
+
+@commands.command(
+    epilog="Examples:\n\nekya speeds\n\nekya speeds --model mobilenet_v3_small --shares cpu --json -"
+)
+def speeds(
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Edge model; the shipped fleet's if left out.")
+    ] = None,
+    shares: Shares = "auto",
+    seconds: Annotated[
+        float, typer.Option(min=0.2, help="How long each of the 20 rates is measured, at least.")
+    ] = 1.5,
+    json_to: Json = None,
+) -> None:
+    """Measure what a share of this device is worth to training and inference, alone and together.
+
+    It is kept in the user's cache folder, by device, share backend and model, and every later `ekya run`
+    plans with it.
+    """
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.speeds import measure
+
+        measure(model, shares, seconds, out)

@@ -38,6 +38,46 @@ class SpeedCurve:
         (share_a, speed_a), (share_b, speed_b) = self.points[right - 1], self.points[right]
         return speed_a + (speed_b - speed_a) * (share_milli - share_a) / (share_b - share_a)
 
+    def worth(self, used: float, share_milli: int) -> float:
+        """What GPU time that was used at a share is worth in time at a whole GPU, in the same unit.
+
+        A tenth of a GPU that runs at 0.36 of full speed does in ten seconds, of which it is said to have used
+        one, what a whole GPU does in 3.6.
+        """
+        if share_milli <= 0:
+            return 0.0
+        return used * self.speed(share_milli) * FULL_GPU_MILLI / min(share_milli, FULL_GPU_MILLI)
+
 
 LINEAR = SpeedCurve(((0, 0.0), (FULL_GPU_MILLI, 1.0)))
 """Thread time on a CPU core: half the share, half the speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoRun:
+    """What several jobs of a kind do on one GPU at the same time, each at an equal part of it.
+
+    Attributes:
+        jobs: how many.
+        throughput: of all of them, as a part of that of one alone at a whole GPU; concurrent jobs cannot
+            exceed it together.
+    """
+
+    jobs: int
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindSpeeds:
+    """One kind of job on a device: alone, and beside others."""
+
+    alone: SpeedCurve
+    together: tuple[CoRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpeeds:
+    """An edge model's retraining and inference on a device."""
+
+    training: KindSpeeds
+    inference: KindSpeeds

@@ -57,6 +57,7 @@ from ekya.setup import (
     script_cues,
     with_classes,
 )
+from ekya.speeds import kept_speeds, training_speed
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -93,6 +94,9 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
     )
+    # A run that goes on is planned as it was: what was measured since then is for the next one.
+    speed = resumed.training_speed if resumed else training_speed(kept_speeds(chosen, fleet.edge.model))
+    constants = replace(constants, training_speed=speed)
     gpus = max(1, -(-constants.capacity_milli // FULL_GPU_MILLI))
     homes = deal(len(fleet.streams), constants.capacity_milli)
     if chosen.capability.device == "cuda" and gpus > 1:
@@ -110,7 +114,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
-        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes)
+        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes, speed)
         host = _Run(orders, options, constants, store, journal, dashboard, resumed, meter).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ekya.config import FleetConfig
 from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import ShareBackend
 from ekya.runfolder import RunFolder
 
@@ -17,6 +18,7 @@ class ActorOrders:
         shares: enforces shares in the actor's process.
         device: torch's name of where models run.
         homes: position of the GPU on which each stream's processes stay, in the order of the streams.
+        training_speed: what a share is worth to a retraining.
     """
 
     folder: RunFolder
@@ -25,6 +27,7 @@ class ActorOrders:
     shares: ShareBackend
     device: str
     homes: tuple[int, ...]
+    training_speed: SpeedCurve = LINEAR
 
 
 @dataclass(frozen=True, slots=True)

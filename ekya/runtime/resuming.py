@@ -13,6 +13,7 @@ from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
 from ekya.core.turns import TurnRecord
 from ekya.errors import UserError
@@ -30,7 +31,7 @@ class Resumed:
 
     Attributes:
         state: what the loop knew.
-        scheduler, seed: the run's.
+        scheduler, seed, training_speed: the run's.
         from_us: run time.
         events: what the interruption did, as the loop is told of it.
     """
@@ -40,6 +41,7 @@ class Resumed:
     seed: int
     from_us: int
     events: tuple[ev.Event, ...]
+    training_speed: SpeedCurve
 
 
 def resume(folder: RunFolder) -> Resumed:
@@ -63,7 +65,8 @@ def resume(folder: RunFolder) -> Resumed:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
     cut_journal(folder.journal, len(kept))
     from_us = state.fleet.window_end_us
-    return Resumed(state, scheduler, options.seed, from_us, tuple(_interruption(state.fleet, from_us)))
+    events = tuple(_interruption(state.fleet, from_us))
+    return Resumed(state, scheduler, options.seed, from_us, events, options.training_speed)
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:

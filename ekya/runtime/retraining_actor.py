@@ -45,15 +45,17 @@ class _Job:
     """A retraining and the thread that runs it.
 
     Attributes:
-        used_us: GPU time so far.
-        untold_us: the part of it that no ShareMeasured has told.
+        share_milli: that it works at, or worked at before it was paused.
+        worth_us: GPU time so far, as a whole GPU would have needed it for the same work.
+        untold_us: GPU time that no ShareMeasured has told.
     """
 
     command: StartRetraining
     handle: ShareHandle
     stopped: threading.Event
     labels: StreamLabels
-    used_us: int = 0
+    share_milli: int
+    worth_us: float = 0.0
     untold_us: int = 0
     best_epoch: int = 0
     best_accuracy: float = -1.0
@@ -97,7 +99,7 @@ class RetrainingActor:
         except UserError as error:
             self._tell_failed(command, str(error))
             return
-        job = _Job(command, handle, threading.Event(), labels)
+        job = _Job(command, handle, threading.Event(), labels, command.share_milli)
         with self._lock:
             self._job = job
         threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
@@ -106,7 +108,9 @@ class RetrainingActor:
         """Another share for a running retraining; nothing for one that is over."""
         running = self._current(job)
         if running is not None:
-            running.handle.resize(share_milli)
+            effective = running.handle.resize(share_milli).share_milli
+            # The batch that a pause has caught up with still counts, at what it worked at.
+            running.share_milli = effective or running.share_milli
 
     def stop(self, job: JobId) -> None:
         """Ends a retraining at its next batch; its best weights stay at hand."""
@@ -183,7 +187,7 @@ class RetrainingActor:
                 if result.validation_accuracy >= job.best_accuracy:
                     job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
                     job.best_model = retraining.model()
-                gpu_s = job.used_us / US_PER_S
+                gpu_s = job.worth_us / US_PER_S
             self._mailbox.put(
                 RetrainProgress(
                     self._clock.now_us(),
@@ -205,7 +209,7 @@ class RetrainingActor:
             yield
         used_us = job.handle.measured().used_us
         with self._lock:
-            job.used_us += used_us
+            job.worth_us += self._orders.common.training_speed.worth(used_us, job.share_milli)
             job.untold_us += used_us
 
     def _remember(self, job: _Job) -> None:

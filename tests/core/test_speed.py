@@ -32,3 +32,13 @@ def test_more_share_is_never_slower_and_one_gpu_is_all(a, b):
 def test_a_curve_that_makes_no_sense_is_refused(points):
     with pytest.raises(ValueError, match="speed curve"):
         SpeedCurve(points)
+
+
+@pytest.mark.parametrize(("share", "worth"), [(100, 3.6), (1000, 1.0), (2000, 1.0), (0, 0.0)])
+def test_a_second_used_at_a_share_is_worth_what_a_whole_gpu_does_in_it(share, worth):
+    assert BENT.worth(1.0, share) == pytest.approx(worth)
+
+
+@given(st.floats(0, 1e6), st.integers(1, 1000))
+def test_where_speed_is_linear_used_time_is_what_it_is_worth(used, share):
+    assert LINEAR.worth(used, share) == pytest.approx(used)
