@@ -77,7 +77,27 @@ class KindSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpeeds:
-    """An edge model's retraining and inference on a device."""
+    """An edge model's retraining and inference on a device.
+
+    Attributes:
+        training, inference: as measured.
+        refined: what a share is worth to a retraining among others, after what jobs did in runs; None
+            before any did.
+    """
 
     training: KindSpeeds
     inference: KindSpeeds
+    refined: SpeedCurve | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long an epoch of a retraining took at a share that stayed the same meanwhile.
+
+    Attributes:
+        job: number of the retraining; epochs of one job are the same work.
+    """
+
+    job: int
+    share_milli: int
+    epoch_s: float

@@ -1,12 +1,22 @@
 """From measured rates to what a share is worth to a job."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from ekya.core.speed import CoRun, KindSpeeds, SpeedCurve
+from ekya.core.speed import CoRun, KindSpeeds, Pace, SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI
+
+TRUSTED_EPOCHS = 5.0
+"""A measured point counts as much as so many epochs of jobs: those ran among whatever else there was."""
+
+_LEAST_EPOCH_S = 1e-6
+"""Run time is told in whole microseconds."""
 
 
 def curve_through(rates: Mapping[int, float]) -> SpeedCurve:
@@ -53,7 +63,70 @@ def among_others(measured: KindSpeeds) -> SpeedCurve:
     shares = sorted({share for share, _ in alone.points if share > 0} | set(known))
     part = np.interp(shares, known, [parts[share] for share in known])
     reached = part * np.array([alone.speed(share) for share in shares])
-    # What noise makes fall towards more is cut, not averaged: that could only promise too much.
-    rising = np.minimum.accumulate(reached[::-1])[::-1]
+    # What noise makes fall is cut, not averaged: that could only promise too much.
+    return _never_falling(shares, reached)
+
+
+def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
+    """The curve after what jobs really did.
+
+    A job's epochs are the same work, so where its share changed between two of them, the ratio of their times
+    is that of the speeds at both shares, whatever the job is. The logarithms of the curve's speeds are moved
+    as little as these ratios allow (least squares, with ``TRUSTED_EPOCHS``); a whole GPU stays at 1. A job
+    whose share never changed says nothing.
+
+    Args:
+        curve: as it was.
+        paces: of all jobs, in any order.
+    """
+    shares = [share for share, _ in curve.points if share > 0]
+    before = np.array([speed for share, speed in curve.points if share > 0])
+    ratios = list(_ratios(paces))
+    if not ratios or before[0] <= 0.0:
+        return curve
+    prior = math.sqrt(TRUSTED_EPOCHS) * np.eye(len(shares) - 1, len(shares))
+    rows, wanted = [*prior], [*(prior @ np.log(before))]
+    for slow, fast, ratio, epochs in ratios:
+        (slow_row, slow_offset), (fast_row, fast_offset) = _log_speed(shares, slow), _log_speed(shares, fast)
+        weight = math.sqrt(epochs)
+        rows.append(weight * (slow_row - fast_row))
+        wanted.append(weight * (math.log(ratio) - slow_offset + fast_offset))
+    # The whole GPU is no unknown: its logarithm is 0.
+    moved, *_ = np.linalg.lstsq(np.array(rows)[:, :-1], np.array(wanted), rcond=None)
+    return _never_falling(shares, np.append(np.exp(moved), 1.0))
+
+
+def _ratios(paces: Iterable[Pace]) -> Iterator[tuple[int, int, float, int]]:
+    """For neighbouring shares of one job: both, the speed at the smaller as a part of that at the larger,
+    and how many epochs say so."""
+    jobs: dict[int, dict[int, list[float]]] = {}
+    for pace in paces:
+        if pace.share_milli > 0 and pace.epoch_s >= _LEAST_EPOCH_S:
+            share_milli = min(pace.share_milli, FULL_GPU_MILLI)
+            jobs.setdefault(pace.job, {}).setdefault(share_milli, []).append(pace.epoch_s)
+    for _, epochs_s in sorted(jobs.items()):
+        for slow, fast in pairwise(sorted(epochs_s)):
+            ratio = median(epochs_s[fast]) / median(epochs_s[slow])
+            yield slow, fast, ratio, min(len(epochs_s[slow]), len(epochs_s[fast]))
+
+
+def _log_speed(shares: Sequence[int], share_milli: int) -> tuple[NDArray[np.float64], float]:
+    """The logarithm of the speed at a share, as weights of those at the curve's shares, and an offset.
+
+    Below the smallest share speed falls in proportion.
+    """
+    row = np.zeros(len(shares))
+    if share_milli <= shares[0]:
+        row[0] = 1.0
+        return row, math.log(share_milli / shares[0])
+    right = next(at for at, share in enumerate(shares) if share >= share_milli)
+    part = (share_milli - shares[right - 1]) / (shares[right] - shares[right - 1])
+    row[right - 1], row[right] = 1.0 - part, part
+    return row, 0.0
+
+
+def _never_falling(shares: Sequence[int], speeds: NDArray[np.float64]) -> SpeedCurve:
+    """A curve at or below these speeds, of which the last is 1."""
+    rising = np.minimum.accumulate(speeds[::-1])[::-1]
     points = ((share, float(speed)) for share, speed in zip(shares, rising, strict=True))
     return SpeedCurve(((0, 0.0), *points))

@@ -30,7 +30,7 @@ from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.registry import choose_backend
 from ekya.gpu.window_meter import GpuMeter, open_meter
-from ekya.journal import FileJournal
+from ekya.journal import FileJournal, read_journal
 from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
 from ekya.placement.homes import deal
@@ -57,7 +57,7 @@ from ekya.setup import (
     script_cues,
     with_classes,
 )
-from ekya.speeds import kept_speeds, training_speed
+from ekya.speeds import kept_speeds, refine_kept, training_speed
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -117,6 +117,8 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes, speed)
         host = _Run(orders, options, constants, store, journal, dashboard, resumed, meter).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
+    _, _, turns = read_journal(folder.journal)
+    refine_kept(chosen, fleet.edge.model, turns)
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
     return folder.path
 

@@ -1,11 +1,13 @@
 """From measured rates to the curve that plans are made with."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.core.speed import LINEAR, CoRun, KindSpeeds, SpeedCurve
-from ekya.profiling.speed import among_others, curve_through, throughput
+from ekya.core.speed import LINEAR, CoRun, KindSpeeds, Pace, SpeedCurve
+from ekya.profiling.speed import among_others, curve_through, refined, throughput
 
 V100 = {100: 6.58, 200: 9.32, 300: 11.88, 400: 13.61, 500: 15.24, 800: 17.83, 1000: 18.32}
 """Epochs in a hundred seconds (100 / 15.19 s, ...), from the first public implementation's measurement."""
@@ -67,3 +69,56 @@ def test_nothing_is_planned_to_be_faster_than_alone_or_than_was_measured_togethe
 
 def test_throughput_is_what_all_do_together():
     assert throughput((3.0, 4.0), 5.0) == CoRun(2, 1.4)
+
+
+TRUE = SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))
+GUESS = SpeedCurve(((0, 0.0), (100, 0.1), (500, 0.5), (1000, 1.0)))
+
+
+def paces(work_s, *shares, job=1, epochs=3):
+    """Of a job whose epochs take so long on a whole GPU, by the true curve."""
+    return [Pace(job, share, work_s / TRUE.speed(share)) for share in shares for _ in range(epochs)]
+
+
+def error(curve):
+    return max(abs(math.log(curve.speed(share) / TRUE.speed(share))) for share in (100, 500))
+
+
+def test_what_jobs_did_at_several_shares_moves_the_curve_to_the_truth():
+    few = refined(GUESS, paces(2.0, 100, 500, 1000))
+    many = refined(GUESS, [p for job in range(40) for p in paces(0.1 + job, 100, 500, 1000, job=job)])
+    assert error(many) < error(few) < error(GUESS)
+    assert error(many) < 0.15
+    assert many.speed(1000) == 1.0
+
+
+def test_jobs_whose_share_never_changed_say_nothing():
+    assert refined(GUESS, [*paces(1.0, 100), *paces(9.0, 500, job=2)]) == GUESS
+    assert refined(GUESS, []) == GUESS
+
+
+def test_jobs_that_did_as_was_planned_leave_the_curve():
+    curve = refined(TRUE, paces(3.0, 100, 500, 1000))
+    assert curve.points == tuple((share, pytest.approx(speed)) for share, speed in TRUE.points)
+
+
+def test_shares_between_and_below_the_points_count_too():
+    between = refined(GUESS, paces(1.0, 50, 300, epochs=9))
+    assert error(between) < error(GUESS)
+
+
+def test_one_stalled_epoch_among_many_counts_for_little():
+    stalled = [*paces(2.0, 100, 1000, epochs=5), Pace(1, 100, 500.0)]
+    assert refined(GUESS, stalled).speed(100) == pytest.approx(
+        refined(GUESS, paces(2.0, 100, 1000, epochs=5)).speed(100)
+    )
+
+
+some_paces = st.lists(
+    st.builds(Pace, st.integers(1, 3), st.integers(0, 1200), st.floats(0.0, 50.0)), max_size=12
+)
+
+
+@given(some_paces)
+def test_whatever_jobs_did_a_curve_comes_of_it(seen):
+    assert refined(GUESS, seen).points[-1] == (1000, 1.0)
