@@ -13,6 +13,7 @@ from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.classes import BACKGROUND
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.ids import StreamId
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
@@ -262,14 +263,18 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
 
 
 def first_inference_options(
-    fleet: FleetConfig, stream: StreamId, fps: float, frame_gpu_s: Mapping[int, float]
+    fleet: FleetConfig,
+    stream: StreamId,
+    fps: float,
+    frame_gpu_s: Mapping[int, float],
+    speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
     """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess.
 
     Raises:
         UserError: no λ keeps the stream's ``max_age_s``, whatever its share.
     """
-    options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps)
+    options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps, speed)
     limit_s = fleet.stream(stream).max_age_s
     youngest_s = us_to_seconds(min(option.age_us for option in options))
     if limit_s is not None and youngest_s > limit_s:

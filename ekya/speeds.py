@@ -29,6 +29,11 @@ def training_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
     return speeds.refined or among_others(speeds.training)
 
 
+def inference_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
+    """The curve by which the share of an inference is chosen; a straight line where nobody measured."""
+    return LINEAR if speeds is None else among_others(speeds.inference)
+
+
 def refine_kept(chosen: ChosenBackend, model: str, turns: Sequence[TurnRecord]) -> None:
     """Lets what the retrainings of a run really did correct what the next run plans with.
 

@@ -1,5 +1,6 @@
 """How fast a job runs at a share of a GPU (DESIGN: speed curve)."""
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,22 @@ class SpeedCurve:
         right = bisect_right(self.points, share_milli, key=lambda point: point[0])
         (share_a, speed_a), (share_b, speed_b) = self.points[right - 1], self.points[right]
         return speed_a + (speed_b - speed_a) * (share_milli - share_a) / (share_b - share_a)
+
+    def share_for(self, speed: float) -> int:
+        """The smallest share in thousandths at which a job reaches a speed.
+
+        A speed above 1 no share of a GPU reaches; what is asked for then is in proportion, above 1000.
+        """
+        if speed <= 0.0:
+            return 0
+        if speed > 1.0:
+            return math.ceil(speed * FULL_GPU_MILLI)
+        for (share_a, speed_a), (share_b, speed_b) in pairwise(self.points):
+            if speed <= speed_b:
+                part = (speed - speed_a) / (speed_b - speed_a) if speed_b > speed_a else 1.0
+                # What is above a thousandth by a rounding error is no thousandth more.
+                return math.ceil(round(share_a + (share_b - share_a) * part, 6))
+        return FULL_GPU_MILLI
 
     def worth(self, used: float, share_milli: int) -> float:
         """What GPU time that was used at a share is worth in time at a whole GPU, in the same unit.

@@ -1,6 +1,5 @@
 """What leaving frames out costs: the inference profiler (paper §3.1)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from ekya.core.boxes import iou_matrix
 from ekya.core.configs import InferenceConfig
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.core.view import InferenceOption
 
@@ -62,6 +62,7 @@ def inference_options(
     burst: Sequence[BurstFrame],
     frame_gpu_s: Mapping[int, float],
     fps: float,
+    speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
     """Λ: accuracy relative to the most demanding λ, the share that each needs, how old its results get.
 
@@ -76,6 +77,7 @@ def inference_options(
         burst: consecutive labelled frames; empty gives guesses.
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
         fps: frames a second of the camera.
+        speed: of inference at a share.
     """
     finest = max(config.resolution for config in configs)
     objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
@@ -86,20 +88,22 @@ def inference_options(
         if objects:
             relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
         needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
-        share_milli = math.ceil(needed * FULL_GPU_MILLI)
-        age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps)
+        share_milli = speed.share_for(needed)
+        age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
         options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
 
 
-def oldest_result_us(config: InferenceConfig, share_milli: int, frame_gpu_s: float, fps: float) -> int:
+def oldest_result_us(
+    config: InferenceConfig, share_milli: int, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR
+) -> int:
     """How old the oldest result gets that still stands, in microseconds, where λ keeps up.
 
     A result is as old as its frame, and stands until that of the next analysed frame is there: ``every``
     frames later, and as long as one takes at the share that λ needs (at one GPU, if it needs more).
     """
     usable_milli = min(share_milli, FULL_GPU_MILLI)
-    analysing_s = frame_gpu_s * FULL_GPU_MILLI / usable_milli if usable_milli > 0 else 0.0
+    analysing_s = frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
     return seconds_to_us(config.every / fps + analysing_s)
 
 

@@ -82,7 +82,7 @@ class InferenceActor:
         self._stream = common.fleet.streams[orders.place]
         self._source = Feed(self._stream.played, self._classes)
         setup = stream_setup(common.fleet, orders.place, self._source.wait_open(), common.seed)
-        self._settings = replace(setup.settings, device=common.device)
+        self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
         self._worker = InferenceWorker(
             self._classes,
             from_bytes(orders.weights),

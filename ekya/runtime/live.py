@@ -57,7 +57,7 @@ from ekya.setup import (
     script_cues,
     with_classes,
 )
-from ekya.speeds import kept_speeds, refine_kept, training_speed
+from ekya.speeds import inference_speed, kept_speeds, refine_kept, training_speed
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -95,7 +95,8 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         chosen.capability.capacity_milli,
     )
     # A run that goes on is planned as it was: what was measured since then is for the next one.
-    speed = resumed.training_speed if resumed else training_speed(kept_speeds(chosen, fleet.edge.model))
+    speeds = kept_speeds(chosen, fleet.edge.model)
+    speed = resumed.training_speed if resumed else training_speed(speeds)
     constants = replace(constants, training_speed=speed)
     gpus = max(1, -(-constants.capacity_milli // FULL_GPU_MILLI))
     homes = deal(len(fleet.streams), constants.capacity_milli)
@@ -114,7 +115,16 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)
         stack.callback(journal.close)
-        orders = ActorOrders(folder, fleet, options.seed, shares, chosen.capability.device, homes, speed)
+        orders = ActorOrders(
+            folder,
+            fleet,
+            options.seed,
+            shares,
+            chosen.capability.device,
+            homes,
+            speed,
+            inference_speed(speeds),
+        )
         host = _Run(orders, options, constants, store, journal, dashboard, resumed, meter).go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
     _, _, turns = read_journal(folder.journal)
@@ -229,7 +239,13 @@ class _Run:
             ev.StreamAdded(
                 fleet.stream(stream).play.joins_us,
                 stream,
-                first_inference_options(fleet, stream, known.settings.fps, known.frame_gpu_s),
+                first_inference_options(
+                    fleet,
+                    stream,
+                    known.settings.fps,
+                    known.frame_gpu_s,
+                    known.settings.inference_speed,
+                ),
             )
             for stream, known in sorted(ready.items())
             if stream not in known_already

@@ -18,7 +18,7 @@ class ActorOrders:
         shares: enforces shares in the actor's process.
         device: torch's name of where models run.
         homes: position of the GPU on which each stream's processes stay, in the order of the streams.
-        training_speed: what a share is worth to a retraining.
+        training_speed, inference_speed: what a share is worth to a job of the kind.
     """
 
     folder: RunFolder
@@ -28,6 +28,7 @@ class ActorOrders:
     device: str
     homes: tuple[int, ...]
     training_speed: SpeedCurve = LINEAR
+    inference_speed: SpeedCurve = LINEAR
 
 
 @dataclass(frozen=True, slots=True)

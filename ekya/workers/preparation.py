@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
@@ -57,6 +58,7 @@ class PreparationSettings:
         profiler: how γ are tried.
         label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
         label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
+        inference_speed: of inference at a share.
     """
 
     classes: tuple[str, ...]
@@ -68,6 +70,7 @@ class PreparationSettings:
     profiler: Profiler = Profiler.EKYA
     label_policy: str = UNIFORM
     label_gpu_s: float | None = None
+    inference_speed: SpeedCurve = LINEAR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +190,9 @@ class StreamPreparation:
                 BurstFrame(frame.boxes, truth, {side: of[at] for side, of in answers.items()})
                 for at, (frame, truth) in enumerate(labelled)
             ]
-        return inference_options(configs, burst, frame_gpu_s, self.settings.fps)
+        return inference_options(
+            configs, burst, frame_gpu_s, self.settings.fps, self.settings.inference_speed
+        )
 
     def trial(
         self,

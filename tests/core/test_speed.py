@@ -42,3 +42,24 @@ def test_a_second_used_at_a_share_is_worth_what_a_whole_gpu_does_in_it(share, wo
 @given(st.floats(0, 1e6), st.integers(1, 1000))
 def test_where_speed_is_linear_used_time_is_what_it_is_worth(used, share):
     assert LINEAR.worth(used, share) == pytest.approx(used)
+
+
+@pytest.mark.parametrize(
+    ("speed", "share"),
+    [(0.0, 0), (0.18, 50), (0.36, 100), (0.595, 300), (0.83, 500), (1.0, 1000), (1.2, 1200)],
+)
+def test_the_share_that_a_speed_needs(speed, share):
+    assert BENT.share_for(speed) == share
+
+
+@given(st.floats(0.0, 1.0))
+def test_the_share_for_a_speed_reaches_it_and_one_less_does_not(speed):
+    share = BENT.share_for(speed)
+    assert BENT.speed(share) >= speed - 1e-6
+    assert share == 0 or BENT.speed(share - 1) < speed
+
+
+def test_where_a_curve_is_flat_the_least_share_is_taken():
+    flat = SpeedCurve(((0, 0.0), (300, 0.5), (700, 0.5), (1000, 1.0)))
+    assert flat.share_for(0.5) == 300
+    assert flat.share_for(0.75) == 850

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.speed import SpeedCurve
 from ekya.profiling.inference import (
     HEADROOM,
     PRIOR_OBJECTS,
@@ -158,3 +159,13 @@ def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
     burst = [frame(*((place * SIDE, place % 3, place % 3) for place in at)) for at in places]
     first, other = offered(burst, every(1), every(k))
     assert 0.0 <= other <= first == 1.0
+
+
+def test_a_measured_curve_says_what_share_a_lambda_needs_and_how_old_its_results_get():
+    """A frame of 20 ms at 10 a second needs 0.23 of full speed, which a tenth of this device nearly has."""
+    bent = SpeedCurve(((0, 0.0), (100, 0.2), (200, 0.26), (1000, 1.0)))
+    config = InferenceConfig(1, 32)
+    (linear,) = inference_options((config,), (), {32: 0.02}, 10.0)
+    (measured,) = inference_options((config,), (), {32: 0.02}, 10.0, bent)
+    assert (linear.share_needed_milli, measured.share_needed_milli) == (230, 150)
+    assert measured.age_us == linear.age_us == pytest.approx(100_000 + 20_000 / 0.23, abs=1)
