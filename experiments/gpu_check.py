@@ -62,6 +62,8 @@ CHECKS = (
     Check("resize", "gpu_check_shares", "resize", 60),
     Check("restart", "gpu_check_shares", "restart", 90),
     Check("clients", "gpu_check_mps", "clients", 90),
+    Check("counters", "gpu_check_counters", "counters", 45),
+    Check("memory", "gpu_check_counters", "memory", 60),
 )
 """In the order in which they run; the names of all modules are in this folder."""
 
