@@ -17,12 +17,13 @@ from ekya.core.profile import family_of
 from ekya.core.units import seconds_to_us
 from ekya.labeling.detections import Proposals
 from ekya.labeling.golden import GoldenModel, open_golden
+from ekya.learning.cutting import split_at
 from ekya.learning.edge import EdgeModel, clone, to_input
 from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
 from ekya.learning.predictor import FORWARD_BATCH
-from ekya.learning.trainer import Retraining, split_at
+from ekya.learning.trainer import Retraining
 from ekya.setup import StreamSetup, base_model, fleet_classes, stream_setup
 from ekya.streams.city import CitySpec
 from ekya.streams.crops import crop_objects

@@ -16,8 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
-from ekya.learning.trainer import Retraining, split_at, steps_in_epoch
+from ekya.learning.trainer import Retraining, steps_in_epoch
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ekya.learning.cutting import split_at
 from ekya.learning.edge import EdgeModel, to_input
 from ekya.learning.predictor import fuse, resized
-from ekya.learning.trainer import split_at
 
 _AT_ONCE = 256
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, pool, to_input
+from ekya.learning.cutting import on_cpu, split_at
+from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, to_input
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import FORWARD_BATCH
@@ -87,6 +88,11 @@ class Retraining:
         recipe: learning rates and the like.
         known: features of the crops, where a caller has them already. Only the head may train then, on
             all data and without exemplars.
+        keep_activations: pass each crop through the frozen blocks once and keep what comes out, so that an
+            epoch costs what trains. Otherwise the pictures are kept and passed anew in every epoch: much
+            slower, and the way to train on crops whose activations do not fit into memory.
+        precision: what trained and frozen blocks compute in; weights, their gradients and losses stay in 32
+            bits. See ``learning.precision``.
     """
 
     def __init__(
@@ -104,6 +110,8 @@ class Retraining:
         distillation_weight: float = DISTILLATION_WEIGHT,
         recipe: SgdRecipe | None = None,
         known: "KnownFeatures | None" = None,
+        keep_activations: bool = True,
+        precision: torch.dtype = torch.float32,
     ) -> None:
         if len(training) == 0:
             raise ValueError("a retraining needs at least one training crop")
@@ -113,6 +121,7 @@ class Retraining:
         self.config = config
         self.epochs_done = 0
         self._device, self._scope, self._seed = device, scope, seed
+        self._keeps, self._precision = keep_activations, precision
         self._recipe = recipe or SgdRecipe()
         self._distillation_weight = distillation_weight
         self._start, self._classes = start, classes
@@ -165,12 +174,12 @@ class Retraining:
             Validation accuracy before the first epoch; 0.0 without validation crops.
         """
         frozen, _ = split_at(self._start, self.config.trainable_blocks)
-        trained = adapt(self._start, self._classes, self.config.head_width, self._seed, _on_cpu(frozen))
+        trained = adapt(self._start, self._classes, self.config.head_width, self._seed, on_cpu(frozen))
         trained = trained.to(self._device)
         self._model = trained
         self._prefix, self._suffix = split_at(trained, self.config.trainable_blocks)
         self._prefix.requires_grad_(False).eval()
-        self._frozen = _on_cpu(self._prefix)
+        self._frozen = on_cpu(self._prefix)
         self._suffix.requires_grad_(True)
         self._optimiser = self._build_optimiser()
         everything = concatenate([self._fresh, self._replay])
@@ -191,7 +200,10 @@ class Retraining:
         self._suffix.train(self._recipe.batch_statistics)
         losses = [self._step(batch) for batch in self._batches(rng)]
         self.epochs_done += 1
-        return EpochResult(self.epochs_done, self._evaluate(), float(np.mean(losses)))
+        accuracy = self._evaluate()
+        # Read when all is done: to ask a device for a number stops it, so no step does.
+        told = torch.stack(losses).cpu().numpy().astype(np.float64)
+        return EpochResult(self.epochs_done, accuracy, float(np.mean(told)))
 
     def model(self) -> EdgeModel:
         """The model as it is now, on the CPU, ready to predict.
@@ -226,19 +238,30 @@ class Retraining:
         fresh = np.arange(len(self._fresh))
         replayed = rng.choice(len(self._replay), self.epoch_crops - len(fresh), replace=False)
         order = rng.permutation(np.concatenate([fresh, len(fresh) + replayed.astype(np.int64)]))
-        for batch in batches_of(order, self.config.batch_size):
-            yield torch.from_numpy(batch).to(self._device)
+        batches = batches_of(order, self.config.batch_size)
+        together = torch.from_numpy(np.concatenate(batches)).to(self._device)
+        yield from torch.split(together, [len(batch) for batch in batches])
 
-    def _step(self, batch: Tensor) -> float:
+    def _step(self, batch: Tensor) -> Tensor:
         with self._scope():
-            logits = self._suffix(self._inputs[batch])
+            logits = self._logits(self._inputs[batch])
             loss = cross_entropy(logits, self._labels[batch])
             if self._distillation_weight > 0:
                 loss = loss + self._distillation_weight * self._distillation(logits, batch)
             self._optimiser.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             self._optimiser.step()
-            return float(loss.detach())
+            return loss.detach()
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        """What the model makes of inputs, as they are kept, in 32 bits."""
+        with self._in_precision():
+            logits: Tensor = self._suffix(inputs if self._keeps else self._prefix(inputs))
+        return logits.float()
+
+    def _in_precision(self) -> AbstractContextManager[object]:
+        mixed = self._precision is not torch.float32
+        return torch.autocast(torch.device(self._device).type, self._precision) if mixed else nullcontext()
 
     def _distillation(self, logits: Tensor, batch: Tensor) -> Tensor:
         """How far the answers over the known classes are from those of the start model."""
@@ -254,9 +277,10 @@ class Retraining:
         and it answers otherwise, only the label counts.
         """
         old, self._known = known_outputs(self._start.classes, self._classes)
-        _, suffix = split_at(self._start, self.config.trainable_blocks)
-        teacher = copy.deepcopy(suffix).to(self._device).eval()
-        logits = self._in_batches(teacher, self._inputs)[:, old]
+        frozen, suffix = split_at(self._start, self.config.trainable_blocks)
+        whole = suffix if self._keeps else nn.Sequential(frozen, suffix)
+        teacher = copy.deepcopy(whole).to(self._device).eval()
+        logits = self._in_batches(teacher, self._inputs)[:, old].float()
         self._teaching = (logits / DISTILLATION_TEMPERATURE).softmax(dim=1)
         known = torch.tensor(self._known, device=self._device)
         right = known[logits.argmax(dim=1)] == self._labels
@@ -267,17 +291,18 @@ class Retraining:
         if len(self._validation) == 0:
             return 0.0
         self._suffix.eval()
-        answers = self._in_batches(self._suffix, self._validation_inputs).argmax(dim=1).cpu().numpy()
+        answers = self._in_batches(self._logits, self._validation_inputs).argmax(dim=1).cpu().numpy()
         return float(np.average(answers == self._validation.classes, weights=self._weights))
 
     def _through_prefix(self, labelled: LabelledCrops) -> Tensor:
-        return self._in_batches(self._prefix, to_input(labelled.crops, self._device))
+        images = to_input(labelled.crops, self._device)
+        return self._in_batches(self._prefix, images) if self._keeps else images
 
     @torch.no_grad()
-    def _in_batches(self, module: nn.Module, inputs: Tensor) -> Tensor:
+    def _in_batches(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         parts = []
         for part in torch.split(inputs, FORWARD_BATCH):
-            with self._scope():
+            with self._scope(), self._in_precision():
                 parts.append(module(part))
         return torch.cat(parts)
 
@@ -310,51 +335,6 @@ def features_of(
         with scope():
             parts.append(embedding.embed(part))
     return torch.cat(parts)
-
-
-class Suffix(nn.Module):
-    """The trainable end of a model: its last blocks and the head, sharing the model's weights."""
-
-    def __init__(self, blocks: nn.Sequential, head: nn.Module) -> None:
-        super().__init__()
-        self.blocks, self.head = blocks, head
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Activations at the boundary, or (N, F) features where no block trains, to (N, C) logits."""
-        features = pool(self.blocks(inputs)) if len(self.blocks) else inputs
-        logits: Tensor = self.head(features)
-        return logits
-
-
-class Prefix(nn.Module):
-    """The frozen beginning of a model, sharing the model's weights."""
-
-    def __init__(self, blocks: nn.Sequential, pools: bool) -> None:
-        super().__init__()
-        self.blocks, self._pools = blocks, pools
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to activations at the boundary, or (N, F) features where no block trains."""
-        activations: Tensor = self.blocks(images)
-        return pool(activations) if self._pools else activations
-
-
-def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
-    """The frozen beginning and the trainable end; ``trainable_blocks`` counts from the end."""
-    boundary = len(model.blocks) - trainable_blocks
-    if not 0 <= boundary <= len(model.blocks):
-        raise ValueError(f"{model.architecture} has {len(model.blocks)} blocks, not {trainable_blocks}")
-    blocks = list(model.blocks)
-    prefix = Prefix(nn.Sequential(*blocks[:boundary]), pools=trainable_blocks == 0)
-    return prefix, Suffix(nn.Sequential(*blocks[boundary:]), model.head)
-
-
-def _on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
-    """Its tensors as they are on the CPU, by the identity of each; no copies where they are there already."""
-    weights = {
-        id(weight): nn.Parameter(weight.detach().cpu(), requires_grad=False) for weight in frozen.parameters()
-    }
-    return {**weights, **{id(buffer): buffer.cpu() for buffer in frozen.buffers()}}
 
 
 def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:

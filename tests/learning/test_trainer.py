@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
@@ -224,3 +225,75 @@ def test_models_of_a_retraining_share_what_it_froze_and_nothing_else(
     frozen = tuple(f"blocks.{block}." for block in range(len(tiny_model.blocks) - trainable_blocks))
     shared = {name for name in first if first[name].data_ptr() == second[name].data_ptr()}
     assert shared == {name for name in first if name.startswith(frozen)}
+
+
+class NumbersAsked(TorchDispatchMode):
+    """Counts how often a tensor is asked for a number, which stops a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("trainable_blocks", [0, 1])
+def test_no_step_asks_the_device_for_a_number(
+    tiny_model: EdgeModel, make_bars, trainable_blocks: int
+) -> None:
+    retraining = Retraining(
+        tiny_model,
+        replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
+        make_bars(64, 1),
+        make_bars(10, 2, first_track=500),
+        memory=None,
+        classes=tiny_model.classes,
+        seed=1,
+    )
+    retraining.prepare()
+    with NumbersAsked() as asked:
+        result = retraining.run_epoch()
+        assert asked.count == 0
+        float(torch.ones(1))
+    assert asked.count == 1, "what is counted is what is meant"
+    assert result.training_loss > 0.0
+
+
+@pytest.mark.parametrize("trainable_blocks", [0, 1, 3])
+def test_without_activations_kept_the_same_is_learnt(
+    tiny_model: EdgeModel, make_bars, trainable_blocks: int
+) -> None:
+    memory = ExemplarMemory(12).update(tiny_model, make_bars(20, 5, first_track=900))
+    config = replace(LAST_BLOCK, trainable_blocks=trainable_blocks)
+    passed: list[int] = []
+    first = tiny_model.blocks[0]
+    first.register_forward_hook(lambda _module, images, _made: passed.append(len(images[0])))
+    curves, crops = [], []
+    for kept in (True, False):
+        passed.clear()
+        _, curve = retrained(
+            tiny_model,
+            config,
+            make_bars(40, 1),
+            make_bars(30, 2, first_track=500),
+            memory=memory,
+            keep_activations=kept,
+        )
+        curves.append(curve)
+        crops.append(sum(passed))
+    assert curves[0] == curves[1]
+    # Once for good; or by the teacher, before training, and in each epoch.
+    assert crops == [40 + 12 + 30, 40 + 12 + 30 + config.epochs * (40 + 12 + 30)]
+
+
+@pytest.mark.parametrize("trainable_blocks", [0, 1])
+def test_half_the_bits_learn_as_much_and_leave_weights_of_32(
+    tiny_model: EdgeModel, make_bars, trainable_blocks: int
+) -> None:
+    config = replace(LAST_BLOCK, trainable_blocks=trainable_blocks, epochs=16)
+    training, validation = make_bars(64, 1), make_bars(30, 2, first_track=500)
+    whole = retrained(tiny_model, config, training, validation)[1]
+    model, half = retrained(tiny_model, config, training, validation, precision=torch.bfloat16)
+    assert half[-1] == pytest.approx(whole[-1], abs=0.1)
+    assert half[-1] > half[0]
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
