@@ -1,0 +1,36 @@
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.edge import build_edge_model
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import ExemplarMemory
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+
+# Here and not in a test: what the drawing library takes to be imported is no test's own time.
+sys.path.insert(0, str(FOLDER))
+bench = importlib.import_module("bench_training")
+
+
+def crops(count, first_track):
+    rng = np.random.default_rng(first_track)
+    tracks = first_track + np.arange(count, dtype=np.int64)
+    pictures = rng.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
+    return LabelledCrops(pictures, tracks % 2, tracks, tracks)
+
+
+def test_both_ways_learn_the_same_and_times_are_those_of_the_first_epochs():
+    base = build_edge_model(("car", "person"), 0, seed=1)
+    case = bench.Case(crops(6, 0), crops(4, 50), ExemplarMemory(), crops(4, 90))
+    kept, anew = bench.both_ways(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)
+    assert kept.curve == pytest.approx(anew.curve)
+    assert len(kept.curve) == 3
+    row = bench.row_of(0, 1, [(kept, anew)])
+    assert row.kept_s == pytest.approx(kept.prepare_s + kept.epochs_s[0])
+    assert row.faster == pytest.approx(row.anew_s / row.kept_s)
+    assert row.largest_difference == pytest.approx(0.0)
