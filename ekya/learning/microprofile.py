@@ -114,7 +114,7 @@ class MicroProfile:
         background: which of them is no object and is not measured on; None where every crop shows one.
         seed: of the subset, the folds and the training.
         clock: GPU-seconds that the caller has used so far; on a CPU, those of its thread.
-        device, scope: as of ``Retraining``.
+        device, scope, precision: as of ``Retraining``.
     """
 
     start: EdgeModel
@@ -129,6 +129,7 @@ class MicroProfile:
     clock: Callable[[], float]
     device: str = "cpu"
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    precision: torch.dtype = torch.float32
 
     @property
     def epochs(self) -> int:
@@ -258,6 +259,7 @@ class MicroProfile:
             seed=self.seed,
             device=self.device,
             scope=self.scope,
+            precision=self.precision,
         )
 
     def _on_folds(self) -> Iterator[_Point]:
@@ -283,6 +285,7 @@ class MicroProfile:
                     device=self.device,
                     scope=self.scope,
                     known=known,
+                    precision=self.precision,
                 )
                 folds.append((float(counts[measures].sum()), fold))
         weights = [weight for weight, _ in folds]

@@ -1,6 +1,8 @@
 """In which precision a device may train: half of the bits where the device counts right with them."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,13 +20,25 @@ PRODUCTS: tuple[tuple[Product, tuple[int, ...], tuple[int, ...]], ...] = (
 """What training is made of, with the shapes of a head and of a block."""
 
 
-def training_precision(device: str) -> torch.dtype:
+def training_precision(
+    device: str, scope: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> torch.dtype:
     """What a retraining on this device computes in: bfloat16 on a GPU that has it and counts right with it.
 
     A CPU's cores have no unit for it, and stay with 32 bits.
+
+    Args:
+        device: torch's name of it.
+        scope: of the job's share: a GPU is asked on the part of it where the job will train.
     """
     if torch.device(device).type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float32
+    with scope():
+        return _precision_of(device)
+
+
+@lru_cache
+def _precision_of(device: str) -> torch.dtype:
     return torch.bfloat16 if counts_right(device, torch.bfloat16) else torch.float32
 
 

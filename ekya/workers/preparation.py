@@ -17,6 +17,7 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, class_mix_weights
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
+from ekya.learning.precision import training_precision
 from ekya.learning.predictor import accuracy
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, UNIFORM, affordable
@@ -224,6 +225,7 @@ class StreamPreparation:
             clock=clock,
             device=self.settings.device,
             scope=scope,
+            precision=training_precision(self.settings.device, scope),
         )
 
     def _tell_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:

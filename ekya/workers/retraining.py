@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.precision import training_precision
 from ekya.learning.trainer import Retraining
 from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import PreparationSettings, in_classes, memory_in_classes, outputs_of
@@ -43,4 +44,5 @@ def retraining_of(
         seed=settings.seed + window,
         device=settings.device,
         scope=scope,
+        precision=training_precision(settings.device, scope),
     )
