@@ -36,6 +36,7 @@ from ekya.labeling.golden import FILE, GoldenSpec
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
+from ekya.profiling.gate import SERVE_MARGIN
 from ekya.profiling.label_policy import LABEL_POLICIES
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
@@ -76,6 +77,16 @@ class PreparationConfig(_Part):
     share_milli: int = Field(default=900, ge=1)
     fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
     profiler: Profiler = Profiler.EKYA
+
+
+class ShadowGateConfig(_Part):
+    """When new weights may serve.
+
+    Attributes:
+        margin: how much less of the newest labels they may get right than those that serve.
+    """
+
+    margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
 
 
 class RetrainingConfig(_Part):
@@ -154,7 +165,7 @@ class FleetConfig(_Part):
         quantum_milli, steal_milli: δ and Δ.
         scheduler: who decides, with its options behind it, as in ``uniform:inference=300``.
         placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
-        preparation, golden, edge, retraining, inference: see there.
+        preparation, golden, edge, retraining, inference, shadow_gate: see there.
         streams: sorted by id.
     """
 
@@ -174,6 +185,7 @@ class FleetConfig(_Part):
     edge: EdgeSpec = EdgeSpec()
     retraining: RetrainingConfig = RetrainingConfig()
     inference: InferencesConfig = InferencesConfig()
+    shadow_gate: ShadowGateConfig = ShadowGateConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     @property

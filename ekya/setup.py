@@ -137,6 +137,7 @@ def loop_options(
         objective=fleet.objective,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
         profiler=fleet.preparation.profiler,
+        serve_margin=fleet.shadow_gate.margin,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 

@@ -8,6 +8,7 @@ from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import Objective
 from ekya.placement.pack import Packing
+from ekya.profiling.gate import SERVE_MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class LoopOptions:
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
         profiler: how γ are micro-profiled.
         last_join_us: no stream is added after this moment of the run.
+        serve_margin: how much worse than those that serve new weights may measure, and serve all the same.
     """
 
     window_us: int
@@ -71,3 +73,4 @@ class LoopOptions:
     homes: tuple[StreamHome, ...] = ()
     profiler: Profiler = Profiler.EKYA
     last_join_us: int = 0
+    serve_margin: float = SERVE_MARGIN

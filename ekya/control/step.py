@@ -26,6 +26,7 @@ from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.homes import AtHome
 from ekya.placement.pack import pack
+from ekya.profiling.gate import why_not
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
@@ -42,9 +43,6 @@ NEARLY_OVER_PART = 0.02
 
 ESTIMATE_EVERY_EPOCHS = 2
 """How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
-
-NOTHING_RIGHT = 1e-9
-"""Weights below this accuracy have shown nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +233,13 @@ def _answers(
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
             if job is not None and job.job == event.job:
-                yield from _serve_if_better(before.stream(event.stream), job)
+                yield from _through_gate(before.stream(event.stream), job, options.serve_margin)
         case ev.WindowClosed():
             if before.preparing:
                 yield cmd.EndPreparation(event.index)
             for stream in before.streams:
                 if stream.job is not None:
-                    yield from _serve_if_better(stream, stream.job)
+                    yield from _through_gate(stream, stream.job, options.serve_margin)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
         case ev.StreamEnded():
             # Nothing is left to serve better, so others get the share at once.
@@ -258,17 +256,21 @@ def _answers(
             return
 
 
-def _serve_if_better(stream: StreamState, job: RetrainJob) -> Iterator[cmd.Command]:
-    """The best weights of a job that is over, unless they serve already or are worse than what serves.
+def _through_gate(stream: StreamState, job: RetrainJob, margin: float) -> Iterator[cmd.Command]:
+    """The best weights of a job that is over, unless they serve already; or why they do not serve.
 
-    Weights that get nothing right are no better than what serves, even where that gets nothing right. What
-    comes from elsewhere serves in any case: nobody here has measured what serves on the same labels.
+    What comes from elsewhere serves in any case: nobody here has measured what serves on the same labels.
     """
     if job.elsewhere is not None and job.accuracies:
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
         return
-    if job.best_epoch > job.served_epoch and job.best_accuracy >= max(stream.accuracy or 0.0, NOTHING_RIGHT):
+    if job.best_epoch <= job.served_epoch:
+        return
+    reason = why_not(job.best_accuracy, stream.accuracy or 0.0, margin)
+    if reason is None:
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
+    else:
+        yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
 
 
 INFERENCE_PROFILE_EVERY = 4

@@ -87,8 +87,18 @@ class ServeModel:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepServing:
+    """Do not serve the best weights of a retraining that is over: the shadow gate has refused them."""
+
+    stream: StreamId
+    job: JobId
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRetraining:
-    """End a retraining. Comes after the ServeModel that may go with it."""
+    """End a retraining. Comes after the ServeModel or KeepServing that may go with it."""
 
     stream: StreamId
     job: JobId
@@ -117,6 +127,7 @@ Command = (
     | StartRetraining
     | ResizeRetraining
     | ServeModel
+    | KeepServing
     | StopRetraining
     | RestartWorker
     | SetAside

@@ -119,6 +119,8 @@ class RayExecutor:
                 return [self._serve(command)] if command.job in self._started else []
             case cmd.RestartWorker():
                 self._restart(command)
+            case cmd.KeepServing():
+                _LOG.info("%s: %s; the old ones go on serving", command.stream, command.reason)
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)

@@ -145,6 +145,8 @@ class EmulatedExecutor:
                 self._serve(command)
             case cmd.StopRetraining():
                 self._stop(command.stream)
+            case cmd.KeepServing():
+                pass  # what serves is what served
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the emulated world")
 

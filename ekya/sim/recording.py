@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.control.step import NOTHING_RIGHT
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.records import NO_LABELS, LabelledBoxes
@@ -32,6 +31,7 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
 from ekya.learning.shared import SharedTrunk
 from ekya.measuring.accuracy import labelled_tracks
+from ekya.profiling.gate import SERVE_MARGIN, why_not
 from ekya.profiling.inference import inference_options
 from ekya.profiling.pruning import ENOUGH_ACCURACY
 from ekya.sim.courses import Course
@@ -74,7 +74,7 @@ class _Run:
 
     def would_serve(self, serving: float) -> bool:
         """Whether it would in place of a model with this validation accuracy."""
-        return self.validation_accuracy >= max(serving, NOTHING_RIGHT)
+        return why_not(self.validation_accuracy, serving, SERVE_MARGIN) is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -124,6 +124,8 @@ class TraceExecutor:
                 self._serve(command)
             case cmd.StopRetraining():
                 self._training.pop(command.stream, None)
+            case cmd.KeepServing():
+                pass  # what serves is what served
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the trace world")
 

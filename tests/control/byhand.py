@@ -127,9 +127,9 @@ def opened_1(**changes) -> Hand:
     return hand
 
 
-def retraining(gamma=LONG, share_milli=400, accuracy=0.5) -> Hand:
+def retraining(gamma=LONG, share_milli=400, accuracy=0.5, **changes) -> Hand:
     """Job 1 runs on stream ``a`` in window 1, since 110 s."""
-    hand = opened_1()
+    hand = opened_1(**changes)
     hand.wishes[A] = Wish(retrain=gamma, retrain_milli=share_milli)
     hand.give(105 * S, labels(105 * S, A, accuracy=accuracy), labels(105 * S, B))
     hand.give(110 * S, ev.PreparationEnded(110 * S, 1))

@@ -112,6 +112,10 @@ class ScriptedFleet:
                 job.share_milli = command.share_milli
             case cmd.ServeModel():
                 self._serve(command)
+            case cmd.KeepServing():
+                job = self.cameras[command.stream].job or self.cameras[command.stream].ended
+                assert job is not None
+                assert job.started.job == command.job
             case cmd.StopRetraining():
                 self._running(command)
                 self.cameras[command.stream].job = None

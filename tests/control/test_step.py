@@ -244,7 +244,7 @@ def close(hand):
 
 
 def about_job_1(turn):
-    kinds = (cmd.ServeModel, cmd.StopRetraining, cmd.ResizeRetraining)
+    kinds = (cmd.ServeModel, cmd.KeepServing, cmd.StopRetraining, cmd.ResizeRetraining)
     return [command for command in turn.commands if isinstance(command, kinds)]
 
 
@@ -257,12 +257,19 @@ def test_what_is_unfinished_stops_and_its_best_weights_serve_if_they_are_better(
     assert hand.stream().job is None
 
 
-@pytest.mark.parametrize("accuracies", [(), (0.3, 0.49)], ids=["no epoch", "worse"])
-def test_what_is_unfinished_and_no_better_only_stops(accuracies):
+def test_what_has_no_epoch_yet_only_stops():
+    assert about_job_1(close(retraining(accuracy=0.5))) == [cmd.StopRetraining(A, JobId(1))]
+
+
+def test_what_is_unfinished_and_worse_stops_and_the_journal_says_why_it_does_not_serve():
     hand = retraining(accuracy=0.5)
-    for epoch, accuracy in enumerate(accuracies, start=1):
+    for epoch, accuracy in enumerate((0.3, 0.49), start=1):
         hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
-    assert about_job_1(close(hand)) == [cmd.StopRetraining(A, JobId(1))]
+    kept, stopped = about_job_1(close(hand))
+    assert stopped == cmd.StopRetraining(A, JobId(1))
+    assert (kept.stream, kept.job, kept.epoch) == (A, JobId(1), 2)
+    assert "49.0%" in kept.reason
+    assert "50.0%" in kept.reason
 
 
 def test_a_checkpoint_that_serves_already_is_not_served_again():
@@ -310,7 +317,16 @@ def test_finished_weights_serve_and_the_plan_knows_it_already():
 def test_finished_weights_that_are_worse_do_not_serve():
     hand = retraining(accuracy=0.5)
     hand.give(150 * S, progress(150 * S, 10, 0.4))
-    assert about_job_1(hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0))) == []
+    (kept,) = about_job_1(hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0)))
+    assert isinstance(kept, cmd.KeepServing)
+    assert hand.stream().accuracy == 0.5
+
+
+def test_the_margin_lets_weights_serve_that_are_a_little_worse():
+    hand = retraining(accuracy=0.5, options=replace(OPTIONS, serve_margin=0.15))
+    hand.give(150 * S, progress(150 * S, 1, 0.4))
+    turn = hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0))
+    assert about_job_1(turn) == [cmd.ServeModel(A, JobId(1), 1)]
 
 
 def test_the_best_of_a_failed_retraining_serves_and_nothing_starts_again():
