@@ -36,7 +36,7 @@ from ekya.labeling.golden import FILE, GoldenSpec
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.pack import Packing
-from ekya.profiling.gate import SERVE_MARGIN
+from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.profiling.label_policy import LABEL_POLICIES
 from ekya.runfolder import check_stream_name
 from ekya.scheduling.registry import DEFAULT_SCHEDULER, make_scheduler
@@ -80,13 +80,16 @@ class PreparationConfig(_Part):
 
 
 class ShadowGateConfig(_Part):
-    """When new weights may serve.
+    """When new weights may serve, and for how long.
 
     Attributes:
         margin: how much less of the newest labels they may get right than those that serve.
+        roll_back: how much less than those before them of the labels of the window that they have served in;
+            1 never goes back.
     """
 
     margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
+    roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
 
 
 class RetrainingConfig(_Part):

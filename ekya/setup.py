@@ -138,6 +138,7 @@ def loop_options(
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
         profiler=fleet.preparation.profiler,
         serve_margin=fleet.shadow_gate.margin,
+        roll_back_margin=fleet.shadow_gate.roll_back,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 
@@ -258,6 +259,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             label_gpu_s=fleet.golden.gpu_s_per_window,
             seed=int(drawn),
             profiler=fleet.preparation.profiler,
+            roll_back_margin=fleet.shadow_gate.roll_back,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

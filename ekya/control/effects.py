@@ -46,7 +46,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
             return state.with_stream(replace(stream, set_aside=command.reason, job=None))
         case cmd.EndPreparation():
             return replace(state, preparing=False)
-        case cmd.RestartWorker() | cmd.KeepServing():
+        case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
             return state
 
 

@@ -8,7 +8,7 @@ from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import Objective
 from ekya.placement.pack import Packing
-from ekya.profiling.gate import SERVE_MARGIN
+from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class LoopOptions:
         profiler: how γ are micro-profiled.
         last_join_us: no stream is added after this moment of the run.
         serve_margin: how much worse than those that serve new weights may measure, and serve all the same.
+        roll_back_margin: how much worse than those before them they may do in the window they have served in.
     """
 
     window_us: int
@@ -74,3 +75,4 @@ class LoopOptions:
     profiler: Profiler = Profiler.EKYA
     last_join_us: int = 0
     serve_margin: float = SERVE_MARGIN
+    roll_back_margin: float = ROLL_BACK_MARGIN

@@ -26,7 +26,7 @@ from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.homes import AtHome
 from ekya.placement.pack import pack
-from ekya.profiling.gate import why_not
+from ekya.profiling.gate import why_back, why_not
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
@@ -223,6 +223,10 @@ def _answers(
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
             yield _preparation(after, options, needs)
+        case ev.LabelsReady() if event.compared is not None and event.window == before.window:
+            reason = why_back(event.compared, options.roll_back_margin)
+            if reason is not None and after.fleet.stream(event.stream).status not in OVER:
+                yield cmd.RollBack(event.stream, reason)
         case ev.PreparationEnded() if before.preparing and event.window == before.window:
             yield cmd.EndPreparation(event.window)
         case ev.RetrainProgress():

@@ -97,6 +97,14 @@ class KeepServing:
 
 
 @dataclass(frozen=True, slots=True)
+class RollBack:
+    """Serve the weights again that served when labels were taken before: on the newest they do better."""
+
+    stream: StreamId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRetraining:
     """End a retraining. Comes after the ServeModel or KeepServing that may go with it."""
 
@@ -128,6 +136,7 @@ Command = (
     | ResizeRetraining
     | ServeModel
     | KeepServing
+    | RollBack
     | StopRetraining
     | RestartWorker
     | SetAside

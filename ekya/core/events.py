@@ -45,16 +45,33 @@ class WindowOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """New weights and old ones, asked about the same labels, of which they have learnt none.
+
+    Attributes:
+        new: accuracy of those that served in the window that was labelled.
+        old: of those that served when labels were taken before.
+        objects: that they were asked about, one picture of each.
+    """
+
+    new: float
+    old: float
+    objects: int
+
+
+@dataclass(frozen=True, slots=True)
 class LabelsReady:
     """The golden model has labelled a stream's sample of the window before (paper §4.3).
 
     Attributes:
         training_crops, validation_crops: labelled crops in each part.
-        serving_accuracy: accuracy of the serving model on the validation part.
+        serving_accuracy: accuracy on the validation part of the serving model; of the one before it, where
+            the shadow gate has that one serve again.
         new_classes: the sample holds a class that the serving model does not know.
         gpu_s: what labelling cost, the serving model's looks at the sample included.
         class_histogram: how many labels are of each class; empty where the world does not count them.
         golden_gpu_s: what of ``gpu_s`` the golden model took; 0.0 where the world does not know.
+        compared: where other weights serve than when labels were taken before, both on these.
     """
 
     t_us: int
@@ -67,6 +84,7 @@ class LabelsReady:
     gpu_s: float
     class_histogram: tuple[int, ...] = ()
     golden_gpu_s: float = 0.0
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +232,23 @@ class ModelSwapped:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Inference serves weights again that served before.
+
+    Attributes:
+        version: their number from now on.
+        of: their number when they served before.
+        stall_us: how long inference could not take a frame because of it.
+    """
+
+    t_us: int
+    stream: StreamId
+    version: ModelVersion
+    of: ModelVersion
+    stall_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShareMeasured:
     """What a worker really used since the last such event."""
 
@@ -328,6 +363,7 @@ Event = (
     | RetrainFailed
     | MemoryMeasured
     | ModelSwapped
+    | RolledBack
     | ModelCached
     | ShareMeasured
     | GpuMeasured
@@ -350,6 +386,7 @@ _ORDER: tuple[type[Event], ...] = (
     RetrainFailed,
     MemoryMeasured,
     ModelSwapped,
+    RolledBack,
     ModelCached,
     WorkerDied,
     StreamLost,

@@ -256,6 +256,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
+        case ev.RolledBack():
+            return replace(stream, version=event.version)
         case ev.ShareMeasured(role=ev.Role.INFERENCE):
             return replace(stream, inference_measured_milli=event.share_milli)
         case ev.ShareMeasured():

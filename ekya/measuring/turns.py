@@ -113,12 +113,14 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version)
             for event in events
-            if isinstance(event, ev.ModelSwapped)
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack)
         ),
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
         lost=tuple(_lost(events, end_us)),
-        stalls_us=tuple(event.stall_us for event in events if isinstance(event, ev.ModelSwapped)),
+        stalls_us=tuple(
+            event.stall_us for event in events if isinstance(event, ev.ModelSwapped | ev.RolledBack)
+        ),
         swap_delays_us=tuple(_swap_delays_us(turns)),
         set_aside=tuple(
             (command.stream, command.reason)
@@ -197,20 +199,23 @@ def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[Preparat
 def _swap_delays_us(turns: Sequence[TurnRecord]) -> Iterator[int]:
     """For each model that came into service, how long ago it was asked for.
 
-    Every command to serve makes the stream's next version, so the version tells which command a swap
-    answers even where a newer model overtook one that never served.
+    Every command to serve or to go back makes the stream's next version, so the version tells which command
+    a swap answers even where a newer model overtook one that never served.
     """
-    asked: dict[StreamId, list[tuple[JobId, int]]] = {}
+    asked: dict[StreamId, list[tuple[JobId | None, int]]] = {}
     for turn in turns:
         for event in turn.events:
-            if isinstance(event, ev.ModelSwapped):
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
                 own = asked.get(event.stream, [])
                 which = event.version - BASE_VERSION - 1
-                if 0 <= which < len(own) and own[which][0] == event.job:
+                job = event.job if isinstance(event, ev.ModelSwapped) else None
+                if 0 <= which < len(own) and own[which][0] == job:
                     yield event.t_us - own[which][1]
         for command in turn.commands:
             if isinstance(command, cmd.ServeModel):
                 asked.setdefault(command.stream, []).append((command.job, turn.now_us))
+            if isinstance(command, cmd.RollBack):
+                asked.setdefault(command.stream, []).append((None, turn.now_us))
 
 
 def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, ...]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -24,6 +25,14 @@ _GATHER_S = 0.005
 """After the first news, how long others may join them: planning once is better than twice."""
 
 _Worker = tuple[StreamId, ev.Role]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """Weights that served when labels were taken: their number, and where in the object store they are."""
+
+    version: ModelVersion
+    weights: Any
 
 
 class RayExecutor:
@@ -61,6 +70,8 @@ class RayExecutor:
         # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
+        self._judged: dict[StreamId, _Served] = {}
+        self._earlier: dict[StreamId, _Served] = {}
         for stream, own in actors.streams.items():
             self._listen(own.inference, (stream, ev.Role.INFERENCE))
             self._listen(own.retraining, (stream, ev.Role.RETRAINING))
@@ -117,6 +128,8 @@ class RayExecutor:
                 return [self._actors.streams[command.stream].retraining.stop.remote(command.job)]
             case cmd.ServeModel():
                 return [self._serve(command)] if command.job in self._started else []
+            case cmd.RollBack():
+                return self._roll_back(command)
             case cmd.RestartWorker():
                 self._restart(command)
             case cmd.KeepServing():
@@ -136,10 +149,36 @@ class RayExecutor:
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(command.window - 1)
             settings = self._ready[asked.stream].settings
+            earlier = self._judge(asked.stream)
             errands.append(
-                preparation.hand_in.remote(command.window, asked.stream, settings, material, own.version)
+                preparation.hand_in.remote(
+                    command.window, asked.stream, settings, material, own.version, earlier
+                )
             )
         return errands
+
+    def _judge(self, stream: StreamId) -> ModelVersion | None:
+        """The newest weights meet new labels: the number of those that did before, where these are others."""
+        own, judged = self._actors.streams[stream], self._judged.get(stream)
+        self._judged[stream] = _Served(own.version, own.newest_weights)
+        self._earlier.pop(stream, None)
+        if judged is None or judged.version == own.version:
+            return None
+        self._earlier[stream] = judged
+        return judged.version
+
+    def _roll_back(self, command: cmd.RollBack) -> list[Any]:
+        """Weights of before are still in the object store: they are made ready there, and take over."""
+        earlier = self._earlier.pop(command.stream, None)
+        if earlier is None:
+            return []
+        _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
+        own = self._actors.streams[command.stream]
+        own.version, own.newest_weights = ModelVersion(own.version + 1), earlier.weights
+        self._judged[command.stream] = _Served(own.version, earlier.weights)
+        self._handed[command.stream, own.version] = earlier.weights
+        self._make_known(command.stream)
+        return [own.inference.roll_back.remote(earlier.weights, own.version, earlier.version)]
 
     def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
@@ -192,7 +231,7 @@ class RayExecutor:
         for event in events:
             if isinstance(event, ev.LabelsReady):
                 self._fetch_labels(event)
-            if isinstance(event, ev.ModelSwapped):
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             if isinstance(event, ev.StreamLost):
                 _LOG.warning("%s is lost: %s", event.stream, event.reason)

@@ -3,14 +3,23 @@
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, ModelSwapped, Role, ShareMeasured, StreamBack, StreamEnded, StreamLost
+from ekya.core.events import (
+    Event,
+    ModelSwapped,
+    Role,
+    RolledBack,
+    ShareMeasured,
+    StreamBack,
+    StreamEnded,
+    StreamLost,
+)
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.gpu.protocol import ShareJob
@@ -50,12 +59,15 @@ class Ready:
 
 @dataclass(slots=True, eq=False)
 class _Swap:
-    """Weights that are ready to serve, and what there is to tell of them."""
+    """Weights that are ready to serve, and what there is to tell of them.
+
+    Attributes:
+        told: the event of the swap, from when it was and how long it took.
+    """
 
     classifier: Classifier
     version: ModelVersion
-    job: JobId
-    validation_accuracy: float
+    told: Callable[[int, int], ModelSwapped | RolledBack]
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +156,24 @@ class InferenceActor:
 
         Where two are made ready at once, the newer ones win, whichever are ready first.
         """
-        swap = _Swap(self._worker.ready(from_bytes(weights)), version, job, validation_accuracy)
+        stream = self._stream.id
+
+        def told(t_us: int, stall_us: int) -> ModelSwapped:
+            return ModelSwapped(t_us, stream, version, job, validation_accuracy, stall_us)
+
+        self._serve_next(weights, version, told)
+
+    def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
+        """As ``swap``, to weights that have served before, as ``of``."""
+        stream = self._stream.id
+        self._serve_next(
+            weights, version, lambda t_us, stall_us: RolledBack(t_us, stream, version, of, stall_us)
+        )
+
+    def _serve_next(
+        self, weights: bytes, version: ModelVersion, told: Callable[[int, int], ModelSwapped | RolledBack]
+    ) -> None:
+        swap = _Swap(self._worker.ready(from_bytes(weights)), version, told)
         with self._control.lock:
             if version > self._control.newest:
                 self._control.newest, self._control.swap = version, swap
@@ -242,16 +271,7 @@ class InferenceActor:
         began_ns = time.monotonic_ns()
         self._worker.use(swap.classifier, swap.version)
         stall_us = (time.monotonic_ns() - began_ns) // 1000
-        self._mailbox.put(
-            ModelSwapped(
-                self._clock.now_us(),
-                self._stream.id,
-                swap.version,
-                swap.job,
-                swap.validation_accuracy,
-                stall_us,
-            )
-        )
+        self._mailbox.put(swap.told(self._clock.now_us(), stall_us))
 
     def _tell_share(self) -> None:
         share_milli = self._handle.measured().share_milli

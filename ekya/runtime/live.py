@@ -271,7 +271,7 @@ class _Run:
 
     def _note_stalls(self, batch: Batch) -> None:
         for event in batch.events:
-            if isinstance(event, ev.ModelSwapped):
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
                 self.stalls_ms.append(event.stall_us / 1000)
 
     def _end(self, actors: FleetActors, horizon_us: int) -> None:
@@ -321,6 +321,9 @@ class _ModelKeeper:
             if isinstance(command, cmd.StartRetraining):
                 self._started[command.job] = command
         for event in batch.events:
+            if isinstance(event, ev.RolledBack):
+                record = ModelRecord(self._folder, self._store, event.stream)
+                record.serve_again(event.version, event.of, event.t_us)
             if isinstance(event, ev.ModelSwapped) and event.job in self._started:
                 started = self._started[event.job]
                 path = self._folder.model(event.stream, event.version)

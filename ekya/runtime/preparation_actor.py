@@ -76,6 +76,7 @@ class PreparationActor:
         self._now: _Preparation | None = None
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
         self._known_changed = threading.Condition()
+        self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
         self._trained_crops: dict[StreamId, int] = {}
 
     def ready(self) -> None:
@@ -113,14 +114,21 @@ class PreparationActor:
         settings: PreparationSettings,
         material: WindowMaterial,
         version: ModelVersion,
+        earlier: ModelVersion | None,
     ) -> None:
-        """What a stream is prepared from; its model was made known before."""
+        """What a stream is prepared from; its model was made known before.
+
+        ``earlier`` numbers the model that served when labels were taken before, where that was another.
+        """
         preparation = self._now
         if preparation is None or preparation.command.window != window:
             return
         with self._known_changed:
             self._known_changed.wait_for(lambda: self._version_of(stream) >= version, _HAND_IN_S)
-            serving = self._known[stream][1]
+            known, serving = self._known[stream]
+            judged, before = self._judged.get(stream, (None, None))
+            self._judged[stream] = (known, serving)
+        comparable = earlier is not None and judged == earlier and known == version
         with preparation.handed_in:
             # The memory is with the trainer, and filled from what was labelled since the first retraining.
             remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
@@ -132,6 +140,7 @@ class PreparationActor:
                 remembered if version > BASE_VERSION else 0,
                 self._golden.gpu_s,
                 max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
+                before if comparable else None,
             )
             preparation.handed_in.notify_all()
 
@@ -203,7 +212,10 @@ class PreparationActor:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
         with self._turn(preparation):
             labels = prepared.label()
+            compared = prepared.compare(labels)
+            prepared = prepared.settled(compared)
             accuracy = prepared.serving_accuracy(labels)
+        preparation.streams[stream] = prepared
         preparation.labels[stream] = labels
         seen = self._trained_crops.get(stream, 0)
         self._trained_crops[stream] = seen + len(labels.training.crops)
@@ -219,6 +231,7 @@ class PreparationActor:
                 new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
                 gpu_s=_used_s(preparation),
                 golden_gpu_s=self._golden.took_s - golden_before_s,
+                compared=compared,
             )
         )
 

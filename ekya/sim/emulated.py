@@ -44,8 +44,9 @@ from ekya.setup import (
     stream_setup,
     with_classes,
 )
+from ekya.sim.camera import EmulatedCamera
 from ekya.sim.elsewhere import KeptModels
-from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
+from ekya.sim.executor import EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess

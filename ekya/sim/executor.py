@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ekya.control.protocols import Batch
@@ -13,47 +12,20 @@ from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
-from ekya.core.view import InferenceOption
 from ekya.learning.device_memory import is_out_of_memory
 from ekya.learning.edge import EdgeModel
-from ekya.learning.memory import ExemplarMemory
-from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
+from ekya.sim.camera import EmulatedCamera, Served
+from ekya.sim.elsewhere import ArrivingWeights, trained
 from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
-from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
-from ekya.workers.record import FrameRecord, ModelRecord
+from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """How often the shares that were really used are told."""
-
-
-@dataclass(slots=True, eq=False)
-class EmulatedCamera:
-    """A stream with everything that is its own; ``kept`` where a scheduler wants kept models.
-
-    ``misfortunes`` are losses and returns of its camera, told at their time; it is added at ``joins_us``.
-    """
-
-    settings: PreparationSettings
-    inference: EmulatedStream
-    frames: FrameRecord
-    models: ModelRecord
-    model: EdgeModel
-    options: tuple[InferenceOption, ...]
-    version: ModelVersion
-    memory: ExemplarMemory
-    labels: StreamLabels | None = None
-    retraining: EmulatedRetraining | ArrivingWeights | None = None
-    kept: KeptModels | None = None
-    joins_us: int = 0
-    misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()
-    added: bool = False
-    told_of_end: bool = False
 
 
 class EmulatedExecutor:
@@ -143,6 +115,8 @@ class EmulatedExecutor:
                     retraining.resize(command.share_milli, self._now_us)
             case cmd.ServeModel():
                 self._serve(command)
+            case cmd.RollBack():
+                self._roll_back(command)
             case cmd.StopRetraining():
                 self._stop(command.stream)
             case cmd.KeepServing():
@@ -211,14 +185,19 @@ class EmulatedExecutor:
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
-            prepared[asked.stream] = self._preparation(camera, command.window, camera.model)
+            judged = camera.judged
+            camera.earlier = judged if judged is not None and judged.version != camera.version else None
+            camera.judged = Served(camera.version, camera.model)
+            prepared[asked.stream] = self._preparation(camera, command.window, camera.model, camera.earlier)
         self._preparing = command
         self._steps = EmulatedPreparation(
             command, prepared, self._card, self._proposer_operations, self._keep_labels
         ).steps()
         self._next_step(self._now_us)
 
-    def _preparation(self, camera: EmulatedCamera, window: int, model: EdgeModel) -> StreamPreparation:
+    def _preparation(
+        self, camera: EmulatedCamera, window: int, model: EdgeModel, earlier: Served | None = None
+    ) -> StreamPreparation:
         return StreamPreparation(
             camera.settings,
             camera.inference.material(window - 1, self._now_us),
@@ -227,6 +206,7 @@ class EmulatedExecutor:
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
             look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
+            earlier=None if earlier is None else Classifier(earlier.model, camera.settings.classes),
         )
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:
@@ -380,6 +360,19 @@ class EmulatedExecutor:
                 best.validation_accuracy,
                 stall_us=0,
             )
+        )
+
+    def _roll_back(self, command: cmd.RollBack) -> None:
+        camera = self._cameras[command.stream]
+        earlier = camera.earlier
+        if earlier is None:
+            return
+        camera.version, camera.model = ModelVersion(camera.version + 1), earlier.model
+        camera.judged, camera.earlier = Served(camera.version, camera.model), None
+        camera.inference.swap(camera.model, camera.version, self._now_us)
+        camera.models.serve_again(camera.version, earlier.version, self._now_us)
+        self._outbox.append(
+            ev.RolledBack(self._now_us, command.stream, camera.version, earlier.version, stall_us=0)
         )
 
     def _stop(self, stream: StreamId) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
+from ekya.core.events import Compared, Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.memory import DidNotFit
 from ekya.labeling.detections import Question
@@ -86,16 +86,22 @@ class EmulatedPreparation:
         golden_s = golden_gpu_s(prepared.golden, self._card, selection.questions)
         gpu_s = golden_s + self._card.forward_gpu_s(selection.looked_at, prepared.settings.side)
         gpu_s += self._card.forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
-        accuracy = prepared.serving_accuracy(labels)
+        compared = prepared.compare(labels)
+        if compared is not None:
+            gpu_s += self._card.forward_gpu_s(2 * compared.objects, prepared.settings.side)
+        settled = prepared.settled(compared)
+        self._streams[stream] = settled
+        accuracy = settled.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
         ready = partial(
             _labels_ready,
             stream=stream,
-            prepared=prepared,
+            prepared=settled,
             labels=labels,
             accuracy=accuracy,
             gpu_s=gpu_s,
             golden_s=golden_s,
+            compared=compared,
         )
         return Step(gpu_s, ready)
 
@@ -142,6 +148,7 @@ def _labels_ready(
     accuracy: float,
     gpu_s: float,
     golden_s: float,
+    compared: Compared | None,
 ) -> LabelsReady:
     return LabelsReady(
         t_us=t_us,
@@ -154,4 +161,5 @@ def _labels_ready(
         gpu_s=gpu_s,
         class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
         golden_gpu_s=golden_s,
+        compared=compared,
     )

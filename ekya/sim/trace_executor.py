@@ -126,6 +126,8 @@ class TraceExecutor:
                 self._training.pop(command.stream, None)
             case cmd.KeepServing():
                 pass  # what serves is what served
+            case cmd.RollBack():
+                raise ValueError("a trace says nothing of weights that served before")
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the trace world")
 

@@ -3,22 +3,25 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import Compared
 from ekya.core.profile import Family, FamilyCurve, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops, class_mix_weights
+from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
+from ekya.learning.measured import few_of_each
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.precision import training_precision
 from ekya.learning.predictor import accuracy
+from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, ROLL_BACK_MARGIN, why_back
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, UNIFORM, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
@@ -60,6 +63,7 @@ class PreparationSettings:
         label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
         label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
         inference_speed: of inference at a share.
+        roll_back_margin: of the shadow gate.
     """
 
     classes: tuple[str, ...]
@@ -72,6 +76,7 @@ class PreparationSettings:
     label_policy: str = UNIFORM
     label_gpu_s: float | None = None
     inference_speed: SpeedCurve = LINEAR
+    roll_back_margin: float = ROLL_BACK_MARGIN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +88,7 @@ class StreamPreparation:
         golden_gpu_s: what the golden model takes for some questions, as far as is known before; only a
             budget asks.
         look_gpu_s: what the serving model takes to be asked about one crop; only a budget asks.
+        earlier: the model that served when labels were taken before, where another serves now.
     """
 
     settings: PreparationSettings
@@ -92,6 +98,7 @@ class StreamPreparation:
     exemplars: int = 0
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
     look_gpu_s: float = 0.0
+    earlier: Classifier | None = None
 
     @property
     def model(self) -> EdgeModel:
@@ -151,6 +158,28 @@ class StreamPreparation:
             settings.labels_per_window,
             settings.seed,
         )
+
+    def compare(self, labels: StreamLabels) -> Compared | None:
+        """What serves and what served before, on the newest picture of each labelled object.
+
+        None where nothing can come of it: the same weights, too few objects, a margin that nothing passes.
+        """
+        if self.earlier is None or self.settings.roll_back_margin >= NEVER_BACK:
+            return None
+        labelled = concatenate([labels.training.crops, labels.validation.crops])
+        objects = labelled.take(np.flatnonzero(labelled.classes != self.golden.background))
+        if len(objects) < LEAST_OBJECTS:
+            return None
+        newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
+        if len(newest) < LEAST_OBJECTS:
+            return None
+        return Compared(accuracy(self.serving, newest), accuracy(self.earlier, newest), len(newest))
+
+    def settled(self, compared: Compared | None) -> "StreamPreparation":
+        """With the weights that serve from now on: the earlier ones, where the shadow gate goes back."""
+        if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
+            return self
+        return replace(self, serving=self.earlier, earlier=None)
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Accuracy of the serving model on the validation part; 0.0 without one."""

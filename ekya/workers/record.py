@@ -1,6 +1,7 @@
 """What a stream leaves in the run folder: every frame's answer, its labels and its models."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import ModelVersion, StreamId
@@ -76,6 +77,12 @@ class ModelRecord:
                 served_from_us=served_from_us,
             )
         )
+
+    def serve_again(self, version: ModelVersion, of: ModelVersion, served_from_us: int) -> None:
+        """Weights that served as ``of`` serve as ``version`` from now on; they are in the folder already."""
+        for row in self._store.models(self._stream):
+            if row.version == of:
+                self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
 
     def _add_part(self, window: int, part: LabelPart, labelled: LabelledPart) -> None:
         boxes = LabelledBoxes(labelled.frames, labelled.boxes)

@@ -116,6 +116,8 @@ class ScriptedFleet:
                 job = self.cameras[command.stream].job or self.cameras[command.stream].ended
                 assert job is not None
                 assert job.started.job == command.job
+            case cmd.RollBack():
+                raise AssertionError("nothing was compared")
             case cmd.StopRetraining():
                 self._running(command)
                 self.cameras[command.stream].job = None

@@ -329,6 +329,33 @@ def test_the_margin_lets_weights_serve_that_are_a_little_worse():
     assert about_job_1(turn) == [cmd.ServeModel(A, JobId(1), 1)]
 
 
+def compared(t_us, new, old, window=1):
+    return replace(labels(t_us, A, window), compared=ev.Compared(new, old, 16))
+
+
+def test_weights_that_do_worse_on_new_labels_go_back_with_the_reason_in_the_journal():
+    hand = opened_1()
+    (command,) = hand.give(105 * S, compared(105 * S, 0.5, 0.7)).commands
+    assert (type(command), command.stream) == (cmd.RollBack, A)
+    assert "16 objects" in command.reason
+    hand.give(106 * S, ev.RolledBack(106 * S, A, ModelVersion(3), ModelVersion(1), 200))
+    assert hand.stream().version == 3
+
+
+def test_weights_that_do_no_worse_than_by_the_margin_stay():
+    assert opened_1().give(105 * S, compared(105 * S, 0.7, 0.7)).commands == ()
+    assert opened_1().give(105 * S, compared(105 * S, 0.6, 0.7)).commands == ()
+    never = replace(OPTIONS, roll_back_margin=1.0)
+    assert opened_1(options=never).give(105 * S, compared(105 * S, 0.0, 1.0)).commands == ()
+
+
+def test_labels_of_a_window_that_is_over_and_cameras_that_are_gone_send_nothing_back():
+    hand = opened_1()
+    assert hand.give(105 * S, compared(105 * S, 0.1, 0.9, window=0)).commands == ()
+    hand.give(106 * S, ev.StreamEnded(106 * S, A))
+    assert only(cmd.RollBack, hand.give(107 * S, compared(107 * S, 0.1, 0.9))) == []
+
+
 def test_the_best_of_a_failed_retraining_serves_and_nothing_starts_again():
     hand = retraining(accuracy=0.5)
     hand.give(195 * S, progress(195 * S, 1, 0.501))

@@ -31,6 +31,7 @@ def one_of_each(t_us):
         ev.GpuMeasured(t_us, 0, ()),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),
         ev.ModelCached(t_us, A, None),
+        ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),

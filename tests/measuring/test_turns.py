@@ -323,3 +323,19 @@ def test_a_retraining_ends_where_its_worker_or_its_stream_does(happened, ended):
 def test_nothing_happened():
     assert tell([]).windows == ()
     assert outcomes([], tell([])) == ()
+
+
+def test_going_back_makes_the_next_version_and_is_a_swap_of_its_own():
+    told = tell(
+        [
+            turn(1, ev.StreamAdded(0, A, ()), start(A, 1, 1), cmd.ServeModel(A, JobId(1), 2)),
+            turn(2, swap(2, A, 1, 1), cmd.RollBack(A, "worse")),
+            turn(5, ev.RolledBack(5 * S, A, ModelVersion(2), ModelVersion(0), 70), start(A, 2, 2)),
+            turn(6, cmd.ServeModel(A, JobId(2), 2)),
+            turn(8, swap(8, A, 3, 2)),
+        ]
+    )
+    assert [(one.t_us, one.version) for one in told.swaps] == [(2 * S, 1), (5 * S, 2), (8 * S, 3)]
+    assert told.swap_delays_us == (S, 3 * S, 2 * S)
+    assert told.stalls_us == (900, 70, 900)
+    assert told.served == {JobId(1), JobId(2)}

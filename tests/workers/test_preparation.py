@@ -9,6 +9,7 @@ import pytest
 from street import collected
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.events import Compared
 from ekya.core.profile import Family, FamilyCurve
 from ekya.errors import UserError
 from ekya.learning.labelled import LabelledCrops
@@ -17,6 +18,8 @@ from ekya.learning.operations import RetrainingCost, forward_operations
 from ekya.workers.costs import CostCard, EdgeRates, load_card
 from ekya.workers.labels import LabelledPart, StreamLabels
 from ekya.workers.preparation import (
+    PreparationSettings,
+    StreamPreparation,
     counted_curve,
     in_classes,
     longest_run,
@@ -191,3 +194,56 @@ def test_the_shipped_card_is_one():
 
 def test_a_step_costs_something_beside_its_operations():
     assert CARD.retraining_gpu_s(RetrainingCost(preparation=0, epoch=0, steps=3)) == (0.0, 0.75)
+
+
+class Says:
+    """A classifier that always gives the same answer."""
+
+    def __init__(self, index):
+        self.index, self.asked = index, 0
+
+    def predict(self, crops, _resolution):
+        self.asked += len(crops)
+        return np.full(len(crops), self.index, np.int64), np.ones(len(crops), np.float32)
+
+
+def prepared(serving, earlier, background=None, margin=0.1):
+    settings = PreparationSettings(FLEET, 4, 10.0, 40, 1, roll_back_margin=margin)
+    golden = SimpleNamespace(background=background)
+    return StreamPreparation(settings, None, Says(serving), golden, earlier=earlier)
+
+
+MOSTLY_CARS = labels_of([1] * 7 + [0], [1, 1])
+
+
+def test_the_earlier_weights_are_asked_about_one_picture_of_each_object_and_no_background():
+    earlier = Says(1)
+    stream = prepared(0, earlier)
+    assert stream.compare(MOSTLY_CARS) == Compared(1 / 8, 7 / 8, 8)
+    assert earlier.asked == stream.serving.asked
+    people = labels_of([0] * 9 + [1], [0, 1])
+    assert prepared(0, Says(1), background=1).compare(people) == Compared(1.0, 0.0, 9)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "labels", "margin"),
+    [
+        (None, MOSTLY_CARS, 0.1),
+        (Says(1), MOSTLY_CARS, 1.0),
+        (Says(1), labels_of([1] * 7, [1]), 0.1),
+        (Says(1), labels_of([], []), 0.1),
+    ],
+    ids=["the same weights", "never back", "few objects", "no labels"],
+)
+def test_where_nothing_can_come_of_it_nothing_is_asked(earlier, labels, margin):
+    stream = prepared(0, earlier, margin=margin)
+    assert stream.compare(labels) is None
+    assert stream.settled(None) is stream
+    assert stream.serving.asked == (earlier.asked if earlier else 0) == 0
+
+
+def test_the_preparation_goes_on_with_what_is_to_serve():
+    stream = prepared(0, Says(1))
+    assert stream.settled(Compared(0.3, 0.9, 20)).serving is stream.earlier
+    assert stream.settled(Compared(0.85, 0.9, 20)) is stream
+    assert stream.settled(Compared(0.3, 0.9, 2)) is stream

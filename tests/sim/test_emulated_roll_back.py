@@ -1,0 +1,178 @@
+"""Weights that served badly: the earlier ones are compared with them on new labels, and serve again."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, tiny_trunk
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import build_edge_model, clone
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.trainer import Retraining, SgdRecipe
+from ekya.profiling.gate import why_back
+from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore
+from ekya.sim.camera import EmulatedCamera
+from ekya.sim.executor import EmulatedExecutor
+from ekya.sim.stream import EmulatedStream
+from ekya.streams.crops import crop_objects
+from ekya.streams.frame import Frame, Truth
+from ekya.workers.collector import WindowCollector
+from ekya.workers.inference import InferenceWorker
+from ekya.workers.preparation import PreparationSettings
+from ekya.workers.record import FrameRecord, ModelRecord
+
+CAM = StreamId("cam")
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+EVERY = InferenceConfig(1, SIDE)
+
+
+def frames(count):
+    """Twenty bars that stay where they are for a window, so that many of them are labelled."""
+    boxes = np.array([[20 * place, 0, 20 * place + 16, 16] for place in range(20)], np.float32)
+    for index in range(count):
+        image = np.full((16, 400, 3), 40, np.uint8)
+        classes = np.random.default_rng(index // FRAMES).integers(len(NAMES), size=len(boxes))
+        for place, of in enumerate(classes):
+            image[:, 20 * place + 5 * of : 20 * place + 5 * of + 5] = 220
+        frame = Frame(index, round(index * 1e6 / FPS), image, boxes)
+        yield frame, Truth(boxes, classes.astype(np.int64), np.arange(len(boxes)) + 100 * (index // FRAMES))
+
+
+@pytest.fixture(scope="module")
+def good():
+    """A model that knows the bars."""
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    fresh = build_edge_model(NAMES, 0, 3, "tiny")
+    (frame, truth), *_ = frames(1)
+    pictures = crop_objects(frame.image, truth.boxes, SIDE)
+    crops = LabelledCrops(pictures, truth.classes, truth.tracks, np.zeros(len(truth.tracks), np.int64))
+    config = RetrainConfig(30, 8, 0, 3, 1.0)
+    quick = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1, batch_statistics=True)
+    training = Retraining(fresh, config, crops, crops, memory=None, classes=NAMES, seed=1, recipe=quick)
+    training.prepare()
+    while not training.done:
+        training.run_epoch()
+    yield training.model()
+    del EDGE_MODELS["tiny"]
+
+
+def turned_around(model):
+    """What it was surest of is now what it thinks least of."""
+    bad = clone(model)
+    with torch.no_grad():
+        bad.head.weight.neg_()
+        bad.head.bias.neg_()
+    return bad
+
+
+class World:
+    """One camera, driven by hand."""
+
+    def __init__(self, root, model, stack):
+        folder = RunFolder.create(root, "back")
+        self.store = stack.enter_context(StateStore(folder.state))
+        models = ModelRecord(folder, self.store, CAM)
+        models.add_model(BASE_VERSION, model, -1, None, None, 0)
+        collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+        worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
+        self.camera = EmulatedCamera(
+            settings=SETTINGS,
+            inference=EmulatedStream(frames(200), worker, CARD),
+            frames=FrameRecord(folder, CAM),
+            models=models,
+            model=model,
+            options=(),
+            version=BASE_VERSION,
+            memory=ExemplarMemory(),
+        )
+        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 0)
+        self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
+
+    def until(self, t_us):
+        while self.executor.now_us < t_us:
+            self.executor.wait(t_us)
+
+    def labels(self, window):
+        """The labels of the window before are made."""
+        self.until(window * WINDOW_US)
+        self.executor.execute([cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))])
+        events = []
+        while not any(isinstance(event, ev.PreparationEnded) for event in events):
+            events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
+        return next(event for event in events if isinstance(event, ev.LabelsReady))
+
+    def serve(self, model):
+        """As when a retraining has brought these weights."""
+        self.camera.version = ModelVersion(self.camera.version + 1)
+        self.camera.model = model
+        self.camera.inference.swap(model, self.camera.version, self.executor.now_us)
+
+
+def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        first = world.labels(1)
+        assert first.compared is None, "nothing served before"
+        assert first.serving_accuracy > 0.8
+        world.serve(turned_around(good))
+        second = world.labels(2)
+        assert second.compared.new < 0.5 < second.compared.old
+        assert second.compared.objects >= 8
+        assert second.serving_accuracy > 0.8, "the preparation goes on with what is to serve"
+        assert second.gpu_s > first.gpu_s, "asking is not free"
+        reason = why_back(second.compared, SETTINGS.roll_back_margin)
+        world.executor.execute([cmd.RollBack(CAM, reason)])
+        (told,) = (
+            event for event in world.executor.wait(3 * WINDOW_US).events if isinstance(event, ev.RolledBack)
+        )
+        assert (told.version, told.of, told.stall_us) == (2, 0, 0)
+        assert world.camera.model is good
+        rows = world.store.models(CAM)
+        assert [(row.version, row.path == rows[0].path) for row in rows] == [(0, True), (2, True)]
+        assert world.labels(3).compared is None, "the same weights as before"
+        world.until(4 * WINDOW_US)
+        versions = [row.model_version for row in world.camera.inference.take_rows()[0]]
+        assert set(versions) == {0, 1, 2}
+        assert versions == sorted(versions)
+
+
+def test_better_weights_stay_and_nothing_is_there_to_go_back_to_twice(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, turned_around(good), stack)
+        world.labels(1)
+        world.serve(good)
+        compared = world.labels(2).compared
+        assert compared.new > compared.old
+        assert why_back(compared, 0.0) is None
+        assert why_back(replace(compared, new=0.0, old=1.0), 0.5) is not None
+        world.executor.execute([cmd.RollBack(CAM, "asked for all the same"), cmd.RollBack(CAM, "and again")])
+        assert world.camera.version == 2
+
+
+def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        world.labels(1)
+        world.serve(turned_around(good))
+        world.labels(2)
+        world.executor.execute([cmd.RollBack(CAM, "worse")])
+        gamma = RetrainConfig(1, 8, 0, 0, 1.0)
+        world.executor.execute([cmd.StartRetraining(CAM, JobId(1), 2, gamma, 1000, 0.5, 1.0)])
+        events = []
+        while not any(isinstance(event, ev.RetrainFinished) for event in events):
+            events.extend(world.executor.wait(3 * WINDOW_US).events)
+        trained = world.camera.retraining.best.model
+        first = good.blocks[0][0].weight
+        assert torch.equal(trained.blocks[0][0].weight, first)
+        assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5
