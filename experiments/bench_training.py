@@ -1,15 +1,15 @@
-"""What it saves to keep what frozen blocks make of each crop: the same retrainings with and without.
+"""What it saves to keep what frozen blocks make of each crop: the same retrainings with it and without.
 
     python experiments/bench_training.py
     python experiments/bench_training.py --blocks 0 --json -
     python experiments/bench_training.py --full
 
 Windows of the default fleet's cameras: as many labels as it takes, parted as in a run, exemplars of the
-window before, and its base model. Each retraining runs twice, from the same start and with the same seed:
-once each crop passes the frozen blocks and what comes out is kept (``Retraining``'s own way), and once it
-passes them anew in every epoch. The two take turns, epoch by epoch, and times are of the thread, so that
-their ratio holds on a busy machine. The first epochs of a long retraining are those of a short one, so one
-of the most epochs shows all.
+window before, and its base model. Each retraining runs three times, from the same start and with the same
+seed. *Shared*: crops that the micro-profiler has tried pass the frozen blocks no more, the others once, as in
+a run. *Kept*: every crop passes once and what comes out is kept. *Anew*: crops pass in every epoch. The three
+take turns, epoch by epoch, and times are of the thread, so that their ratio holds on a busy machine. The
+first epochs of a long retraining are those of a short one, so one of the most epochs shows all.
 
 One window of each camera and two kinds of γ, about a minute; ``--full`` takes three of each, and two blocks.
 """
@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import fmean
 from typing import Annotated
 
@@ -33,10 +34,13 @@ from rich.table import Table
 from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Profiler
 from ekya.errors import UserError
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.microprofile import MicroProfile, way_to_try
+from ekya.learning.passed import PassedCrops
 from ekya.learning.predictor import accuracy
 from ekya.learning.trainer import Retraining
 from ekya.setup import base_model, fleet_classes
@@ -84,24 +88,34 @@ class Row:
 
     Attributes:
         blocks, epochs: of γ.
-        kept_s, anew_s: of the whole retraining, with activations kept and with crops passed anew.
-        faster, epoch_faster: how many times faster the one is than the other, whole and by the epoch.
-        kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
-        kept_after, anew_after: accuracy in the window that follows, after the most epochs.
-        largest_difference: of two validation accuracies after the same epoch of the same retraining.
+        shared_s, kept_s, anew_s: of the whole retraining, each way.
+        shared_faster, kept_faster: how many times faster than with crops passed anew.
+        epoch_faster: an epoch, how many times faster than with crops passed anew.
+        shared_accuracy, kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
+        shared_after, kept_after, anew_after: accuracy in the window that follows, after the most epochs.
+        largest_difference: of validation accuracies after the same epoch of the same retraining, from that of
+            the way that passes crops anew.
     """
 
     blocks: int
     epochs: int
+    shared_s: float
     kept_s: float
     anew_s: float
-    faster: float
+    shared_faster: float
+    kept_faster: float
     epoch_faster: float
+    shared_accuracy: float
     kept_accuracy: float
     anew_accuracy: float
+    shared_after: float
     kept_after: float
     anew_after: float
     largest_difference: float
+
+
+Ways = tuple[Run, Run, Run]
+"""Shared, kept, and anew."""
 
 
 def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int) -> Iterator[Case]:
@@ -121,8 +135,8 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
             yield Case(training, validation, memory, seen[window + 1])
 
 
-def both_ways(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> tuple[Run, Run]:
-    """The same retraining with activations kept, and with crops passed anew; they take turns."""
+def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Ways:
+    """The same retraining shared, kept and anew; they take turns."""
     ways = [
         Retraining(
             base,
@@ -132,24 +146,48 @@ def both_ways(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
             memory=case.memory,
             classes=base.classes,
             seed=seed,
+            passed=passed,
             keep_activations=kept,
         )
-        for kept in (True, False)
+        for passed, kept in ((tried(case, base, config, seed), True), (None, True), (None, False))
     ]
-    times: list[list[float]] = [[], []]
-    curves: list[list[float]] = [[], []]
+    times: list[list[float]] = [[] for _ in ways]
+    curves: list[list[float]] = [[] for _ in ways]
     for step in range(config.epochs + 1):
         for way, seconds, curve in zip(ways, times, curves, strict=True):
-            took_s, reached = timed(
-                way.prepare if step == 0 else lambda way=way: way.run_epoch().validation_accuracy
-            )
+            took_s, reached = timed(way.prepare if step == 0 else partial(epoch_of, way))
             seconds.append(took_s)
             curve.append(reached)
-    kept, anew = (
+    shared, kept, anew = (
         Run(seconds[0], tuple(seconds[1:]), tuple(curve), accuracy(way.model(), case.following))
         for way, seconds, curve in zip(ways, times, curves, strict=True)
     )
-    return kept, anew
+    return shared, kept, anew
+
+
+def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> PassedCrops:
+    """What the micro-profiler's trial of this γ leaves."""
+    passed = PassedCrops()
+    blocks = config.trainable_blocks
+    MicroProfile(
+        start=base,
+        family=config,
+        way=way_to_try(Profiler.EKYA, blocks, len(case.validation), first=False),
+        training=case.training,
+        validation=case.validation,
+        exemplars=case.memory.size,
+        classes=base.classes,
+        background=None,
+        seed=seed,
+        clock=time.thread_time,
+        passed=passed,
+    ).run()
+    return passed
+
+
+def epoch_of(retraining: Retraining) -> float:
+    """One epoch, and the validation accuracy after it."""
+    return retraining.run_epoch().validation_accuracy
 
 
 def timed(work: Callable[[], float]) -> tuple[float, float]:
@@ -159,37 +197,39 @@ def timed(work: Callable[[], float]) -> tuple[float, float]:
     return time.thread_time() - began_s, given
 
 
-def row_of(blocks: int, epochs: int, pairs: Sequence[tuple[Run, Run]]) -> Row:
+def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
     """The mean over the windows, of the first so many epochs."""
-    kept_s, anew_s = (
-        fmean(pair[way].prepare_s + sum(pair[way].epochs_s[:epochs]) for pair in pairs) for way in (0, 1)
-    )
-    kept_epoch_s, anew_epoch_s = (
-        fmean(fmean(pair[way].epochs_s[:epochs]) for pair in pairs) for way in (0, 1)
-    )
+    shared, kept, anew = zip(*windows, strict=True)
+    whole_s = [
+        fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (shared, kept, anew)
+    ]
+    epoch_s = [fmean(fmean(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
     return Row(
-        blocks=blocks,
-        epochs=epochs,
-        kept_s=kept_s,
-        anew_s=anew_s,
-        faster=anew_s / kept_s,
-        epoch_faster=anew_epoch_s / kept_epoch_s,
-        kept_accuracy=fmean(kept.curve[epochs] for kept, _ in pairs),
-        anew_accuracy=fmean(anew.curve[epochs] for _, anew in pairs),
-        kept_after=fmean(kept.after for kept, _ in pairs),
-        anew_after=fmean(anew.after for _, anew in pairs),
+        blocks,
+        epochs,
+        *whole_s,
+        shared_faster=whole_s[2] / whole_s[0],
+        kept_faster=whole_s[2] / whole_s[1],
+        epoch_faster=epoch_s[1] / epoch_s[0],
+        shared_accuracy=fmean(run.curve[epochs] for run in shared),
+        kept_accuracy=fmean(run.curve[epochs] for run in kept),
+        anew_accuracy=fmean(run.curve[epochs] for run in anew),
+        shared_after=fmean(run.after for run in shared),
+        kept_after=fmean(run.after for run in kept),
+        anew_after=fmean(run.after for run in anew),
         largest_difference=max(
-            abs(one - other)
-            for kept, anew in pairs
-            for one, other in zip(kept.curve, anew.curve, strict=True)
+            abs(ours - theirs)
+            for ways in windows
+            for way in ways[:2]
+            for ours, theirs in zip(way.curve, ways[2].curve, strict=True)
         ),
     )
 
 
 def shown(rows: Sequence[Row], windows: int) -> Table:
     """The rows for people."""
-    table = Table(title=f"Retraining with what frozen blocks give kept, and passed anew: {windows} windows")
-    for name in ("blocks", "epochs", "kept", "anew", "faster", "an epoch", "accuracy", "next window"):
+    table = Table(title=f"What frozen blocks give: shared, kept, or made anew; {windows} windows")
+    for name in ("blocks", "epochs", "shared", "kept", "anew", "faster", "an epoch", "accuracy", "after"):
         table.add_column(name, justify="right", no_wrap=True)
     for place, row in enumerate(rows):
         if place and rows[place - 1].blocks != row.blocks:
@@ -197,12 +237,13 @@ def shown(rows: Sequence[Row], windows: int) -> Table:
         table.add_row(
             str(row.blocks),
             str(row.epochs),
+            f"{row.shared_s:.2f} s",
             f"{row.kept_s:.2f} s",
             f"{row.anew_s:.2f} s",
-            f"{row.faster:.1f}x",
+            f"{row.shared_faster:.1f}x {row.kept_faster:.1f}x",
             f"{row.epoch_faster:.1f}x",
-            f"{row.kept_accuracy:.1%} {row.anew_accuracy:.1%}",
-            f"{row.kept_after:.1%} {row.anew_after:.1%}",
+            f"{row.shared_accuracy:.1%} {row.anew_accuracy:.1%}",
+            f"{row.shared_after:.1%} {row.anew_after:.1%}",
         )
     return table
 
@@ -225,7 +266,7 @@ def main(
     windows = ALL_WINDOWS if full else WINDOWS
     most = max(fleet.retraining.epochs)
     trained = sorted(set(blocks or (ALL_BLOCKS if full else BLOCKS)))
-    pairs: dict[int, list[tuple[Run, Run]]] = {count: [] for count in trained}
+    windows_of_blocks: dict[int, list[Ways]] = {count: [] for count in trained}
     with output(json_to) as out:
         total = len(fleet.streams) * len(windows) * len(trained)
         with Progress(console=out.console, transient=True, disable=not out.console.is_terminal) as bars:
@@ -233,10 +274,10 @@ def main(
             for case in cases(fleet, base, windows, seed):
                 for count in trained:
                     config = RetrainConfig(most, fleet.retraining.batch_sizes[0], 0, count, 1.0)
-                    pairs[count].append(both_ways(case, base, config, seed))
+                    windows_of_blocks[count].append(every_way(case, base, config, seed))
                     bars.advance(task)
         rows = [
-            row_of(count, epochs, pairs[count])
+            row_of(count, epochs, windows_of_blocks[count])
             for count in trained
             for epochs in sorted(fleet.retraining.epochs)
         ]

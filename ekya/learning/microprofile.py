@@ -33,7 +33,8 @@ from ekya.learning.operations import (
     preparation_operations,
     retraining_cost,
 )
-from ekya.learning.trainer import KnownFeatures, Retraining, crops_in_epoch, features_of, steps_in_epoch
+from ekya.learning.passed import KnownFeatures, PassedCrops, features_of
+from ekya.learning.trainer import Retraining, crops_in_epoch, steps_in_epoch
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
 """GPU-seconds of a retraining's preparation, and of each of its epochs."""
@@ -115,6 +116,8 @@ class MicroProfile:
         seed: of the subset, the folds and the training.
         clock: GPU-seconds that the caller has used so far; on a CPU, those of its thread.
         device, scope, precision: as of ``Retraining``.
+        passed: keeps what frozen blocks make of the crops that are tried, for a retraining that follows; None
+            where nobody shares.
     """
 
     start: EdgeModel
@@ -130,6 +133,7 @@ class MicroProfile:
     device: str = "cpu"
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
     precision: torch.dtype = torch.float32
+    passed: PassedCrops | None = None
 
     @property
     def epochs(self) -> int:
@@ -209,20 +213,30 @@ class MicroProfile:
     def retraining_cost(self) -> RetrainingCost:
         """What is counted of a real retraining of this family on all labels."""
         fresh = len(self.training)
-        return self._retraining_of(fresh, crops_in_epoch(fresh, self.exemplars))
+        return self._retraining_of(
+            fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training)
+        )
 
     def fixed_cost(self) -> RetrainingCost:
         """The part of them that does not depend on how many of the labels are used."""
-        return self._retraining_of(0, 0)
+        return self._retraining_of(0, 0, 0)
 
-    def _retraining_of(self, fresh_crops: int, epoch_crops: int) -> RetrainingCost:
+    def _retraining_of(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
         held, side, kind = len(self.validation), self.training.side, self.start.architecture
         prepared = fresh_crops + self.exemplars + held
         return RetrainingCost(
-            preparation_operations(self.family, prepared, side, kind),
+            preparation_operations(
+                self.family, prepared, side, kind, passed_crops + self._passed_of(self.validation)
+            ),
             epoch_operations(self.family, epoch_crops, held, side, kind),
             steps_in_epoch(epoch_crops, self.family.batch_size),
         )
+
+    def _passed_of(self, crops: LabelledCrops) -> int:
+        """How many of them a retraining need not pass through its frozen blocks any more."""
+        if self.passed is None:
+            return 0
+        return int(self.passed.known(self.family.trainable_blocks, crops.crops).sum())
 
     @property
     def _labelled_crops(self) -> int:
@@ -244,6 +258,8 @@ class MicroProfile:
             return
         retraining = self._on_subset()
         yield _Point(retraining.prepare())
+        if self.passed is not None:
+            retraining.share(self.passed)
         while not retraining.done:
             yield _Point(retraining.run_epoch().validation_accuracy)
 
@@ -266,6 +282,8 @@ class MicroProfile:
         labelled, tried = self._everything(), self._tried_in_folds()
         everything = labelled.take(tried)
         features = features_of(self.start, everything, self.device, self.scope)
+        if self.passed is not None:
+            self.passed.keep(0, everything.crops, features)
         counts = weights_now(labelled, tried, self._right_now(features, everything), self.background)
         independent = independent_crops(counts, everything.tracks)
         folds = []

@@ -31,14 +31,20 @@ def forward_operations(resolution: int, head_width: int = 0, architecture: str =
 
 
 def preparation_operations(
-    config: RetrainConfig, crops: int, resolution: int, architecture: str = DEFAULT_ARCHITECTURE
+    config: RetrainConfig,
+    crops: int,
+    resolution: int,
+    architecture: str = DEFAULT_ARCHITECTURE,
+    passed_crops: int = 0,
 ) -> int:
     """Operations of ``Retraining.prepare`` for its ``prepared_crops``.
 
-    Each crop passes the frozen beginning once, and then the end of the start model (which is
-    distilled from) or of the new model (which is validated).
+    Each crop passes the frozen beginning once, unless it has before (``passed_crops``), and then the end of
+    the start model (which is distilled from) or of the new model (which is validated).
     """
-    return crops * forward_operations(resolution, config.head_width, architecture)
+    counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
+    whole = crops * forward_operations(resolution, config.head_width, architecture)
+    return whole - passed_crops * counts.prefix
 
 
 def epoch_operations(
@@ -72,7 +78,7 @@ def retraining_cost(retraining: Retraining) -> RetrainingCost:
     """What this retraining will cost; it need not be prepared yet."""
     config, side, kind = retraining.config, retraining.side, retraining.architecture
     return RetrainingCost(
-        preparation_operations(config, retraining.prepared_crops, side, kind),
+        preparation_operations(config, retraining.prepared_crops, side, kind, retraining.passed_crops),
         epoch_operations(config, retraining.epoch_crops, retraining.validation_crops, side, kind),
         steps_in_epoch(retraining.epoch_crops, config.batch_size),
     )

@@ -16,6 +16,7 @@ from ekya.learning.cutting import on_cpu, split_at
 from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, to_input
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.passed import KnownFeatures, PassedCrops
 from ekya.learning.predictor import FORWARD_BATCH
 
 REPLAY_RATIO = 0.5
@@ -91,6 +92,7 @@ class Retraining:
         keep_activations: pass each crop through the frozen blocks once and keep what comes out, so that an
             epoch costs what trains. Otherwise the pictures are kept and passed anew in every epoch: much
             slower, and the way to train on crops whose activations do not fit into memory.
+        passed: what the same blocks made of crops that passed them before; those pass no more.
         precision: what trained and frozen blocks compute in; weights, their gradients and losses stay in 32
             bits. See ``learning.precision``.
     """
@@ -109,9 +111,10 @@ class Retraining:
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
         distillation_weight: float = DISTILLATION_WEIGHT,
         recipe: SgdRecipe | None = None,
-        known: "KnownFeatures | None" = None,
+        known: KnownFeatures | None = None,
         keep_activations: bool = True,
         precision: torch.dtype = torch.float32,
+        passed: PassedCrops | None = None,
     ) -> None:
         if len(training) == 0:
             raise ValueError("a retraining needs at least one training crop")
@@ -122,6 +125,7 @@ class Retraining:
         self.epochs_done = 0
         self._device, self._scope, self._seed = device, scope, seed
         self._keeps, self._precision = keep_activations, precision
+        self._passed = passed if keep_activations else None
         self._recipe = recipe or SgdRecipe()
         self._distillation_weight = distillation_weight
         self._start, self._classes = start, classes
@@ -149,8 +153,20 @@ class Retraining:
 
     @property
     def prepared_crops(self) -> int:
-        """Crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
-        return len(self._fresh) + len(self._replay) + len(self._validation)
+        """Crops that ``prepare`` shows the model: fresh, exemplars and validation."""
+        return sum(len(part) for part in self._prepared)
+
+    @property
+    def passed_crops(self) -> int:
+        """Those of them that have passed the frozen blocks before."""
+        if self._passed is None:
+            return 0
+        blocks = self.config.trainable_blocks
+        return sum(int(self._passed.known(blocks, part.crops).sum()) for part in self._prepared)
+
+    @property
+    def _prepared(self) -> tuple[LabelledCrops, ...]:
+        return self._fresh, self._replay, self._validation
 
     @property
     def epoch_crops(self) -> int:
@@ -192,6 +208,12 @@ class Retraining:
         if self._distillation_weight > 0:
             self._consult_teacher()
         return self._evaluate()
+
+    def share(self, passed: PassedCrops) -> None:
+        """Keeps there what the frozen blocks made of the crops, once they have been prepared."""
+        crops = concatenate([self._fresh, self._replay]).crops
+        passed.keep(self.config.trainable_blocks, crops, self._inputs)
+        passed.keep(self.config.trainable_blocks, self._validation.crops, self._validation_inputs)
 
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
@@ -295,8 +317,15 @@ class Retraining:
         return float(np.average(answers == self._validation.classes, weights=self._weights))
 
     def _through_prefix(self, labelled: LabelledCrops) -> Tensor:
-        images = to_input(labelled.crops, self._device)
-        return self._in_batches(self._prefix, images) if self._keeps else images
+        if not self._keeps:
+            return to_input(labelled.crops, self._device)
+
+        def through(crops: NDArray[np.uint8]) -> Tensor:
+            return self._in_batches(self._prefix, to_input(crops, self._device))
+
+        if self._passed is None:
+            return through(labelled.crops)
+        return self._passed.completed(self.config.trainable_blocks, labelled.crops, through, self._device)
 
     @torch.no_grad()
     def _in_batches(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -305,36 +334,6 @@ class Retraining:
             with self._scope(), self._in_precision():
                 parts.append(module(part))
         return torch.cat(parts)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownFeatures:
-    """What the head sees of crops that passed the blocks before.
-
-    Attributes:
-        training, validation: (N, F) and (M, F), as ``features_of`` gives them.
-        weights: (M,) how much each validation crop counts.
-    """
-
-    training: Tensor
-    validation: Tensor
-    weights: NDArray[np.float64]
-
-
-@torch.no_grad()
-def features_of(
-    model: EdgeModel,
-    crops: LabelledCrops,
-    device: str,
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Tensor:
-    """(N, F) what the head sees of each crop, on the device."""
-    embedding = clone(model).to(device).eval()
-    parts = []
-    for part in torch.split(to_input(crops.crops, device), FORWARD_BATCH):
-        with scope():
-            parts.append(embedding.embed(part))
-    return torch.cat(parts)
 
 
 def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:

@@ -72,6 +72,8 @@ class RayExecutor:
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
         self._judged: dict[StreamId, _Served] = {}
         self._earlier: dict[StreamId, _Served] = {}
+        self._passed: dict[StreamId, Any] = {}
+        self._passing: dict[Any, StreamId] = {}
         for stream, own in actors.streams.items():
             self._listen(own.inference, (stream, ev.Role.INFERENCE))
             self._listen(own.retraining, (stream, ev.Role.RETRAINING))
@@ -120,7 +122,8 @@ class RayExecutor:
                 self._started.add(command.job)
                 own = self._actors.streams[command.stream]
                 labels = self._labels.get(command.stream)
-                return [own.retraining.start.remote(command, own.newest_weights, labels)]
+                passed = self._passed_by(command.stream)
+                return [own.retraining.start.remote(command, own.newest_weights, labels, passed)]
             case cmd.ResizeRetraining():
                 retraining = self._actors.streams[command.stream].retraining
                 return [retraining.resize.remote(command.job, command.share_milli)]
@@ -142,7 +145,7 @@ class RayExecutor:
     def _begin_preparation(self, command: cmd.BeginPreparation) -> list[Any]:
         """Lets every stream hand in what it kept; none of it passes through this process."""
         self._preparing = command
-        self._labels = {}
+        self._labels, self._passed, self._passing = {}, {}, {}
         preparation = self._actors.preparation
         errands = [preparation.begin.remote(command)]
         for asked in command.streams:
@@ -166,6 +169,12 @@ class RayExecutor:
             return None
         self._earlier[stream] = judged
         return judged.version
+
+    def _passed_by(self, stream: StreamId) -> Any:
+        """What the micro-profiler passed through the weights that a retraining starts from, if any."""
+        judged = self._judged.get(stream)
+        same = judged is not None and judged.weights is self._actors.streams[stream].newest_weights
+        return self._passed.get(stream) if same else None
 
     def _roll_back(self, command: cmd.RollBack) -> list[Any]:
         """Weights of before are still in the object store: they are made ready there, and take over."""
@@ -231,6 +240,9 @@ class RayExecutor:
         for event in events:
             if isinstance(event, ev.LabelsReady):
                 self._fetch_labels(event)
+            if isinstance(event, ev.ProfileReady):
+                passed = self._actors.preparation.passed.remote(event.window, event.stream)
+                self._passing[passed], self._errands[passed] = event.stream, "passed"
             if isinstance(event, ev.ModelSwapped | ev.RolledBack):
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             if isinstance(event, ev.StreamLost):
@@ -251,6 +263,10 @@ class RayExecutor:
             return
         except RayError as error:
             _LOG.error("%s failed: %s", what, _in_words(error))
+            return
+        if reference in self._passing:
+            # Only what is there for sure: a retraining waits for nothing that may never come.
+            self._passed[self._passing.pop(reference)] = reference
 
     def _fetch_labels(self, event: ev.LabelsReady) -> None:
         reference = self._actors.preparation.labels.remote(event.window, event.stream)

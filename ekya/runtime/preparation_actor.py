@@ -26,6 +26,7 @@ from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.device_memory import free_cache, is_out_of_memory
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+from ekya.learning.passed import PassedCrops
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
@@ -141,6 +142,7 @@ class PreparationActor:
                 self._golden.gpu_s,
                 max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
                 before if comparable else None,
+                PassedCrops() if known == version else None,
             )
             preparation.handed_in.notify_all()
 
@@ -161,6 +163,14 @@ class PreparationActor:
         if preparation is None or preparation.command.window != window:
             return None
         return preparation.labels.get(stream)
+
+    def passed(self, window: int, stream: StreamId) -> PassedCrops | None:
+        """What the model that a stream handed in made of the crops that were tried so far."""
+        preparation = self._now
+        if preparation is None or preparation.command.window != window:
+            return None
+        prepared = preparation.streams.get(stream)
+        return None if prepared is None or prepared.passed is None else prepared.passed.copy()
 
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened here; waits for news."""

@@ -26,6 +26,7 @@ from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.passed import PassedCrops
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.orders import StreamOrders
 from ekya.runtime.standing_back import stand_back
@@ -55,6 +56,7 @@ class _Job:
     stopped: threading.Event
     labels: StreamLabels
     share_milli: int
+    passed: PassedCrops | None
     worth_us: float = 0.0
     untold_us: int = 0
     best_epoch: int = 0
@@ -87,8 +89,17 @@ class RetrainingActor:
         """The run begins."""
         self._clock = RunClock(started_monotonic_ns)
 
-    def start(self, command: StartRetraining, weights: bytes, labels: StreamLabels | None) -> None:
-        """Begins a retraining from the weights that serve; tells of every epoch."""
+    def start(
+        self,
+        command: StartRetraining,
+        weights: bytes,
+        labels: StreamLabels | None,
+        passed: PassedCrops | None = None,
+    ) -> None:
+        """Begins a retraining from the weights that serve; tells of every epoch.
+
+        ``passed`` is what these weights' blocks made of crops that the micro-profiler tried.
+        """
         if labels is None:
             self._tell_failed(command, "there are no labels to train on")
             return
@@ -99,7 +110,7 @@ class RetrainingActor:
         except UserError as error:
             self._tell_failed(command, str(error))
             return
-        job = _Job(command, handle, threading.Event(), labels, command.share_milli)
+        job = _Job(command, handle, threading.Event(), labels, command.share_milli, passed)
         with self._lock:
             self._job = job
         threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
@@ -178,6 +189,7 @@ class RetrainingActor:
             self._settings,
             command.window,
             scope=lambda: self._turn(job),
+            passed=job.passed,
         )
         retraining.prepare()
         gpu_s = 0.0

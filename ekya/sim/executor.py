@@ -14,6 +14,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.learning.device_memory import is_out_of_memory
 from ekya.learning.edge import EdgeModel
+from ekya.learning.passed import PassedCrops
 from ekya.sim.camera import EmulatedCamera, Served
 from ekya.sim.elsewhere import ArrivingWeights, trained
 from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
@@ -62,6 +63,7 @@ class EmulatedExecutor:
         self._step: Step | None = None
         self._step_ends_us = 0
         self._preparing = cmd.BeginPreparation(0, 0, ())
+        self._prepared: dict[StreamId, StreamPreparation] = {}
 
     @property
     def now_us(self) -> int:
@@ -181,7 +183,7 @@ class EmulatedExecutor:
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         self._outbox.extend(self._newly_kept())
-        prepared = {}
+        prepared: dict[StreamId, StreamPreparation] = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
@@ -189,7 +191,7 @@ class EmulatedExecutor:
             camera.earlier = judged if judged is not None and judged.version != camera.version else None
             camera.judged = Served(camera.version, camera.model)
             prepared[asked.stream] = self._preparation(camera, command.window, camera.model, camera.earlier)
-        self._preparing = command
+        self._preparing, self._prepared = command, prepared
         self._steps = EmulatedPreparation(
             command, prepared, self._card, self._proposer_operations, self._keep_labels
         ).steps()
@@ -207,6 +209,7 @@ class EmulatedExecutor:
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
             look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
             earlier=None if earlier is None else Classifier(earlier.model, camera.settings.classes),
+            passed=PassedCrops(),
         )
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:
@@ -254,13 +257,24 @@ class EmulatedExecutor:
             command.job,
             command.window,
             retraining_of(
-                camera.model, command.config, labels, camera.memory, camera.settings, command.window
+                camera.model,
+                command.config,
+                labels,
+                camera.memory,
+                camera.settings,
+                command.window,
+                passed=self._passed_by(command.stream, camera.model),
             ),
             self._card,
             LINEAR,
             self._now_us,
             command.share_milli,
         )
+
+    def _passed_by(self, stream: StreamId, model: EdgeModel) -> PassedCrops | None:
+        """What the micro-profiler has passed through this very model."""
+        prepared = self._prepared.get(stream)
+        return prepared.passed if prepared is not None and prepared.model is model else None
 
     def _from_elsewhere(
         self, command: cmd.StartRetraining, elsewhere: Elsewhere

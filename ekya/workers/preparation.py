@@ -19,6 +19,7 @@ from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.learning.measured import few_of_each
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
+from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.predictor import accuracy
 from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, ROLL_BACK_MARGIN, why_back
@@ -89,6 +90,7 @@ class StreamPreparation:
             budget asks.
         look_gpu_s: what the serving model takes to be asked about one crop; only a budget asks.
         earlier: the model that served when labels were taken before, where another serves now.
+        passed: keeps what the model makes of crops that are tried, for the retraining; None to forget it.
     """
 
     settings: PreparationSettings
@@ -99,6 +101,7 @@ class StreamPreparation:
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
     look_gpu_s: float = 0.0
     earlier: Classifier | None = None
+    passed: PassedCrops | None = None
 
     @property
     def model(self) -> EdgeModel:
@@ -255,6 +258,7 @@ class StreamPreparation:
             device=self.settings.device,
             scope=scope,
             precision=training_precision(self.settings.device, scope),
+            passed=self.passed,
         )
 
     def _tell_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.trainer import Retraining
 from ekya.workers.labels import StreamLabels
@@ -20,6 +21,7 @@ def retraining_of(
     settings: PreparationSettings,
     window: int,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+    passed: PassedCrops | None = None,
 ) -> Retraining:
     """The retraining that every world runs; the same arguments train the same weights.
 
@@ -31,6 +33,7 @@ def retraining_of(
         settings: of the stream.
         window: in which it runs.
         scope: entered around every batch.
+        passed: what the micro-profiler has passed through the same model; None for nothing.
     """
     fleet = settings.classes
     classes = outputs_of(start, labels, fleet)
@@ -45,4 +48,5 @@ def retraining_of(
         device=settings.device,
         scope=scope,
         precision=training_precision(settings.device, scope),
+        passed=passed,
     )

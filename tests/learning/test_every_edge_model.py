@@ -12,10 +12,11 @@ from ekya.learning.architectures import CUTS, EDGE_MODELS, Trunk, block_names
 from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.edge import EdgeModel, build_edge_model, to_input
 from ekya.learning.operations import epoch_operations, forward_operations, operations_counter, retraining_cost
+from ekya.learning.passed import features_of
 from ekya.learning.predictor import Predictor
 from ekya.learning.pretrained import from_torchvision
 from ekya.learning.shared import SharedTrunk
-from ekya.learning.trainer import Retraining, SgdRecipe, features_of
+from ekya.learning.trainer import Retraining, SgdRecipe
 
 NAMES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 TOO_SLOW = "resnet101"

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+import ray
 
 from ekya.core import commands as cmd
+from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.profile import FamilyCurve
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.inference_actor import Ready
@@ -15,6 +18,7 @@ from ekya.runtime.mailbox import RunClock
 
 CAM = StreamId("cam")
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
+CURVE = FamilyCurve(16, 0, 0, 64, (0.4, 0.5), 1.0, 0.5)
 
 
 @dataclass
@@ -101,6 +105,54 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
     ]
     executor.execute([cmd.StartRetraining(CAM, JobId(2), 2, GAMMA, 500, 0.8, 1.0)])
     assert own.retraining.calls("start")[-1][1] == "base", "what serves is what is retrained"
+
+
+def passed_to(own):
+    return [arguments[-1] for arguments in own.retraining.calls("start")]
+
+
+def tell_of_a_trial(executor, monkeypatch):
+    """The micro-profiler has tried a family, and what it has passed has come."""
+    told = [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)]
+    monkeypatch.setattr(ray, "get", lambda reference: told if reference == "news" else "passed crops")
+    executor._actors.preparation.gives["passed"] = "what passed"
+    executor._polls["news"] = None
+    executor._hear("news")
+    executor._hear("what passed")
+
+
+def start_again(executor):
+    executor.execute([cmd.StartRetraining(CAM, JobId(2), 1, GAMMA, 500, 0.8, 1.0)])
+
+
+def test_a_retraining_is_handed_what_the_micro_profiler_has_passed(executor, own, monkeypatch):
+    prepare(executor, 1)
+    tell_of_a_trial(executor, monkeypatch)
+    assert executor._actors.preparation.calls("passed") == [(1, CAM)]
+    start_again(executor)
+    assert passed_to(own) == [None, "what passed"]
+
+
+def test_what_passed_through_other_weights_or_in_another_window_is_not_handed_over(
+    executor, own, monkeypatch
+):
+    prepare(executor, 1)
+    tell_of_a_trial(executor, monkeypatch)
+    own.newest_weights = "those of a worker that was started again"
+    start_again(executor)
+    own.newest_weights = "base"
+    prepare(executor, 2)
+    start_again(executor)
+    assert passed_to(own) == [None, None, None]
+
+
+def test_what_is_still_on_its_way_is_not_waited_for(executor, own, monkeypatch):
+    prepare(executor, 1)
+    monkeypatch.setattr(ray, "get", lambda _: [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)])
+    executor._polls["news"] = None
+    executor._hear("news")
+    start_again(executor)
+    assert passed_to(own) == [None, None]
 
 
 def test_there_is_nothing_to_go_back_to_twice_nor_after_other_labels(executor, own):
