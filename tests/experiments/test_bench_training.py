@@ -1,7 +1,4 @@
-import importlib
-import sys
-from pathlib import Path
-
+import bench_training as bench
 import numpy as np
 import pytest
 
@@ -9,12 +6,6 @@ from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-
-FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-
-# Here and not in a test: what the drawing library takes to be imported is no test's own time.
-sys.path.insert(0, str(FOLDER))
-bench = importlib.import_module("bench_training")
 
 
 def crops(count, first_track):

@@ -1,9 +1,15 @@
 """A street of bright bars whose place tells the class, and an edge model that learns it in milliseconds."""
 
 import numpy as np
+import torch
 from torch import nn
 
+from ekya.core.configs import RetrainConfig
 from ekya.learning.architectures import Trunk
+from ekya.learning.edge import build_edge_model, clone
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.trainer import Retraining, SgdRecipe
+from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.costs import CostCard
 
@@ -76,3 +82,47 @@ class Golden:
     def _bar(image, box):
         left = int(box[0])
         return int(np.argmax([image[:, left + 5 * of : left + 5 * of + 5].sum() for of in range(3)]))
+
+
+def standing(count):
+    """Twenty bars that stay where they are for a window, so that many of them are labelled."""
+    boxes = np.array([[20 * place, 0, 20 * place + 16, 16] for place in range(20)], np.float32)
+    for index in range(count):
+        image = np.full((16, 400, 3), 40, np.uint8)
+        classes = np.random.default_rng(index // FRAMES).integers(len(NAMES), size=len(boxes))
+        for place, of in enumerate(classes):
+            image[:, 20 * place + 5 * of : 20 * place + 5 * of + 5] = 220
+        frame = Frame(index, round(index * 1e6 / FPS), image, boxes)
+        yield frame, Truth(boxes, classes.astype(np.int64), np.arange(len(boxes)) + 100 * (index // FRAMES))
+
+
+def knowing_model():
+    """A model that knows the bars; ``tiny`` must be among the edge models."""
+    fresh = build_edge_model(NAMES, 0, 3, "tiny")
+    (frame, truth), *_ = standing(1)
+    pictures = crop_objects(frame.image, truth.boxes, SIDE)
+    crops = LabelledCrops(pictures, truth.classes, truth.tracks, np.zeros(len(truth.tracks), np.int64))
+    quick = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1, batch_statistics=True)
+    training = Retraining(
+        fresh,
+        RetrainConfig(30, 8, 0, 3, 1.0),
+        crops,
+        crops,
+        memory=None,
+        classes=NAMES,
+        seed=1,
+        recipe=quick,
+    )
+    training.prepare()
+    while not training.done:
+        training.run_epoch()
+    return training.model()
+
+
+def turned_around(model):
+    """What it was surest of is now what it thinks least of."""
+    bad = clone(model)
+    with torch.no_grad():
+        bad.head.weight.neg_()
+        bad.head.bias.neg_()
+    return bad

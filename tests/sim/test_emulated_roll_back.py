@@ -3,10 +3,20 @@
 from contextlib import ExitStack
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, tiny_trunk
+from bars import (
+    CARD,
+    FPS,
+    NAMES,
+    SIDE,
+    WINDOW_US,
+    Golden,
+    knowing_model,
+    standing,
+    tiny_trunk,
+    turned_around,
+)
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -14,18 +24,13 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.edge import build_edge_model, clone
-from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.trainer import Retraining, SgdRecipe
 from ekya.profiling.gate import why_back
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.sim.camera import EmulatedCamera
 from ekya.sim.executor import EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
-from ekya.streams.crops import crop_objects
-from ekya.streams.frame import Frame, Truth
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import InferenceWorker
 from ekya.workers.preparation import PreparationSettings
@@ -36,44 +41,13 @@ SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 EVERY = InferenceConfig(1, SIDE)
 
 
-def frames(count):
-    """Twenty bars that stay where they are for a window, so that many of them are labelled."""
-    boxes = np.array([[20 * place, 0, 20 * place + 16, 16] for place in range(20)], np.float32)
-    for index in range(count):
-        image = np.full((16, 400, 3), 40, np.uint8)
-        classes = np.random.default_rng(index // FRAMES).integers(len(NAMES), size=len(boxes))
-        for place, of in enumerate(classes):
-            image[:, 20 * place + 5 * of : 20 * place + 5 * of + 5] = 220
-        frame = Frame(index, round(index * 1e6 / FPS), image, boxes)
-        yield frame, Truth(boxes, classes.astype(np.int64), np.arange(len(boxes)) + 100 * (index // FRAMES))
-
-
 @pytest.fixture(scope="module")
 def good():
     """A model that knows the bars."""
     torch.set_num_threads(1)
     EDGE_MODELS["tiny"] = tiny_trunk
-    fresh = build_edge_model(NAMES, 0, 3, "tiny")
-    (frame, truth), *_ = frames(1)
-    pictures = crop_objects(frame.image, truth.boxes, SIDE)
-    crops = LabelledCrops(pictures, truth.classes, truth.tracks, np.zeros(len(truth.tracks), np.int64))
-    config = RetrainConfig(30, 8, 0, 3, 1.0)
-    quick = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1, batch_statistics=True)
-    training = Retraining(fresh, config, crops, crops, memory=None, classes=NAMES, seed=1, recipe=quick)
-    training.prepare()
-    while not training.done:
-        training.run_epoch()
-    yield training.model()
+    yield knowing_model()
     del EDGE_MODELS["tiny"]
-
-
-def turned_around(model):
-    """What it was surest of is now what it thinks least of."""
-    bad = clone(model)
-    with torch.no_grad():
-        bad.head.weight.neg_()
-        bad.head.bias.neg_()
-    return bad
 
 
 class World:
@@ -88,7 +62,7 @@ class World:
         worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
         self.camera = EmulatedCamera(
             settings=SETTINGS,
-            inference=EmulatedStream(frames(200), worker, CARD),
+            inference=EmulatedStream(standing(200), worker, CARD),
             frames=FrameRecord(folder, CAM),
             models=models,
             model=model,

@@ -1,0 +1,126 @@
+"""The inference actor as a plain object whose camera gives nothing: how weights change hands."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from bars import FPS, NAMES, SIDE, WINDOW_US, knowing_model, standing, tiny_trunk, turned_around
+
+import ekya.runtime.inference_actor
+from ekya.core import events as ev
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.checkpoints import to_bytes
+from ekya.runfolder import RunFolder
+from ekya.runtime.inference_actor import InferenceActor
+from ekya.streams.crops import crop_objects
+from ekya.workers.collector import WindowCollector
+from ekya.workers.preparation import PreparationSettings
+
+CAM, JOB = StreamId("cam"), JobId(7)
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+
+
+class NoCamera:
+    """A feed that never gives a frame and never ends."""
+
+    ended, lost, died, damaged = False, None, None, 0
+
+    def __init__(self, *_):
+        pass
+
+    def wait_open(self):
+        return FPS
+
+    def begin(self, *_):
+        pass
+
+    def poll(self, timeout_s):
+        time.sleep(min(timeout_s, 0.001))
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def good():
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield knowing_model()
+    del EDGE_MODELS["tiny"]
+
+
+@pytest.fixture
+def actor(monkeypatch, tmp_path, good):
+    here = ekya.runtime.inference_actor
+    setup = SimpleNamespace(
+        settings=SETTINGS,
+        window_us=WINDOW_US,
+        collector=lambda: WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE),
+    )
+    for name, stands_in in {
+        "stand_back": lambda: None,
+        "fleet_classes": lambda _: NAMES,
+        "Feed": NoCamera,
+        "stream_setup": lambda *_: setup,
+        "proposer_for": lambda *_: GivenBoxes(),
+        "crop_side": lambda _: SIDE,
+    }.items():
+        monkeypatch.setattr(here, name, stands_in)
+    handle = SimpleNamespace(release=lambda: None, measured=lambda: None)
+    source = SimpleNamespace(live=False)
+    stream = SimpleNamespace(id=CAM, played=None, source=source, play=SimpleNamespace(outages_us=()))
+    common = SimpleNamespace(
+        fleet=SimpleNamespace(streams=[stream]),
+        seed=0,
+        device="cpu",
+        folder=RunFolder.create(tmp_path, "run"),
+        shares=SimpleNamespace(attach=lambda _: handle),
+    )
+    made = InferenceActor(
+        SimpleNamespace(common=common, place=0, weights=to_bytes(good), version=BASE_VERSION, gpu=0)
+    )
+    made.begin(time.monotonic_ns())
+    yield made
+    made.end(0)
+
+
+def told(actor, count):
+    events = []
+    while len(events) < count:
+        events.extend(actor.poll(5.0))
+    return events
+
+
+def part_right(actor):
+    (frame, truth), *_ = standing(1)
+    classes, _ = actor._worker.classifier.predict(crop_objects(frame.image, truth.boxes, SIDE), SIDE)
+    return float(np.mean(classes == truth.classes))
+
+
+def test_weights_that_served_before_serve_again_under_a_new_number(actor, good):
+    assert part_right(actor) > 0.9
+    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
+    (swapped,) = told(actor, 1)
+    assert isinstance(swapped, ev.ModelSwapped)
+    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
+    assert part_right(actor) < 0.5
+    actor.roll_back(to_bytes(good), ModelVersion(2), BASE_VERSION)
+    (back,) = told(actor, 1)
+    assert isinstance(back, ev.RolledBack)
+    assert (back.stream, back.version, back.of) == (CAM, 2, 0)
+    assert 0 <= back.stall_us < 100_000
+    assert part_right(actor) > 0.9
+
+
+def test_weights_that_come_late_do_not_overtake_newer_ones(actor, good):
+    actor.roll_back(to_bytes(good), ModelVersion(3), BASE_VERSION)
+    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(2), JOB)
+    (only,) = told(actor, 1)
+    assert only.version == 3
+    assert actor.poll(0.05) == []
+    assert part_right(actor) > 0.9

@@ -1,0 +1,117 @@
+"""The micro-profiler's actor as a plain object: which weights it compares, and what it has passed on."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from bars import (
+    FPS,
+    FRAMES,
+    NAMES,
+    SIDE,
+    WINDOW_US,
+    Golden,
+    knowing_model,
+    standing,
+    tiny_trunk,
+    turned_around,
+)
+
+import ekya.runtime.preparation_actor
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.profile import Family
+from ekya.gpu.protocol import Measured
+from ekya.labeling.detections import Proposals
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.checkpoints import to_bytes
+from ekya.runtime.preparation_actor import PreparationActor
+from ekya.workers.collector import WindowCollector
+from ekya.workers.preparation import PreparationSettings
+
+CAM = StreamId("cam")
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+HEAD = Family(trainable_blocks=0, head_width=0, batch_size=8)
+
+
+class Handle:
+    """A share that never makes anybody wait."""
+
+    def scope(self):
+        return nullcontext()
+
+    def measured(self):
+        return Measured(1000, 2000)
+
+    def release(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def good():
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield knowing_model()
+    del EDGE_MODELS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def materials():
+    """Of windows 0 to 2."""
+    collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+    kept = []
+    for frame, _ in standing(3 * FRAMES):
+        collector.see(frame, Proposals(frame.boxes))
+        if frame.index % FRAMES == FRAMES - 1:
+            kept.append(collector.close(frame.index // FRAMES))
+    return kept
+
+
+@pytest.fixture
+def actor(monkeypatch):
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "stand_back", lambda: None)
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
+    fleet = SimpleNamespace(golden=SimpleNamespace(gpu_s_per_window=None))
+    made = PreparationActor(SimpleNamespace(fleet=fleet, shares=SimpleNamespace(attach=lambda _: Handle())))
+    made.begin_run(0, {CAM: {SIDE: 0.001}})
+    return made
+
+
+def prepare(actor, materials, window, version, earlier):
+    """What is told of a window's preparation."""
+    asked = cmd.PrepareStream(CAM, (), (HEAD,))
+    actor.begin(cmd.BeginPreparation(window, 500, (asked,)))
+    actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, earlier)
+    events = []
+    while not any(isinstance(event, ev.PreparationEnded) for event in events):
+        events.extend(actor.poll(5.0))
+    return next(event for event in events if isinstance(event, ev.LabelsReady))
+
+
+def test_newer_weights_are_compared_and_the_trial_goes_on_with_the_better_ones(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    assert prepare(actor, materials, 1, BASE_VERSION, None).compared is None
+    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    second = prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION)
+    assert second.compared.new < 0.5 < second.compared.old
+    assert second.serving_accuracy > 0.8
+
+
+def test_weights_of_which_the_actor_knows_nothing_are_compared_with_nothing(actor, good, materials):
+    """As when it died, and was started again between two windows."""
+    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    assert prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION).compared is None
+
+
+def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    prepare(actor, materials, 1, BASE_VERSION, None)
+    labels, passed = actor.labels(1, CAM), actor.passed(1, CAM)
+    crops = np.concatenate([labels.training.crops.crops, labels.validation.crops.crops])
+    assert passed.known(0, crops).sum() >= 8
+    assert actor.passed(2, CAM) is None
+    assert actor.passed(1, StreamId("another")) is None
