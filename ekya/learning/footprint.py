@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 from ekya.core.memory import Footprint
 from ekya.core.profile import Family
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.predictor import FORWARD_BATCH
-from ekya.learning.trainer import split_at
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6
