@@ -11,6 +11,7 @@ from bars import FPS, NAMES, SIDE, WINDOW_US, knowing_model, standing, tiny_trun
 import ekya.runtime.inference_actor
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.speed import LINEAR
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import to_bytes
@@ -80,6 +81,7 @@ def actor(monkeypatch, tmp_path, good):
         device="cpu",
         folder=RunFolder.create(tmp_path, "run"),
         shares=SimpleNamespace(attach=lambda _: handle),
+        inference_speed=LINEAR,
     )
     made = InferenceActor(
         SimpleNamespace(common=common, place=0, weights=to_bytes(good), version=BASE_VERSION, gpu=0)

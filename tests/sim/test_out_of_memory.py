@@ -112,8 +112,8 @@ def played(scheduler="thief"):
 
 
 def breaks_on_blocks(error, after_epochs):
-    def made(start, config, *rest):
-        real = retraining_of(start, config, *rest)
+    def made(start, config, *rest, **more):
+        real = retraining_of(start, config, *rest, **more)
         if not config.trainable_blocks:
             return real
         run = real.run_epoch
