@@ -7,7 +7,7 @@ from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.step import LoopState, take_turn
-from ekya.core.commands import Command
+from ekya.core.commands import Command, of_plan
 from ekya.core.turns import TurnRecord
 from ekya.scheduling.protocol import Needs
 
@@ -22,7 +22,10 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether the loop asks for what it asked for then."""
+        """Whether the loop asks for what it asked for then; older journals do not number plans."""
+        plan = self.recorded.plan
+        if plan is not None and plan.epoch == 0:
+            return self.recorded.commands == tuple(of_plan(command, 0) for command in self.commands)
         return self.recorded.commands == self.commands
 
 

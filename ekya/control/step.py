@@ -53,11 +53,13 @@ class LoopState:
         fleet: what is known of the run.
         histories: what γ gave each stream in past windows.
         phases: of the plan made last.
+        epoch: number of that plan; 0 before the first.
     """
 
     fleet: FleetState
     histories: Histories
     phases: tuple[Phase, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,12 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return Turn(state, None, tuple(commands))
-    plan = _at_granted_shares(view, planner(view), state.fleet, options, needs)
-    state = replace(state, phases=plan.phases)
+    granted = _at_granted_shares(view, planner(view), state.fleet, options, needs)
+    plan = replace(granted, epoch=state.epoch + 1)
+    state = replace(state, phases=plan.phases, epoch=plan.epoch)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
-    planned = diff(view, plan.phases[0].assignments, state.fleet, begun)
+    fewest = diff(view, plan.phases[0].assignments, state.fleet, begun)
+    planned = [cmd.of_plan(command, plan.epoch) for command in fewest]
     for command in planned:
         state = replace(state, fleet=after_command(state.fleet, command))
     return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))

@@ -1,6 +1,9 @@
-"""What the loop asks for. An executor carries it out, and what comes of it returns as events."""
+"""What the loop asks for. An executor carries it out, and what comes of it returns as events.
 
-from dataclasses import dataclass
+Commands that come of a plan carry its number, ``plan_epoch``; 0 where none was made.
+"""
+
+from dataclasses import dataclass, replace
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.elsewhere import Elsewhere
@@ -30,6 +33,7 @@ class BeginPreparation:
     window: int
     share_milli: int
     streams: tuple[PrepareStream, ...]
+    plan_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class SetInference:
     stream: StreamId
     config: InferenceConfig
     share_milli: int
+    plan_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class StartRetraining:
     expected_gpu_s: float
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
+    plan_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,7 @@ class ResizeRetraining:
     stream: StreamId
     job: JobId
     share_milli: int
+    plan_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +148,12 @@ Command = (
     | RestartWorker
     | SetAside
 )
+
+
+def of_plan(command: Command, plan_epoch: int) -> Command:
+    """The command under the number of the plan that it came of; as it is where it never comes of one."""
+    match command:
+        case BeginPreparation() | SetInference() | StartRetraining() | ResizeRetraining():
+            return replace(command, plan_epoch=plan_epoch)
+        case _:
+            return command

@@ -8,6 +8,7 @@ from ekya.core.elsewhere import CachedModel
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
+from ekya.core.shares import ShareHolder
 from ekya.core.view import InferenceOption, RetrainOption
 
 
@@ -305,6 +306,42 @@ class GpuMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareResized:
+    """A job has gone to another share between two batches, or has ended and let go of its share.
+
+    Attributes:
+        holder: which job.
+        epoch: number of the plan that it was done for.
+        share_milli: what its handle says that it holds; can be less than it was granted.
+        took_us: from when the job was asked until it was so.
+        note: why it is not what it was granted; empty where it is.
+    """
+
+    t_us: int
+    holder: ShareHolder
+    epoch: int
+    share_milli: int
+    took_us: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOverdue:
+    """A job has not let go of its share within its limit; its worker is ended and started again.
+
+    Attributes:
+        holder: which job.
+        epoch: number of the newest plan.
+        waited_us: since it was first asked.
+    """
+
+    t_us: int
+    holder: ShareHolder
+    epoch: int
+    waited_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDied:
     """A worker of a stream is gone, with what was in it."""
 
@@ -367,6 +404,8 @@ Event = (
     | ModelCached
     | ShareMeasured
     | GpuMeasured
+    | ShareResized
+    | ShareOverdue
     | WorkerDied
     | WorkerBack
     | StreamLost
@@ -393,6 +432,8 @@ _ORDER: tuple[type[Event], ...] = (
     StreamEnded,
     ShareMeasured,
     GpuMeasured,
+    ShareResized,
+    ShareOverdue,
     LabelsReady,
     InferenceProfiled,
     ProfileReady,

@@ -55,8 +55,11 @@ class Plan:
         rounding_cost: what the first phase lost of the objective, were it held to the window's end, when its
             shares became those that can be granted; below 0 where what was left over brought more than
             rounding took. 0 for a plan that nobody has rounded yet.
+        epoch: number of the plan in its run, from 1 on; 0 for one that is not carried out, and in journals
+            that are older than these numbers.
     """
 
     phases: tuple[Phase, ...]
     expected_accuracy: float
     rounding_cost: float = 0.0
+    epoch: int = 0

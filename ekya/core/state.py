@@ -215,7 +215,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
             )
-        case ev.WindowClosed() | ev.GpuMeasured():
+        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue():
             return state
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state

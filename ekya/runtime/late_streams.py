@@ -41,6 +41,8 @@ class LateStreams:
         match event:
             case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
                 return [event]
+            case ev.ShareResized() | ev.ShareOverdue():
+                return [event]
             case _ if event.stream not in self._held:
                 return [event]
             case ev.ShareMeasured():

@@ -38,7 +38,7 @@ def joined(at_us):
 
 def test_a_stream_that_joins_is_planned_for_at_once():
     _, turn = joined(130 * S)
-    assert cmd.SetInference(C, LAMBDAS[1].config, 200) in turn.commands
+    assert cmd.SetInference(C, LAMBDAS[1].config, 200, turn.plan.epoch) in turn.commands
 
 
 def test_it_is_prepared_from_the_window_after_and_lambda_is_profiled_then():

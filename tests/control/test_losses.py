@@ -23,7 +23,7 @@ def test_a_dead_worker_is_started_again_and_the_others_get_its_share_meanwhile()
     assert died.commands == (cmd.RestartWorker(A, INFERENCE),)
     assert [stream.stream for stream in hand.views[-1].streams] == [B]
     back = hand.give(12 * S, ev.WorkerBack(12 * S, A, INFERENCE))
-    assert back.commands == (cmd.SetInference(A, LAMBDAS[0].config, 1000),)
+    assert back.commands == (cmd.SetInference(A, LAMBDAS[0].config, 1000, plan_epoch=3),)
 
 
 def test_what_a_silent_streams_job_holds_is_not_given_to_others():
@@ -39,7 +39,7 @@ def test_a_dead_retraining_is_not_tried_again_in_this_window():
     assert hand.views[-1].capacity_milli == 2000
     assert hand.views[-1].streams[0].retrain_options == ()
     assert close(hand).commands[0] == cmd.BeginPreparation(
-        2, 500, tuple(cmd.PrepareStream(stream, (), ()) for stream in (A, B))
+        2, 500, tuple(cmd.PrepareStream(stream, (), ()) for stream in (A, B)), hand.state.epoch
     )
 
 

@@ -99,3 +99,25 @@ def test_the_state_after_a_part_of_a_run_is_the_state_it_had_then():
     done = run("thief", misfortunes=MISFORTUNES)
     half = len(done.turns) // 2
     assert list(replayed(done.turns[:half]))[-1].state == done.states[half - 1]
+
+
+def test_a_journal_from_before_plans_had_numbers_gives_its_commands():
+    done = run("thief", misfortunes=MISFORTUNES)
+    old = [
+        replace(
+            turn,
+            plan=turn.plan and replace(turn.plan, epoch=0),
+            commands=tuple(cmd.of_plan(command, 0) for command in turn.commands),
+        )
+        for turn in done.turns
+    ]
+    assert old != done.turns
+    assert first_difference(old) is None
+
+
+def test_another_number_is_another_command():
+    turns = run("thief").turns
+    number = next(n for n, turn in enumerate(turns) if turn.plan is not None and turn.plan.epoch > 1)
+    commands = tuple(cmd.of_plan(command, 1) for command in turns[number].commands)
+    turns[number] = replace(turns[number], commands=commands)
+    assert first_difference(turns) == number

@@ -32,6 +32,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve
+from ekya.core.shares import inference_holder
 from ekya.core.view import InferenceOption, Objective
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.registry import make_scheduler
@@ -44,10 +45,34 @@ def only(kind, turn):
 # Planning
 
 
+def test_plans_are_numbered_and_what_comes_of_them_carries_the_number():
+    hand = started()
+    assert hand.state.epoch == 1
+    nothing = hand.give(10 * S, ev.ShareMeasured(10 * S, A, ev.Role.INFERENCE, 300))
+    assert (nothing.plan, hand.state.epoch) == (None, 1)
+    hand.wishes[B] = Wish(600)
+    turn = hand.give(20 * S, ev.StreamLost(20 * S, A, "no signal"))
+    assert turn.plan.epoch == hand.state.epoch == 2
+    assert [command.plan_epoch for command in turn.commands] == [2]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ev.ShareResized(10 * S, inference_holder(A), 1, 300, 40),
+        ev.ShareOverdue(10 * S, inference_holder(A), 1, 10 * S),
+    ],
+)
+def test_how_shares_changed_hands_plans_nothing(told):
+    hand = started()
+    turn = hand.give(10 * S, told)
+    assert (turn.plan, turn.commands) == (None, ())
+
+
 def test_the_first_window_serves_the_base_model_and_prepares_nothing():
     hand = Hand()
     turn = hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
-    assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300),)
+    assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300, plan_epoch=1),)
     assert hand.views[0].streams[0].retrain_options == ()
 
 
@@ -297,7 +322,7 @@ def test_gamma_is_locked_while_it_runs_and_not_offered_again_afterwards():
     hand = retraining(gamma=LONG)
     hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=900)
     turn = hand.give(120 * S, ev.StreamBack(120 * S, B))
-    assert turn.commands == (cmd.ResizeRetraining(A, JobId(1), 900),)
+    assert turn.commands == (cmd.ResizeRetraining(A, JobId(1), 900, turn.plan.epoch),)
     assert hand.stream().job.config == LONG
     assert hand.views[-1].streams[0].running.option.config == LONG
     assert hand.views[-1].streams[0].retrain_options == ()

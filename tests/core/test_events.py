@@ -10,6 +10,7 @@ from ekya.core.events import Event, in_order
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.profile import Family
+from ekya.core.shares import inference_holder
 
 A, B = StreamId("a"), StreamId("b")
 
@@ -34,6 +35,8 @@ def one_of_each(t_us):
         ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
+        ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),
+        ev.ShareOverdue(t_us, inference_holder(A), 1, 9),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),
         ev.WorkerBack(t_us, A, ev.Role.INFERENCE),
         ev.StreamLost(t_us, A, "why"),

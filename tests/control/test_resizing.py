@@ -1,0 +1,327 @@
+"""Shares change hands: whoever answers, whenever, nobody gets what somebody else may still be using."""
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ekya.control.resizing import Overdue, Patience, ShareLedger
+from ekya.core.ids import JobId, StreamId
+from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
+
+A, B = StreamId("a"), StreamId("b")
+JOB_1, JOB_2 = JobId(1), JobId(2)
+PATIENCE = Patience(100, {Work.INFERENCE: 1000, Work.RETRAINING: 1000, Work.PREPARATION: 3000})
+
+
+def one_pool(capacity_milli=1000, step_milli=1):
+    return ShareLedger((capacity_milli,), lambda holder: 0, PATIENCE, step_milli)
+
+
+def asked(orders):
+    return [(order.holder, order.share_milli) for order in orders]
+
+
+def holding(ledger, **shares_milli):
+    """A ledger in which these inferences hold their shares."""
+    for name, share_milli in shares_milli.items():
+        ledger.aim(inference_holder(StreamId(name)), share_milli, 1, 0)
+    return ledger
+
+
+def test_what_is_free_is_given_at_once():
+    ledger = one_pool()
+    assert asked(ledger.aim(inference_holder(A), 400, 1, 0)) == [(inference_holder(A), 400)]
+    assert asked(ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)) == [(retraining_holder(A, JOB_1), 600)]
+    assert ledger.free_milli(0) == 0
+
+
+def test_who_grows_waits_for_the_answer_of_who_lets_go():
+    ledger = holding(one_pool(), a=800, b=200)
+    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 10)
+    assert ledger.aim(inference_holder(B), 700, 2, 10) == []
+    assert ledger.held_milli(inference_holder(A)) == 800
+    assert asked(ledger.answer(shrink, 300, 30)) == [(inference_holder(B), 700)]
+    assert ledger.next_due_us(30) is None
+
+
+def test_who_fits_beside_everybody_waits_for_nobody():
+    ledger = holding(one_pool(), a=600, b=200)
+    ledger.aim(inference_holder(A), 300, 2, 10)
+    assert asked(ledger.aim(inference_holder(B), 400, 2, 10)) == [(inference_holder(B), 400)]
+
+
+def test_a_pool_does_not_wait_for_another():
+    ledger = ShareLedger((1000, 1000), lambda holder: int(holder.stream == B), PATIENCE)
+    holding(ledger, a=1000, b=500)
+    ledger.aim(inference_holder(A), 100, 2, 10)
+    assert asked(ledger.aim(inference_holder(B), 1000, 2, 10)) == [(inference_holder(B), 1000)]
+
+
+def test_growers_that_have_waited_long_enough_get_what_is_free_and_the_rest_when_it_is():
+    ledger = holding(one_pool(step_milli=100), a=750, b=100)
+    (shrink,) = ledger.aim(inference_holder(A), 200, 2, 0)
+    assert ledger.aim(inference_holder(B), 800, 2, 0) == []
+    assert ledger.next_due_us(0) == 100
+    assert ledger.pass_time(99) == ([], [])
+    overdue, orders = ledger.pass_time(100)
+    assert (overdue, asked(orders)) == ([], [(inference_holder(B), 200)])
+    assert asked(ledger.answer(shrink, 200, 150)) == [(inference_holder(B), 800)]
+
+
+def test_who_does_not_answer_is_told_of_once_and_counts_until_it_is_gone():
+    ledger = holding(one_pool(), a=1000)
+    ledger.aim(inference_holder(A), 200, 2, 0)
+    ledger.aim(inference_holder(B), 800, 2, 0)
+    ledger.pass_time(100)
+    assert ledger.next_due_us(100) == 1000
+    assert ledger.pass_time(1000) == ([Overdue(inference_holder(A), 2, 1000)], [])
+    assert ledger.pass_time(2000) == ([], [])
+    assert ledger.next_due_us(2000) is None
+    assert asked(ledger.gone([inference_holder(A)], 2100)) == [(inference_holder(B), 800)]
+
+
+def test_another_plan_gives_who_owes_an_answer_no_more_time_for_it():
+    ledger = holding(one_pool(), a=1000)
+    ledger.aim(inference_holder(A), 600, 2, 0)
+    ledger.aim(inference_holder(A), 300, 3, 900)
+    assert ledger.pass_time(1000)[0] == [Overdue(inference_holder(A), 3, 1000)]
+
+
+def test_the_late_answer_to_an_overtaken_order_changes_nothing():
+    ledger = holding(one_pool(), a=1000)
+    (first,) = ledger.aim(inference_holder(A), 600, 2, 0)
+    (second,) = ledger.aim(inference_holder(A), 300, 3, 10)
+    assert (first.epoch, second.epoch) == (2, 3)
+    ledger.aim(inference_holder(B), 400, 3, 10)
+    assert ledger.answer(first, 600, 20) == []
+    assert ledger.held_milli(inference_holder(A)) == 1000
+    assert asked(ledger.answer(second, 300, 30)) == [(inference_holder(B), 400)]
+
+
+def test_an_answer_that_more_is_held_is_none():
+    ledger = holding(one_pool(), a=1000)
+    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
+    ledger.answer(shrink, 1000, 10)
+    assert ledger.held_milli(inference_holder(A)) == 1000
+    assert ledger.pass_time(1000)[0]
+
+
+def test_who_was_asked_to_let_go_and_need_not_any_more_is_told_so():
+    ledger = holding(one_pool(), a=800)
+    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
+    (keep,) = ledger.aim(inference_holder(A), 800, 3, 10)
+    assert (keep.share_milli, keep.serial > shrink.serial) == (800, True)
+    assert ledger.answer(shrink, 300, 20) == []
+    assert ledger.held_milli(inference_holder(A)) == 800
+    assert ledger.pass_time(5000) == ([], [])
+
+
+def test_an_inference_hears_of_the_same_share_again_for_its_configuration_may_be_another():
+    ledger = holding(one_pool(), a=800)
+    (again,) = ledger.aim(inference_holder(A), 800, 2, 0)
+    assert (again.share_milli, again.changes) == (800, False)
+
+
+def test_a_retraining_that_ends_gives_its_share_back_when_it_has_answered():
+    ledger = holding(one_pool(), a=400)
+    ledger.aim(retraining_holder(A, JOB_1), 600, 2, 0)
+    (end,) = ledger.leave(retraining_holder(A, JOB_1), 10)
+    assert (end.share_milli, end.leaves) == (0, True)
+    assert ledger.leave(retraining_holder(A, JOB_1), 20) == []
+    assert ledger.aim(retraining_holder(B, JOB_2), 600, 3, 20) == []
+    assert asked(ledger.answer(end, 0, 30)) == [(retraining_holder(B, JOB_2), 600)]
+    assert retraining_holder(A, JOB_1) not in ledger.holders
+
+
+def test_a_retraining_that_was_paused_is_told_to_end_as_well():
+    ledger = one_pool()
+    ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)
+    (pause,) = ledger.aim(retraining_holder(A, JOB_1), 0, 2, 10)
+    ledger.answer(pause, 0, 20)
+    (end,) = ledger.leave(retraining_holder(A, JOB_1), 30)
+    assert end.leaves
+
+
+def test_a_job_that_waits_for_its_first_share_is_forgotten_without_a_word():
+    ledger = holding(one_pool(), a=1000)
+    ledger.aim(inference_holder(A), 200, 2, 0)
+    assert ledger.aim(preparation_holder(1), 500, 2, 0) == []
+    assert ledger.aim(preparation_holder(1), 0, 3, 0) == []
+    assert ledger.leave(preparation_holder(1), 10) == []
+    assert preparation_holder(1) not in ledger.holders
+
+
+def test_what_nobody_knows_has_nothing_to_give_back():
+    ledger = one_pool()
+    assert ledger.leave(preparation_holder(1), 10) == []
+    assert ledger.gone([inference_holder(A)], 10) == []
+
+
+class Job:
+    """A process: a batch that runs keeps the share at which it began."""
+
+    def __init__(self):
+        self.serial, self.share_milli, self.batch_milli = 0, 0, 0
+        self.owes = None
+
+    @property
+    def used_milli(self):
+        return max(self.share_milli, self.batch_milli)
+
+    def hear(self, order):
+        if order.serial > self.serial:
+            self.serial, self.share_milli, self.owes = order.serial, order.share_milli, order
+
+
+HOLDERS = (
+    inference_holder(A),
+    retraining_holder(A, JOB_1),
+    preparation_holder(1),
+    inference_holder(B),
+    retraining_holder(B, JOB_2),
+)
+POOLS_MILLI = (1000, 500)
+places = st.integers(0, 20)
+
+
+def pool_of(holder):
+    return int(holder.stream == B)
+
+
+class Shares(RuleBasedStateMachine):
+    """Orders and answers that come late, out of order or never, jobs that hang or die, plans in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = ShareLedger(POOLS_MILLI, pool_of, PATIENCE, step_milli=10)
+        self.now_us = self.epoch = self.serial = 0
+        self.jobs, self.wanted, self.over = {}, {}, set()
+        self.orders, self.answers, self.doomed, self.ends = [], [], [], []
+
+    def send(self, orders):
+        for order in orders:
+            assert order.serial > self.serial
+            self.serial = order.serial
+            if order.holder not in self.ends:
+                self.jobs.setdefault(order.holder, Job())
+                self.orders.append(order)
+
+    @rule(parts=st.lists(st.sampled_from([0, 20, 50, 80]), min_size=5, max_size=5), turned=st.booleans())
+    def plan(self, parts, turned):
+        self.epoch += 1
+        left = list(POOLS_MILLI)
+        wants = {}
+        for holder, part in zip(HOLDERS, parts, strict=True):
+            wants[holder] = min(10 * part, left[pool_of(holder)])
+            left[pool_of(holder)] -= wants[holder]
+        for holder in reversed(wants) if turned else wants:
+            if holder not in self.ends and holder not in self.over:
+                self.wanted[holder] = wants[holder]
+                self.send(self.ledger.aim(holder, wants[holder], self.epoch, self.now_us))
+
+    @precondition(lambda self: len(self.over) < 2)
+    @rule(holder=st.sampled_from([HOLDERS[1], HOLDERS[2], HOLDERS[4]]))
+    def finish(self, holder):
+        if holder in self.wanted and holder not in self.ends:
+            self.over.add(holder)
+            del self.wanted[holder]
+            self.send(self.ledger.leave(holder, self.now_us))
+
+    @precondition(lambda self: self.orders)
+    @rule(place=places)
+    def deliver(self, place):
+        order = self.orders.pop(place % len(self.orders))
+        self.jobs[order.holder].hear(order)
+
+    @precondition(lambda self: self.jobs)
+    @rule(place=places, goes_on=st.booleans())
+    def end_batch(self, place, goes_on):
+        """The next one may begin at once; an order that was carried out is answered at the boundary."""
+        job = list(self.jobs.values())[place % len(self.jobs)]
+        job.batch_milli = 0
+        if job.owes is not None:
+            self.answers.append(job.owes)
+            job.owes = None
+        if goes_on:
+            job.batch_milli = job.share_milli
+
+    @precondition(lambda self: self.answers)
+    @rule(place=places)
+    def hear_answer(self, place):
+        order = self.answers.pop(place % len(self.answers))
+        self.send(self.ledger.answer(order, order.share_milli, self.now_us))
+
+    @rule(passed_us=st.sampled_from([10, 100, 1000, 3000]))
+    def pass_time(self, passed_us):
+        self.now_us += passed_us
+        overdue, orders = self.ledger.pass_time(self.now_us)
+        self.send(orders)
+        for one in overdue:
+            assert one.waited_us >= 1000
+            self.doomed.append(one.holder)
+
+    @precondition(lambda self: self.doomed)
+    @rule(place=places)
+    def kill(self, place):
+        self.end(self.doomed.pop(place % len(self.doomed)))
+
+    @precondition(lambda self: self.epoch > 3 and self.jobs)
+    @rule(place=places)
+    def die(self, place):
+        self.end(list(self.jobs)[place % len(self.jobs)])
+
+    def end(self, holder):
+        """Its process ends; that is heard later. What was on its way to it is lost with it."""
+        if self.jobs.pop(holder, None) is not None:
+            self.ends.append(holder)
+            self.orders = [order for order in self.orders if order.holder != holder]
+
+    @precondition(lambda self: self.ends)
+    @rule(place=places)
+    def hear_of_end(self, place):
+        holder = self.ends.pop(place % len(self.ends))
+        self.wanted.pop(holder, None)
+        self.send(self.ledger.gone([holder], self.now_us))
+
+    @invariant()
+    def nobody_uses_what_another_may_be_using(self):
+        for holder, job in self.jobs.items():
+            assert job.used_milli <= self.ledger.held_milli(holder)
+        for pool, capacity_milli in enumerate(POOLS_MILLI):
+            used = sum(job.used_milli for holder, job in self.jobs.items() if pool_of(holder) == pool)
+            assert used <= capacity_milli
+            assert self.ledger.free_milli(pool) >= 0
+
+    def teardown(self):
+        """Once everybody answers or is gone, everybody has what the last plan gave it."""
+        for _ in range(10):
+            for act, waiting in (
+                (self.kill, lambda: self.doomed),
+                (self.deliver, lambda: self.orders),
+                (self.end_all_batches, lambda: self.jobs),
+                (self.hear_answer, lambda: self.answers),
+                (self.hear_of_end, lambda: self.ends),
+            ):
+                for _ in range(len(waiting())):
+                    if waiting():
+                        act(0)
+        self.nobody_uses_what_another_may_be_using()
+        assert self.ledger.next_due_us(self.now_us) is None
+        for holder, wanted in self.wanted.items():
+            assert self.ledger.held_milli(holder) == wanted
+            assert wanted == (self.jobs[holder].share_milli if holder in self.jobs else 0)
+        assert not self.over & set(self.ledger.holders)
+
+    def end_all_batches(self, _):
+        for place in range(len(self.jobs)):
+            self.end_batch(place, goes_on=False)
+
+
+Shares.TestCase.settings = settings(
+    # Shrinking a run of this machine takes minutes.
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+)
+TestEveryInterleaving = Shares.TestCase
