@@ -12,6 +12,11 @@ from ekya.gpu.protocol import Measured, Resized
 BURST_US = 100_000
 """A job that could not use its share for a while may make good what it missed in this time, no more."""
 
+ANSWER_WITHIN_S = 2.0
+"""A resize waits so long for a batch under way that began at a larger share."""
+
+_BUSY = "a batch that began at a larger share has not ended yet"
+
 _GRACE = 1_000_000 * FULL_GPU_MILLI
 """A debt under a millisecond is kept but not waited for: sleeping is not that exact."""
 
@@ -56,6 +61,7 @@ class TokenBucket:
         self._changed = threading.Condition()
         self._share_milli = _valid(share_milli)
         self._released = False
+        self._began_at_milli: dict[int, int] = {}
         # The balance is in thousandths of a nanosecond, so that it stays an exact integer.
         self._balance = 0
         self._earned_at_ns = self._clocks.wall_ns()
@@ -63,7 +69,10 @@ class TokenBucket:
         self._asked_at_ns = self._earned_at_ns
 
     def resize(self, share_milli: int) -> Resized:
-        """The new share holds at once, for threads that wait too.
+        """The new share holds at once, for threads that wait too, but for a batch that is under way.
+
+        Returns at the boundary, when no other thread runs a batch that began at a larger share; or says
+        that one still does.
 
         Raises:
             ValueError: a negative share.
@@ -74,7 +83,10 @@ class TokenBucket:
             self._share_milli = _valid(share_milli)
             self._balance = min(self._balance, self._most())
             self._changed.notify_all()
-        return Resized(share_milli, (self._clocks.wall_ns() - began_ns) // 1000)
+            self._wait_for_boundary(share_milli, began_ns + round(ANSWER_WITHIN_S * 1e9))
+            holds_milli = max(share_milli, self._under_way_milli())
+        note = _BUSY if holds_milli > share_milli else ""
+        return Resized(holds_milli, (self._clocks.wall_ns() - began_ns) // 1000, note)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -86,7 +98,8 @@ class TokenBucket:
         self.wait_for_turn()
         before_ns = self._clocks.spent_ns()
         try:
-            yield
+            with self.under_way():
+                yield
         except BaseException:
             self.charge(self._clocks.spent_ns() - before_ns)
             raise
@@ -126,6 +139,31 @@ class TokenBucket:
         with self._changed:
             self._released = True
             self._changed.notify_all()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Around the work of one batch, after its turn has come; a resize waits for its end."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._began_at_milli[thread] = self._share_milli
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._began_at_milli[thread]
+                self._changed.notify_all()
+
+    def _wait_for_boundary(self, share_milli: int, until_ns: int) -> None:
+        while self._under_way_milli() > share_milli and not self._released:
+            left_ns = until_ns - self._clocks.wall_ns()
+            if left_ns <= 0:
+                return
+            self._clocks.wait(self._changed, left_ns / 1e9)
+
+    def _under_way_milli(self) -> int:
+        """The largest share at which another thread's batch began that still runs; 0 without one."""
+        own = threading.get_ident()
+        return max((share for thread, share in self._began_at_milli.items() if thread != own), default=0)
 
     def _wait_out_debt(self, for_ever: bool = True) -> None:
         self._earn()

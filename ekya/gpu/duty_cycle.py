@@ -99,7 +99,7 @@ class DutyCycleHandle:
         self._meter = BatchMeter(streams)
 
     def resize(self, share_milli: int) -> Resized:
-        """The new share holds at once, for threads that wait too.
+        """The new share holds from the next batch on; returns when there is none of before, as a bucket does.
 
         Raises:
             ValueError: a negative share.
@@ -112,7 +112,7 @@ class DutyCycleHandle:
         self._meter.wait_until_under_way(UNDER_WAY)
         self._bucket.charge(self._meter.settle())
         self._bucket.wait_for_turn()
-        with self._meter.batch():
+        with self._bucket.under_way(), self._meter.batch():
             yield
 
     def measured(self) -> Measured:

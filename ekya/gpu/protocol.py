@@ -114,7 +114,11 @@ class ShareHandle(Protocol):
     """A job's grip on its share, inside its own process. Every method may be called by any thread."""
 
     def resize(self, share_milli: int) -> Resized:
-        """Changes the share; a batch that waits for its turn notices at once."""
+        """Changes the share; a batch that waits for its turn notices at once.
+
+        Returns when the share holds, at a boundary between two batches. Where that takes long it says what
+        still holds, and is asked again.
+        """
 
     def scope(self) -> AbstractContextManager[None]:
         """Around each batch: waits where the share asks for it, and counts what the batch used."""

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.bucket import BURST_US, Clocks, TokenBucket
+from ekya.gpu.bucket import ANSWER_WITHIN_S, BURST_US, Clocks, TokenBucket
 from ekya.gpu.cpu import CpuShares
-from ekya.gpu.protocol import ShareJob
+from ekya.gpu.protocol import Resized, ShareJob
 
 MS = 1_000_000
 
@@ -204,3 +204,34 @@ def test_a_waiting_thread_wakes_when_another_resizes():
     bucket.resize(1000)
     assert ran.wait(1.0)
     thread.join()
+
+
+def begin_batch(bucket):
+    """A batch of another thread that goes on as long as this is kept."""
+    scope = bucket.scope()
+    thread = threading.Thread(target=scope.__enter__)
+    thread.start()
+    thread.join(5)
+    return scope
+
+
+def test_what_a_batch_that_does_not_end_still_holds_is_said():
+    """The waiting thread passes virtual time; the batch is another thread's, and never ends."""
+    clock = VirtualTime()
+    bucket = TokenBucket(700, clock.clocks)
+    endless = begin_batch(bucket)
+    resized = bucket.resize(200)
+    assert resized.share_milli == 700
+    assert "not ended" in resized.note
+    assert resized.took_us == pytest.approx(ANSWER_WITHIN_S * 1e6, rel=0.01)
+    assert bucket.resize(800).share_milli == 800
+    del endless
+
+
+def test_a_batch_that_began_at_no_more_is_not_waited_for():
+    clock = VirtualTime()
+    bucket = TokenBucket(200, clock.clocks)
+    endless = begin_batch(bucket)
+    assert bucket.resize(300) == Resized(300, 0)
+    assert bucket.resize(200) == Resized(200, 0)
+    del endless
