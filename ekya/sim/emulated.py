@@ -197,7 +197,9 @@ class _World:
                 misfortunes=misfortunes(stream),
             )
         golden = open_golden(fleet.golden, classes)
-        executor = EmulatedExecutor(cameras, golden, card, proposer_operations, CHECKPOINT_DELAY_US)
+        executor = EmulatedExecutor(
+            cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
+        )
         return _World(fleet, executor, cameras, sources)
 
     def finish(self, store: StateStore) -> None:

@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
@@ -10,6 +12,7 @@ from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
+from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.learning.device_memory import is_out_of_memory
@@ -17,6 +20,7 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.passed import PassedCrops
 from ekya.sim.camera import EmulatedCamera, Served
 from ekya.sim.elsewhere import ArrivingWeights, trained
+from ekya.sim.instant_shares import InstantShares
 from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
 from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
@@ -24,6 +28,10 @@ from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
+
+_ShareCommandT = TypeVar(
+    "_ShareCommandT", cmd.BeginPreparation, cmd.SetInference, cmd.StartRetraining, cmd.ResizeRetraining
+)
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """How often the shares that were really used are told."""
@@ -37,6 +45,7 @@ class EmulatedExecutor:
         golden: labels samples.
         card: what everything costs.
         proposer_operations: counted operations of finding the objects of one frame.
+        capacity_milli: all GPUs together.
         checkpoint_delay_us: how long taking a checkpoint holds a retraining up. Inference goes on
             meanwhile: weights are made ready beside those that serve.
     """
@@ -47,6 +56,7 @@ class EmulatedExecutor:
         golden: Labels,
         card: CostCard,
         proposer_operations: int,
+        capacity_milli: int,
         checkpoint_delay_us: int,
     ) -> None:
         self._cameras = dict(cameras)
@@ -54,6 +64,7 @@ class EmulatedExecutor:
         self._card = card
         self._proposer_operations = proposer_operations
         self._checkpoint_delay_us = checkpoint_delay_us
+        self._shares = InstantShares(capacity_milli)
         self._now_us = 0
         self._measured_us = 0
         self._outbox: list[ev.Event] = []
@@ -85,7 +96,8 @@ class EmulatedExecutor:
             at_us, act = due
             self._move_to(max(at_us, self._now_us))
             act(at_us)
-        events, self._outbox = tuple(self._outbox), []
+        # That a share has changed is told with what happens next, and never by itself: it decides nothing.
+        events, self._outbox = (*self._shares.take_told(), *self._outbox), []
         return Batch(self._now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
@@ -103,28 +115,48 @@ class EmulatedExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                self._begin_preparation(command)
+                self._change(preparation_holder(command.window), command, self._begin_preparation)
             case cmd.EndPreparation():
                 self._steps = self._step = None
+                self._shares.leave(preparation_holder(command.window), self._now_us)
             case cmd.SetInference():
-                camera = self._cameras[command.stream]
-                camera.inference.configure(command.config, command.share_milli, self._now_us)
-            case cmd.StartRetraining():
+                self._change(inference_holder(command.stream), command, self._set_inference)
+            case cmd.StartRetraining() if command.elsewhere is not None:
                 self._start(command)
+            case cmd.StartRetraining():
+                self._change(retraining_holder(command.stream, command.job), command, self._start)
             case cmd.ResizeRetraining():
-                retraining = self._cameras[command.stream].retraining
-                if retraining is not None:
-                    retraining.resize(command.share_milli, self._now_us)
+                self._change(retraining_holder(command.stream, command.job), command, self._resize)
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.RollBack():
                 self._roll_back(command)
             case cmd.StopRetraining():
                 self._stop(command.stream)
+                self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
             case cmd.KeepServing():
                 pass  # what serves is what served
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the emulated world")
+
+    def _change(
+        self, holder: ShareHolder, command: _ShareCommandT, carry_out: Callable[[_ShareCommandT], None]
+    ) -> None:
+        """Carries a command out at the share that there is for it."""
+
+        def go_to(share_milli: int) -> None:
+            carry_out(replace(command, share_milli=share_milli))
+
+        self._shares.change(holder, command.share_milli, command.plan_epoch, self._now_us, go_to)
+
+    def _set_inference(self, command: cmd.SetInference) -> None:
+        inference = self._cameras[command.stream].inference
+        inference.configure(command.config, command.share_milli, self._now_us)
+
+    def _resize(self, command: cmd.ResizeRetraining) -> None:
+        retraining = self._cameras[command.stream].retraining
+        if retraining is not None:
+            retraining.resize(command.share_milli, self._now_us)
 
     def _script(self) -> Iterator[ev.StreamAdded | ev.StreamLost | ev.StreamBack]:
         for stream, camera in sorted(self._cameras.items()):
@@ -139,6 +171,8 @@ class EmulatedExecutor:
             camera.added = True
             if not camera.told_of_end:
                 self._outbox.append(event)
+                if isinstance(event, ev.StreamLost):
+                    self._shares.silence(inference_holder(event.stream), t_us)
 
     def _next_due(self, until_us: int) -> tuple[int, Callable[[int], None]] | None:
         """The earliest thing that happens by ``until_us``; at one instant in a fixed order."""
@@ -169,6 +203,7 @@ class EmulatedExecutor:
             if camera.inference.ended and not camera.told_of_end:
                 camera.told_of_end = True
                 self._outbox.append(ev.StreamEnded(self._now_us, stream))
+                self._shares.silence(inference_holder(stream), self._now_us)
 
     def _measure(self, t_us: int) -> None:
         passed_s = (t_us - self._measured_us) / US_PER_S
@@ -306,6 +341,7 @@ class EmulatedExecutor:
 
     def _failed(self, command: cmd.StartRetraining, reason: str) -> None:
         self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
+        self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
 
     def _training_step(self, stream: StreamId) -> Callable[[int], None]:
         def act(t_us: int) -> None:
@@ -338,6 +374,7 @@ class EmulatedExecutor:
         camera = self._cameras[stream]
         if camera.retraining is not None:
             camera.retraining.resize(0, self._now_us)
+            self._shares.leave(retraining_holder(stream, camera.retraining.job), self._now_us)
             self._remember(camera)
 
     def _remember(self, camera: EmulatedCamera) -> None:

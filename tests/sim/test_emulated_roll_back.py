@@ -70,7 +70,7 @@ class World:
             version=BASE_VERSION,
             memory=ExemplarMemory(),
         )
-        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 0)
+        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 2000, 0)
         self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
 
     def until(self, t_us):

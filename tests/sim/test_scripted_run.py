@@ -136,7 +136,7 @@ def emulate(root, scheduler="thief"):
                 joins_us=play.joins_us,
                 misfortunes=misfortunes(Config(stream, play)),
             )
-        executor = EmulatedExecutor(cameras, Golden(), QUICK_CARD, 0, S // 20)
+        executor = EmulatedExecutor(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli, S // 20)
         chosen = make_scheduler(scheduler)
         run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
         executor.finish()
