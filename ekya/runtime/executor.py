@@ -2,21 +2,24 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.protocols import Batch
+from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S
 from ekya.runtime.fleet_actors import NEWS, FleetActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.share_changes import ShareChanges
 from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +28,8 @@ _GATHER_S = 0.005
 """After the first news, how long others may join them: planning once is better than twice."""
 
 _Worker = tuple[StreamId, ev.Role]
+
+_NOT_LET_GO = "it did not let go of its share in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class RayExecutor:
         first_events: what there is to tell at once; but of a stream that is added later, at its time.
         keep_labels: is handed the labels of each stream as soon as the driver has them.
         clock: run time.
+        ledger: who holds which share; nobody yet.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class RayExecutor:
         first_events: Sequence[ev.Event],
         clock: RunClock,
         keep_labels: Callable[[StreamId, StreamLabels], None],
+        ledger: ShareLedger,
     ) -> None:
         self._actors = actors
         self._ready = ready
@@ -62,7 +69,10 @@ class RayExecutor:
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
+        self._shares = ShareChanges(actors, ledger, clock, self._tell, self._end_worker)
         self._polls: dict[Any, _Worker | None] = {}
+        self._set_aside: set[StreamId] = set()
+        self._ended: set[_Worker] = set()
         self._labels: dict[StreamId, Any] = {}
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, _Worker] = {}
@@ -88,15 +98,22 @@ class RayExecutor:
             left_s = (next_us - self._clock.now_us()) / US_PER_S
             if left_s <= 0:
                 break
-            waiting = [*self._polls, *self._restarting, *self._errands]
-            done, _ = ray.wait(waiting, timeout=min(left_s, _POLL_S), num_returns=1)
-            if done:
-                more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
-                for reference in more or done:
-                    self._hear(reference)
+            self._hear_within(min(left_s, _POLL_S))
         self._outbox.extend(self._late.join(max(self._clock.now_us(), 0)))
         events, self._outbox = tuple(self._outbox), []
         return Batch(max(self._clock.now_us(), 0), events)
+
+    def _hear_within(self, seconds: float) -> None:
+        left_us = self._shares.left_us()
+        if left_us is not None:
+            seconds = min(seconds, left_us / US_PER_S)
+        waiting = [*self._polls, *self._restarting, *self._errands, *self._shares.references]
+        done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
+        if done:
+            more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
+            for reference in more or done:
+                self._hear(reference)
+        self._shares.pass_time()
 
     def _tell(self, event: ev.Event) -> None:
         self._outbox.extend(self._late.let_through(event))
@@ -111,24 +128,27 @@ class RayExecutor:
         """Calls actors, and returns the calls whose failure somebody should hear of."""
         match command:
             case cmd.BeginPreparation():
-                return self._begin_preparation(command)
+                self._preparing = command
+                self._labels, self._passed, self._passing = {}, {}, {}
+                holder = preparation_holder(command.window)
+                self._shares.begin(
+                    holder, command.share_milli, command.plan_epoch, self._preparation(command)
+                )
             case cmd.EndPreparation():
                 self._preparing = None
-                return [self._actors.preparation.end.remote(command.window)]
+                self._shares.leave(preparation_holder(command.window))
             case cmd.SetInference():
-                inference = self._actors.streams[command.stream].inference
-                return [inference.configure.remote(command.config, command.share_milli)]
+                self._shares.configure(
+                    command.stream, command.config, command.share_milli, command.plan_epoch
+                )
             case cmd.StartRetraining():
-                self._started.add(command.job)
-                own = self._actors.streams[command.stream]
-                labels = self._labels.get(command.stream)
-                passed = self._passed_by(command.stream)
-                return [own.retraining.start.remote(command, own.newest_weights, labels, passed)]
+                holder, begin = retraining_holder(command.stream, command.job), self._retraining(command)
+                self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
             case cmd.ResizeRetraining():
-                retraining = self._actors.streams[command.stream].retraining
-                return [retraining.resize.remote(command.job, command.share_milli)]
+                holder = retraining_holder(command.stream, command.job)
+                self._shares.resize(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
-                return [self._actors.streams[command.stream].retraining.stop.remote(command.job)]
+                self._shares.leave(retraining_holder(command.stream, command.job))
             case cmd.ServeModel():
                 return [self._serve(command)] if command.job in self._started else []
             case cmd.RollBack():
@@ -142,23 +162,34 @@ class RayExecutor:
                 self._end_stream(command.stream)
         return []
 
-    def _begin_preparation(self, command: cmd.BeginPreparation) -> list[Any]:
+    def _preparation(self, command: cmd.BeginPreparation) -> Callable[[int, int], Any]:
         """Lets every stream hand in what it kept; none of it passes through this process."""
-        self._preparing = command
-        self._labels, self._passed, self._passing = {}, {}, {}
-        preparation = self._actors.preparation
-        errands = [preparation.begin.remote(command)]
-        for asked in command.streams:
-            own = self._actors.streams[asked.stream]
-            material = own.inference.material.remote(command.window - 1)
-            settings = self._ready[asked.stream].settings
-            earlier = self._judge(asked.stream)
-            errands.append(
-                preparation.hand_in.remote(
+
+        def begin(share_milli: int, serial: int) -> Any:
+            preparation = self._actors.preparation
+            begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
+            for asked in command.streams:
+                own = self._actors.streams[asked.stream]
+                material = own.inference.material.remote(command.window - 1)
+                settings = self._ready[asked.stream].settings
+                earlier = self._judge(asked.stream)
+                handed_in = preparation.hand_in.remote(
                     command.window, asked.stream, settings, material, own.version, earlier
                 )
-            )
-        return errands
+                self._errands[handed_in] = "hand_in"
+            return begun
+
+        return begin
+
+    def _retraining(self, command: cmd.StartRetraining) -> Callable[[int, int], Any]:
+        def begin(share_milli: int, serial: int) -> Any:
+            self._started.add(command.job)
+            own = self._actors.streams[command.stream]
+            labels, passed = self._labels.get(command.stream), self._passed_by(command.stream)
+            at_share = replace(command, share_milli=share_milli)
+            return own.retraining.start.remote(at_share, own.newest_weights, labels, passed, serial)
+
+        return begin
 
     def _judge(self, stream: StreamId) -> ModelVersion | None:
         """The newest weights meet new labels: the number of those that did before, where these are others."""
@@ -212,14 +243,21 @@ class RayExecutor:
         self._restarting[actor.begin.remote(self._clock.started_monotonic_ns)] = worker
 
     def _end_stream(self, stream: StreamId) -> None:
+        """Ends a stream's workers; only that they have ended is still heard of them."""
+        self._set_aside.add(stream)
         own = self._actors.streams[stream]
         for actor in (own.inference, own.retraining):
             ray.kill(actor)
-        self._polls = {
-            reference: worker
-            for reference, worker in self._polls.items()
-            if worker is None or worker[0] != stream
-        }
+
+    def _end_worker(self, holder: ShareHolder) -> None:
+        """Ends a worker that keeps its share; then it is as any other that died."""
+        if holder.stream is None:
+            ray.kill(self._actors.preparation)
+            return
+        own = self._actors.streams[holder.stream]
+        role = ev.Role.INFERENCE if holder.work is Work.INFERENCE else ev.Role.RETRAINING
+        self._ended.add((holder.stream, role))
+        ray.kill(own.inference if role is ev.Role.INFERENCE else own.retraining)
 
     def _listen(self, actor: Any, worker: _Worker | None) -> None:
         self._polls[actor.poll.options(concurrency_group=NEWS).remote(_POLL_S)] = worker
@@ -231,6 +269,8 @@ class RayExecutor:
         if reference in self._errands:
             self._hear_errand(reference)
             return
+        if self._shares.hear(reference):
+            return
         worker = self._polls.pop(reference)
         try:
             events: list[ev.Event] = ray.get(reference)
@@ -238,21 +278,32 @@ class RayExecutor:
             self._hear_death(worker, error)
             return
         for event in events:
-            if isinstance(event, ev.LabelsReady):
-                self._fetch_labels(event)
-            if isinstance(event, ev.ProfileReady):
-                passed = self._actors.preparation.passed.remote(event.window, event.stream)
-                self._passing[passed], self._errands[passed] = event.stream, "passed"
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
-                self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
-            if isinstance(event, ev.StreamLost):
-                _LOG.warning("%s is lost: %s", event.stream, event.reason)
-            self._tell(event)
+            if worker is None or worker[0] not in self._set_aside:
+                self._follow(event)
+                self._tell(event)
         if worker is None:
             self._listen(self._actors.preparation, None)
         else:
             own = self._actors.streams[worker[0]]
             self._listen(own.inference if worker[1] is ev.Role.INFERENCE else own.retraining, worker)
+
+    def _follow(self, event: ev.Event) -> None:
+        """What an event changes by itself, before anything is planned because of it."""
+        match event:
+            case ev.LabelsReady():
+                self._fetch_labels(event)
+            case ev.ProfileReady():
+                passed = self._actors.preparation.passed.remote(event.window, event.stream)
+                self._passing[passed], self._errands[passed] = event.stream, "passed"
+            case ev.ModelSwapped() | ev.RolledBack():
+                self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
+            case ev.RetrainFinished() | ev.RetrainFailed():
+                self._shares.leave(retraining_holder(event.stream, event.job))
+            case ev.StreamLost():
+                _LOG.warning("%s is lost: %s", event.stream, event.reason)
+                self._shares.silence(event.stream)
+            case ev.StreamEnded():
+                self._shares.silence(event.stream)
 
     def _hear_errand(self, reference: Any) -> None:
         """A call has returned; a dead actor tells of itself elsewhere, everything else is said here."""
@@ -291,8 +342,13 @@ class RayExecutor:
         now_us = self._clock.now_us()
         if worker is not None:
             stream, role = worker
-            self._tell(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            reason = _NOT_LET_GO if worker in self._ended else _in_words(error)
+            self._ended.discard(worker)
+            self._shares.died(Work(role), stream)
+            if stream not in self._set_aside:
+                self._tell(ev.WorkerDied(now_us, stream, role, reason))
             return
+        self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}

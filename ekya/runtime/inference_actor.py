@@ -22,12 +22,13 @@ from ekya.core.events import (
 )
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
-from ekya.gpu.protocol import ShareJob
+from ekya.gpu.protocol import Resized, ShareJob
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import StreamOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
@@ -77,6 +78,7 @@ class _Control:
     lock: threading.Lock = field(default_factory=threading.Lock)
     config: InferenceConfig | None = None
     share_milli: int = 0
+    newest_order: int = 0
     swap: _Swap | None = None
     newest: ModelVersion = BASE_VERSION
     stop: bool = False
@@ -107,6 +109,7 @@ class InferenceActor:
         self._worker.use(self._worker.classifier, orders.version)
         share_job = ShareJob(f"inference/{self._stream.id}", "inference", 0, orders.gpu)
         self._handle = common.shares.attach(share_job)
+        self._share = OrderedShare(self._handle)
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control(newest=orders.version)
         self._mailbox = Mailbox()
@@ -145,11 +148,16 @@ class InferenceActor:
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self._thread.start()
 
-    def configure(self, config: InferenceConfig, share_milli: int) -> None:
-        """λ and share from now on; a frame that waits for its turn notices the share at once."""
+    def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
+        """λ and share from now on; a frame that waits for its turn notices the share at once.
+
+        Returns when the share holds; None where a newer order has overtaken this one.
+        """
         with self._control.lock:
-            self._control.config, self._control.share_milli = config, share_milli
-        self._handle.resize(share_milli)
+            if serial > self._control.newest_order:
+                self._control.newest_order = serial
+                self._control.config, self._control.share_milli = config, share_milli
+        return self._share.resize(serial, share_milli)
 
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
         """Makes new weights ready beside those that serve; they serve from the next frame on.
@@ -190,7 +198,7 @@ class InferenceActor:
         """Stops, answers what is still open up to the end of the run, and says how much came."""
         with self._control.lock:
             self._control.stop = True
-        self._handle.release()
+        self._share.release()
         if self._thread is not None:
             self._thread.join()
         self._take_rest(horizon_us)

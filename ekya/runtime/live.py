@@ -48,6 +48,7 @@ from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, newest_weights, resume, same_weights
+from ekya.runtime.share_changes import ledger_for
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import (
     base_model,
@@ -175,7 +176,8 @@ class _Run:
         clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
         _begin(actors, clock, ready)
         events = self._first_events(ready)
-        ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels)
+        ledger = ledger_for(self.constants)
+        ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger)
         executor = _Timed(self._by_the_gpus(ray_executor, from_us))
         needs = make_scheduler(self.options.scheduler).needs
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)

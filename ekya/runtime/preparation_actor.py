@@ -21,7 +21,7 @@ from ekya.core.events import (
 )
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
-from ekya.gpu.protocol import ShareHandle, ShareJob
+from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.device_memory import free_cache, is_out_of_memory
@@ -30,6 +30,7 @@ from ekya.learning.passed import PassedCrops
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import fleet_classes
@@ -41,6 +42,9 @@ from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, Strea
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
+_OVER = Resized(0, 0, "the preparation is over")
+_BEGIN_WITHIN_S = 5.0
+"""An order to a preparation may come before it; then it waits for it."""
 
 
 class _EndedError(Exception):
@@ -53,7 +57,9 @@ class _Preparation:
 
     command: BeginPreparation
     handle: ShareHandle
+    share: OrderedShare
     ended: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
     handed_in: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
@@ -75,6 +81,7 @@ class PreparationActor:
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._now: _Preparation | None = None
+        self._begun = threading.Condition()
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
         self._known_changed = threading.Condition()
         self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
@@ -90,13 +97,24 @@ class PreparationActor:
         self._frame_gpu_s = frame_gpu_s
         self._clock = RunClock(started_monotonic_ns)
 
-    def begin(self, command: BeginPreparation) -> None:
-        """Begins a window's preparation; streams hand in what they kept with ``hand_in``."""
+    def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
+        """Begins a window's preparation; streams hand in what they kept with ``hand_in``. Tells its share."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._orders.shares.attach(share_job)
-        preparation = _Preparation(command, handle)
-        self._now = preparation
+        preparation = _Preparation(command, handle, OrderedShare(handle))
+        resized = preparation.share.resize(serial, command.share_milli)
+        with self._begun:
+            self._now = preparation
+            self._begun.notify_all()
         threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
+        return resized
+
+    def resize(self, window: int, share_milli: int, serial: int) -> Resized | None:
+        """Another share for a window's preparation; returns when it holds, None where it was overtaken."""
+        preparation = self._begun_preparation(window)
+        if preparation is None:
+            return _OVER
+        return preparation.share.resize(serial, share_milli)
 
     def know(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
@@ -121,8 +139,8 @@ class PreparationActor:
 
         ``earlier`` numbers the model that served when labels were taken before, where that was another.
         """
-        preparation = self._now
-        if preparation is None or preparation.command.window != window:
+        preparation = self._begun_preparation(window)
+        if preparation is None:
             return
         with self._known_changed:
             self._known_changed.wait_for(lambda: self._version_of(stream) >= version, _HAND_IN_S)
@@ -150,12 +168,25 @@ class PreparationActor:
         """Number of the model that is known of a stream; -1 before the first."""
         return self._known[stream][0] if stream in self._known else -1
 
-    def end(self, window: int) -> None:
-        """The time is up: what is unfinished stays undone."""
-        preparation = self._now
-        if preparation is not None and preparation.command.window == window:
-            preparation.ended.set()
-            preparation.handle.release()
+    def end(self, window: int) -> Resized:
+        """The time is up: what is unfinished stays undone. Returns when its last batch is over."""
+        preparation = self._begun_preparation(window)
+        if preparation is None:
+            return _OVER
+        began_ns = time.monotonic_ns()
+        preparation.ended.set()
+        preparation.share.release()
+        preparation.over.wait()
+        return Resized(0, (time.monotonic_ns() - began_ns) // 1000)
+
+    def _begun_preparation(self, window: int) -> _Preparation | None:
+        """A window's preparation, once it has begun; None where it is over, or never came."""
+        with self._begun:
+            self._begun.wait_for(
+                lambda: self._now is not None and self._now.command.window >= window, _BEGIN_WITHIN_S
+            )
+            now = self._now
+        return now if now is not None and now.command.window == window else None
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
         """The labels made for a stream in a window's preparation."""
@@ -182,7 +213,8 @@ class PreparationActor:
         except _EndedError:
             return
         finally:
-            preparation.handle.release()
+            preparation.share.release()
+            preparation.over.set()
         self._mailbox.put(PreparationEnded(self._clock.now_us(), preparation.command.window))
 
     def _prepare(self, preparation: _Preparation) -> None:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ekya.core.commands import StartRetraining
 from ekya.core.events import (
@@ -21,13 +21,14 @@ from ekya.core.ids import JobId, ModelVersion
 from ekya.core.memory import DidNotFit
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
-from ekya.gpu.protocol import ShareHandle, ShareJob
+from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.passed import PassedCrops
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import StreamOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import stream_setup
@@ -35,6 +36,10 @@ from ekya.workers.labels import StreamLabels
 from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_S = 5.0
+
+_OVER = Resized(0, 0, "the retraining is over")
+_START_WITHIN_S = 5.0
+"""An order to a job may come before the job; then it waits for it."""
 
 
 class _StoppedError(Exception):
@@ -49,14 +54,17 @@ class _Job:
         share_milli: that it works at, or worked at before it was paused.
         worth_us: GPU time so far, as a whole GPU would have needed it for the same work.
         untold_us: GPU time that no ShareMeasured has told.
+        over: set when its thread has done its last work.
     """
 
     command: StartRetraining
     handle: ShareHandle
-    stopped: threading.Event
+    share: OrderedShare
     labels: StreamLabels
     share_milli: int
     passed: PassedCrops | None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
     worth_us: float = 0.0
     untold_us: int = 0
     best_epoch: int = 0
@@ -77,6 +85,8 @@ class RetrainingActor:
         self._mailbox = Mailbox()
         self._lock = threading.Lock()
         self._job: _Job | None = None
+        self._newest_job = 0
+        self._begun = threading.Condition()
         self._memory = ExemplarMemory()
         self._savers: list[threading.Thread] = []
         self._clock = RunClock(time.monotonic_ns())
@@ -94,41 +104,68 @@ class RetrainingActor:
         command: StartRetraining,
         weights: bytes,
         labels: StreamLabels | None,
-        passed: PassedCrops | None = None,
-    ) -> None:
-        """Begins a retraining from the weights that serve; tells of every epoch.
+        passed: PassedCrops | None,
+        serial: int,
+    ) -> Resized | None:
+        """Begins a retraining from the weights that serve; tells of every epoch, and here of its share.
 
         ``passed`` is what these weights' blocks made of crops that the micro-profiler tried.
         """
-        if labels is None:
-            self._tell_failed(command, "there are no labels to train on")
-            return
-        name = f"retraining/{self._stream.id}"
         try:
-            share_job = ShareJob(name, "retraining", command.share_milli, self._orders.gpu)
-            handle = self._orders.common.shares.attach(share_job)
+            return self._start(command, weights, labels, passed, serial)
         except UserError as error:
             self._tell_failed(command, str(error))
-            return
-        job = _Job(command, handle, threading.Event(), labels, command.share_milli, passed)
+            return None
+        except Exception as error:
+            self._tell_failed(command, f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            with self._begun:
+                self._newest_job = max(self._newest_job, command.job)
+                self._begun.notify_all()
+
+    def _start(
+        self,
+        command: StartRetraining,
+        weights: bytes,
+        labels: StreamLabels | None,
+        passed: PassedCrops | None,
+        serial: int,
+    ) -> Resized | None:
+        if labels is None:
+            self._tell_failed(command, "there are no labels to train on")
+            return None
+        name = f"retraining/{self._stream.id}"
+        share_job = ShareJob(name, "retraining", command.share_milli, self._orders.gpu)
+        handle = self._orders.common.shares.attach(share_job)
+        job = _Job(command, handle, OrderedShare(handle), labels, command.share_milli, passed)
         with self._lock:
             self._job = job
+        resized = job.share.resize(serial, command.share_milli)
         threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
+        return resized
 
-    def resize(self, job: JobId, share_milli: int) -> None:
-        """Another share for a running retraining; nothing for one that is over."""
-        running = self._current(job)
-        if running is not None:
-            effective = running.handle.resize(share_milli).share_milli
+    def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
+        """Another share for a running retraining; returns when it holds, None where it was overtaken."""
+        running = self._begun_job(job)
+        if running is None:
+            return _OVER
+        resized = running.share.resize(serial, share_milli)
+        if resized is not None:
             # The batch that a pause has caught up with still counts, at what it worked at.
-            running.share_milli = effective or running.share_milli
+            running.share_milli = resized.share_milli or running.share_milli
+        return resized
 
-    def stop(self, job: JobId) -> None:
-        """Ends a retraining at its next batch; its best weights stay at hand."""
-        running = self._current(job)
-        if running is not None:
-            running.stopped.set()
-            running.handle.release()
+    def stop(self, job: JobId) -> Resized:
+        """Ends a retraining at its next batch and returns when it has; its best weights stay at hand."""
+        running = self._begun_job(job)
+        if running is None:
+            return _OVER
+        began_ns = time.monotonic_ns()
+        running.stopped.set()
+        running.share.release()
+        running.over.wait()
+        return Resized(0, (time.monotonic_ns() - began_ns) // 1000)
 
     def hand_over(self, job: JobId, version: ModelVersion) -> tuple[bytes, float]:
         """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
@@ -175,8 +212,12 @@ class RetrainingActor:
             self._tell_peak(job.command)
             # The error is gone by now, and with it what its traceback held.
             free_cache()
-            self._remember(job)
-            job.handle.release()
+            try:
+                with job.handle.scope():
+                    self._remember(job)
+            finally:
+                job.share.release()
+                job.over.set()
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command
@@ -229,6 +270,12 @@ class RetrainingActor:
             best = job.best_model
         if best is not None:
             self._memory = self._memory.update(best, job.labels.training.crops)
+
+    def _begun_job(self, job: JobId) -> _Job | None:
+        """The job, once it has begun; None where it is over, or never came."""
+        with self._begun:
+            self._begun.wait_for(lambda: self._newest_job >= job, _START_WITHIN_S)
+        return self._current(job)
 
     def _current(self, job: JobId) -> _Job | None:
         with self._lock:

@@ -1,0 +1,81 @@
+"""A job's handle under orders that come late, from several threads, or to one that cannot let go at once."""
+
+import threading
+import time
+
+from ekya.gpu.bucket import TokenBucket
+from ekya.gpu.protocol import Resized
+from ekya.runtime.ordered_share import OrderedShare
+
+
+class Slow:
+    """A handle that lets go of a share at the third try."""
+
+    def __init__(self):
+        self.asked = []
+
+    def resize(self, share_milli):
+        self.asked.append(share_milli)
+        holds_milli = share_milli if len(self.asked) >= 3 else 900
+        return Resized(holds_milli, 7, "" if holds_milli == share_milli else "busy")
+
+    def release(self):
+        self.asked.append("released")
+
+
+def test_an_order_is_answered_when_no_more_is_held():
+    handle = Slow()
+    assert OrderedShare(handle).resize(1, 200) == Resized(200, 21)
+    assert handle.asked == [200, 200, 200]
+
+
+def test_an_overtaken_order_does_nothing():
+    handle = Slow()
+    share = OrderedShare(handle)
+    assert share.resize(5, 1000).share_milli == 900
+    assert share.resize(4, 100) is None
+    assert handle.asked == [1000]
+
+
+def test_a_newer_order_ends_an_older_one_that_tries_on():
+    handle = Slow()
+    share = OrderedShare(handle)
+    handle.resize = lambda share_milli: Resized(max(share_milli, 500), 1)
+    answers = []
+    older = threading.Thread(target=lambda: answers.append(share.resize(1, 100)))
+    older.start()
+    while share.resize(2, 800) is None:
+        time.sleep(0.001)
+    older.join(5)
+    assert answers == [None]
+
+
+def test_the_end_of_a_job_ends_its_orders():
+    handle = Slow()
+    handle.resize = lambda share_milli: Resized(500, 1)
+    share = OrderedShare(handle)
+    threading.Timer(0.05, share.release).start()
+    assert share.resize(1, 100) is None
+    assert share.resize(2, 100) is None
+    assert handle.asked == ["released"]
+
+
+def test_a_bucket_answers_at_the_boundary_of_the_batch_under_way():
+    bucket = TokenBucket(1000)
+    share = OrderedShare(bucket)
+    inside, over = threading.Event(), []
+
+    def work():
+        with bucket.scope():
+            inside.set()
+            time.sleep(0.1)
+            over.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(5)
+    resized = share.resize(1, 300)
+    assert over == [True]
+    assert (resized.share_milli, resized.note) == (300, "")
+    assert resized.took_us > 0
+    thread.join(5)
