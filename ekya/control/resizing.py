@@ -159,16 +159,10 @@ class ShareLedger:
             return self.gone([holder], now_us)
         return [self._let_go(holder, one, now_us), *self._grow(now_us)]
 
-    def answer(self, order: ShareOrder, share_milli: int, now_us: int) -> list[ShareOrder]:
-        """A holder has carried out an order, and really holds this share.
-
-        An answer to an order that was overtaken says nothing of what holds now; and one that says that
-        more is held than was asked for says that the holder has not let go.
-        """
+    def answer(self, order: ShareOrder, now_us: int) -> list[ShareOrder]:
+        """A holder has carried an order out; of one that was overtaken that says nothing any more."""
         one = self._holders.get(order.holder)
-        if one is None or one.order is None or one.order.serial != order.serial:
-            return []
-        if one.asked_us is None or share_milli > order.share_milli:
+        if one is None or one.asked_us is None or one.order is None or one.order.serial != order.serial:
             return []
         one.held_milli, one.asked_us = order.share_milli, None
         if one.leaving:

@@ -85,8 +85,9 @@ class TokenBucket:
             self._changed.notify_all()
             self._wait_for_boundary(share_milli, began_ns + round(ANSWER_WITHIN_S * 1e9))
             holds_milli = max(share_milli, self._under_way_milli())
-        note = _BUSY if holds_milli > share_milli else ""
-        return Resized(holds_milli, (self._clocks.wall_ns() - began_ns) // 1000, note)
+        settled = holds_milli == share_milli
+        took_us = (self._clocks.wall_ns() - began_ns) // 1000
+        return Resized(holds_milli, took_us, "" if settled else _BUSY, settled)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -129,12 +129,13 @@ class GreenHandle:
             groups = self._levels.layout.groups_for(share_milli)
             guest = self._is_inference or (share_milli > 0 and groups == 0)
             # A job with SMs of its own needs no bucket to hold it.
-            self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
+            paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(span, ANSWER_WITHIN_S)
         self._seat.wake()
-        granted_milli = share_milli if guest else self._level_milli()
-        return Resized(granted_milli, (self._clock_ns() - began_ns) // 1000, note)
+        granted_milli = paid.share_milli if guest else self._level_milli()
+        settled = paid.settled and note != _BUSY
+        return Resized(granted_milli, (self._clock_ns() - began_ns) // 1000, note or paid.note, settled)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -154,7 +155,8 @@ class GreenHandle:
                 self._streams.enter(level.stream)
             if self._streams.current() != level.stream:
                 raise RuntimeError("the thread's stream is not that of its level")
-            with self._meter.batch(self._levels.layout.share_milli(level.sms)):
+            part_milli = self._levels.layout.share_milli(level.sms)
+            with self._bucket.under_way(), self._meter.batch(part_milli):
                 yield
         finally:
             self._own.inside = False

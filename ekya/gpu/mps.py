@@ -150,7 +150,7 @@ class MpsHandle:
         effective = min(share_milli, self._cap_milli)
         part_milli = effective * FULL_GPU_MILLI // self._cap_milli
         resized = self._bucket.resize(part_milli)
-        if resized.share_milli > part_milli:
+        if not resized.settled:
             return replace(resized, share_milli=resized.share_milli * self._cap_milli // FULL_GPU_MILLI)
         note = "" if effective == share_milli else "an MPS client cannot have more than its cap"
         return Resized(effective, resized.took_us, note)

@@ -85,11 +85,13 @@ class Resized:
         share_milli: the share that holds from now on; not what was asked where that cannot be done.
         took_us: until it held.
         note: why it is not what was asked; empty where it is.
+        settled: False while a batch under way holds it up: then the handle is asked again.
     """
 
     share_milli: int
     took_us: int
     note: str = ""
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ class ShareHandle(Protocol):
     def resize(self, share_milli: int) -> Resized:
         """Changes the share; a batch that waits for its turn notices at once.
 
-        Returns when the share holds, at a boundary between two batches. Where that takes long it says what
-        still holds, and is asked again.
+        Returns when the share holds, at a boundary between two batches. Where a batch takes long it says what
+        still holds and that it is not settled.
         """
 
     def scope(self) -> AbstractContextManager[None]:

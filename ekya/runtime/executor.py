@@ -247,17 +247,17 @@ class RayExecutor:
         self._set_aside.add(stream)
         own = self._actors.streams[stream]
         for actor in (own.inference, own.retraining):
-            ray.kill(actor)
+            self._actors.end(actor)
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Ends a worker that keeps its share; then it is as any other that died."""
         if holder.stream is None:
-            ray.kill(self._actors.preparation)
+            self._actors.end(self._actors.preparation)
             return
         own = self._actors.streams[holder.stream]
-        role = ev.Role.INFERENCE if holder.work is Work.INFERENCE else ev.Role.RETRAINING
+        role = ev.Role(holder.work)
         self._ended.add((holder.stream, role))
-        ray.kill(own.inference if role is ev.Role.INFERENCE else own.retraining)
+        self._actors.end(own.worker(role))
 
     def _listen(self, actor: Any, worker: _Worker | None) -> None:
         self._polls[actor.poll.options(concurrency_group=NEWS).remote(_POLL_S)] = worker
@@ -285,7 +285,7 @@ class RayExecutor:
             self._listen(self._actors.preparation, None)
         else:
             own = self._actors.streams[worker[0]]
-            self._listen(own.inference if worker[1] is ev.Role.INFERENCE else own.retraining, worker)
+            self._listen(own.worker(worker[1]), worker)
 
     def _follow(self, event: ev.Event) -> None:
         """What an event changes by itself, before anything is planned because of it."""
@@ -321,8 +321,12 @@ class RayExecutor:
 
     def _fetch_labels(self, event: ev.LabelsReady) -> None:
         reference = self._actors.preparation.labels.remote(event.window, event.stream)
+        try:
+            labels = ray.get(reference)
+        except RayError as error:
+            _LOG.error("%s: its labels are lost: %s", event.stream, _in_words(error))
+            return
         self._labels[event.stream] = reference
-        labels = ray.get(reference)
         if labels is not None:
             self._keep_labels(event.stream, labels)
 
@@ -335,19 +339,22 @@ class RayExecutor:
             self._tell(ev.WorkerDied(now_us, stream, role, _in_words(error)))
             return
         own = self._actors.streams[stream]
-        self._listen(own.inference if role is ev.Role.INFERENCE else own.retraining, (stream, role))
+        self._listen(own.worker(role), (stream, role))
         self._tell(ev.WorkerBack(now_us, stream, role))
 
     def _hear_death(self, worker: _Worker | None, error: RayError) -> None:
         now_us = self._clock.now_us()
         if worker is not None:
             stream, role = worker
+            own = self._actors.streams[stream]
+            self._actors.has_died(own.worker(role))
             reason = _NOT_LET_GO if worker in self._ended else _in_words(error)
             self._ended.discard(worker)
             self._shares.died(Work(role), stream)
             if stream not in self._set_aside:
                 self._tell(ev.WorkerDied(now_us, stream, role, reason))
             return
+        self._actors.has_died(self._actors.preparation)
         self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
         self._actors.preparation = self._actors.make_preparation()

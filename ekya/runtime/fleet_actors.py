@@ -1,10 +1,13 @@
 """The actors of a run: made, named so that a person finds them in Ray's dashboard, and made again."""
 
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
@@ -20,6 +23,13 @@ from ekya.runtime.scheduler_actor import SchedulerActor
 
 _THREADS = 6
 """Methods of an actor that may run at once."""
+
+GPU_PART = 0.001
+"""Of a GPU, as Ray counts them: an actor that uses one is placed where one is, and a thousand of them fit.
+The same for all, since a share can change and this cannot; how much an actor gets is not Ray's matter."""
+
+_RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+"""Ray would name an actor's GPU by an index of its choice; which one it is stands in the environment."""
 
 NEWS = "news"
 """The group of threads, one, on which an actor is asked for news: no order may hold it up."""
@@ -45,6 +55,10 @@ class StreamActors:
     newest_weights: Any
     version: ModelVersion
 
+    def worker(self, role: Role) -> Any:
+        """One of the two."""
+        return self.inference if role is Role.INFERENCE else self.retraining
+
 
 class FleetActors:
     """All actors of a run. Nothing here waits, but for ``wait_ready``."""
@@ -58,6 +72,7 @@ class FleetActors:
         self._orders = orders
         self._scheduler_name = scheduler
         self._made: dict[str, int] = {}
+        self._processes: dict[Any, Any] = {}
         self.scheduler = self.make_scheduler()
         self.streams: dict[StreamId, StreamActors] = {}
         for place, stream in enumerate(orders.fleet.streams):
@@ -83,13 +98,13 @@ class FleetActors:
 
     def make_scheduler(self) -> Any:
         """The scheduler's actor; again, where it died."""
-        return _actor(SchedulerActor, self._free_name(SCHEDULER), {}, self._scheduler_name)
+        return make_actor(SchedulerActor, self._free_name(SCHEDULER), {}, 0.0, self._scheduler_name)
 
     def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
-        return _actor(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
+        return self._worker(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_again(self, stream: StreamId, role: Role) -> Any:
         """A worker in place of a dead one, with the weights that served last."""
@@ -106,12 +121,29 @@ class FleetActors:
     def _inference(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"inference/{orders.stream}")
         environment = self._environment(name, "inference", 0, orders.gpu)
-        return _actor(InferenceActor, name, environment, orders)
+        return self._worker(InferenceActor, name, environment, orders)
 
     def _retraining(self, orders: StreamOrders) -> Any:
         name = self._free_name(f"retraining/{orders.stream}")
         environment = self._environment(name, "retraining", 0, orders.gpu)
-        return _actor(RetrainingActor, name, environment, orders)
+        return self._worker(RetrainingActor, name, environment, orders)
+
+    def _worker(self, kind: type[Any], name: str, environment: Mapping[str, str], orders: object) -> Any:
+        """An actor that holds shares."""
+        gpu_part = GPU_PART if self._orders.device == "cuda" else 0.0
+        actor = make_actor(kind, name, environment, gpu_part, orders)
+        self._processes[actor] = actor.process.remote()
+        return actor
+
+    def end(self, actor: Any) -> None:
+        """Ends a worker's process, even if it answers nothing any more; that it has ended is heard later."""
+        process = self._processes.pop(actor, None)
+        if process is not None:
+            end_process(actor, process)
+
+    def has_died(self, actor: Any) -> None:
+        """A worker's process has ended: its number may be another's by now."""
+        self._processes.pop(actor, None)
 
     def _free_name(self, name: str) -> str:
         """The name, or one like it: a dead actor's name is not free at once for its successor."""
@@ -122,16 +154,37 @@ class FleetActors:
         return self._orders.shares.actor_env(ShareJob(name, role, share_milli, gpu))
 
 
-def _actor(kind: type[Any], name: str, environment: Mapping[str, str], *arguments: object) -> Any:
+def end_process(actor: Any, process: Any) -> None:
+    """Ends an actor's process.
+
+    Of an actor that Ray ends it tells at once, while its process may go on for seconds, with all that it
+    holds; of one whose process the kernel ends it tells when that is gone.
+
+    Args:
+        actor: it.
+        process: reference to the number of its process, as it was asked for when it was made.
+    """
+    known, _ = ray.wait([process], timeout=0)
+    try:
+        if known:
+            os.kill(ray.get(process), signal.SIGKILL)
+            return
+    except (RayError, ProcessLookupError):
+        return  # It is dead already.
+    ray.kill(actor)
+
+
+def make_actor(
+    kind: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
+) -> Any:
     """An actor under a name, with its environment set before anything is imported in its process."""
     options = {
         "name": name,
         "num_cpus": 0,
-        # For who asks for a GPU, Ray sets CUDA_VISIBLE_DEVICES, by index; the environment has its UUID.
-        "num_gpus": 0,
+        "num_gpus": gpu_part,
         "max_concurrency": _THREADS,
         "max_restarts": 0,
-        "runtime_env": {"env_vars": dict(environment)} if environment else {},
+        "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
     return remote(concurrency_groups={NEWS: 1})(complaining(kind)).options(**options).remote(*arguments)

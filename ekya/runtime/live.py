@@ -111,7 +111,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
             require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
         # Before Ray, so that it outlives every actor.
         shares = stack.enter_context(chosen.backend.open(gpus))
-        dashboard = _start_ray(options.dashboard)
+        dashboard = _start_ray(options.dashboard, gpus if chosen.capability.device == "cuda" else 0)
         stack.callback(ray.shutdown)
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)
@@ -134,11 +134,12 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     return folder.path
 
 
-def _start_ray(dashboard: bool) -> str:
-    """Starts Ray on this machine and returns where its dashboard is, or nothing."""
+def _start_ray(dashboard: bool, gpus: int) -> str:
+    """Starts Ray here, with so many GPUs to place actors on, and returns where its dashboard is."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     context = ray.init(
+        num_gpus=gpus,
         include_dashboard=dashboard,
         log_to_driver=False,
         logging_level=logging.ERROR,

@@ -19,7 +19,7 @@ class OrderedShare:
         self._ended = threading.Event()
 
     def resize(self, serial: int, share_milli: int) -> Resized | None:
-        """Goes to a share, and returns when no more than it is held, at a boundary between two batches.
+        """Goes to a share, and returns when that is settled, at a boundary between two batches.
 
         None where that was overtaken: by a newer order, or by the end of the job.
         """
@@ -31,7 +31,7 @@ class OrderedShare:
                 self._newest = serial
                 resized = self._handle.resize(share_milli)
             took_us += resized.took_us
-            if resized.share_milli <= share_milli:
+            if resized.settled:
                 return replace(resized, took_us=took_us)
             self._ended.wait(_AGAIN_S)
         return None

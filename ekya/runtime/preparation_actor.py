@@ -1,6 +1,7 @@
 """The actor `micro-profiler`: holds the golden model; labels, profiles λ and micro-profiles γ."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -89,6 +90,10 @@ class PreparationActor:
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
+
+    def process(self) -> int:
+        """Number of the process that this runs in, for whoever looks after it."""
+        return os.getpid()
 
     def begin_run(
         self, started_monotonic_ns: int, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]

@@ -1,5 +1,6 @@
 """The actor `retraining/<stream>`: real SGD at its share, one retraining after the other."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +95,10 @@ class RetrainingActor:
 
     def ready(self) -> None:
         """Returns when the actor can take a retraining."""
+
+    def process(self) -> int:
+        """Number of the process that this runs in, for whoever looks after it."""
+        return os.getpid()
 
     def begin(self, started_monotonic_ns: int) -> None:
         """The run begins."""

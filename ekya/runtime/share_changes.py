@@ -158,7 +158,7 @@ class ShareChanges:
                     now_us, order.holder, order.epoch, resized.share_milli, resized.took_us, resized.note
                 )
             )
-        self._send(self._ledger.answer(order, resized.share_milli, now_us))
+        self._send(self._ledger.answer(order, now_us))
 
     def _give_up(self, one: Overdue) -> None:
         holder = one.holder

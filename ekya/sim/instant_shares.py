@@ -56,4 +56,4 @@ class InstantShares:
                 self._jobs[order.holder](order.share_milli)
             if order.changes:
                 self._told.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
-            self._carry_out(self._ledger.answer(order, order.share_milli, now_us), now_us)
+            self._carry_out(self._ledger.answer(order, now_us), now_us)

@@ -40,7 +40,7 @@ def test_who_grows_waits_for_the_answer_of_who_lets_go():
     (shrink,) = ledger.aim(inference_holder(A), 300, 2, 10)
     assert ledger.aim(inference_holder(B), 700, 2, 10) == []
     assert ledger.held_milli(inference_holder(A)) == 800
-    assert asked(ledger.answer(shrink, 300, 30)) == [(inference_holder(B), 700)]
+    assert asked(ledger.answer(shrink, 30)) == [(inference_holder(B), 700)]
     assert ledger.next_due_us(30) is None
 
 
@@ -65,7 +65,7 @@ def test_growers_that_have_waited_long_enough_get_what_is_free_and_the_rest_when
     assert ledger.pass_time(99) == ([], [])
     overdue, orders = ledger.pass_time(100)
     assert (overdue, asked(orders)) == ([], [(inference_holder(B), 200)])
-    assert asked(ledger.answer(shrink, 200, 150)) == [(inference_holder(B), 800)]
+    assert asked(ledger.answer(shrink, 150)) == [(inference_holder(B), 800)]
 
 
 def test_who_does_not_answer_is_told_of_once_and_counts_until_it_is_gone():
@@ -93,17 +93,9 @@ def test_the_late_answer_to_an_overtaken_order_changes_nothing():
     (second,) = ledger.aim(inference_holder(A), 300, 3, 10)
     assert (first.epoch, second.epoch) == (2, 3)
     ledger.aim(inference_holder(B), 400, 3, 10)
-    assert ledger.answer(first, 600, 20) == []
+    assert ledger.answer(first, 20) == []
     assert ledger.held_milli(inference_holder(A)) == 1000
-    assert asked(ledger.answer(second, 300, 30)) == [(inference_holder(B), 400)]
-
-
-def test_an_answer_that_more_is_held_is_none():
-    ledger = holding(one_pool(), a=1000)
-    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
-    ledger.answer(shrink, 1000, 10)
-    assert ledger.held_milli(inference_holder(A)) == 1000
-    assert ledger.pass_time(1000)[0]
+    assert asked(ledger.answer(second, 30)) == [(inference_holder(B), 400)]
 
 
 def test_who_was_asked_to_let_go_and_need_not_any_more_is_told_so():
@@ -111,7 +103,7 @@ def test_who_was_asked_to_let_go_and_need_not_any_more_is_told_so():
     (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
     (keep,) = ledger.aim(inference_holder(A), 800, 3, 10)
     assert (keep.share_milli, keep.serial > shrink.serial) == (800, True)
-    assert ledger.answer(shrink, 300, 20) == []
+    assert ledger.answer(shrink, 20) == []
     assert ledger.held_milli(inference_holder(A)) == 800
     assert ledger.pass_time(5000) == ([], [])
 
@@ -129,7 +121,7 @@ def test_a_retraining_that_ends_gives_its_share_back_when_it_has_answered():
     assert (end.share_milli, end.leaves) == (0, True)
     assert ledger.leave(retraining_holder(A, JOB_1), 20) == []
     assert ledger.aim(retraining_holder(B, JOB_2), 600, 3, 20) == []
-    assert asked(ledger.answer(end, 0, 30)) == [(retraining_holder(B, JOB_2), 600)]
+    assert asked(ledger.answer(end, 30)) == [(retraining_holder(B, JOB_2), 600)]
     assert retraining_holder(A, JOB_1) not in ledger.holders
 
 
@@ -137,7 +129,7 @@ def test_a_retraining_that_was_paused_is_told_to_end_as_well():
     ledger = one_pool()
     ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)
     (pause,) = ledger.aim(retraining_holder(A, JOB_1), 0, 2, 10)
-    ledger.answer(pause, 0, 20)
+    ledger.answer(pause, 20)
     (end,) = ledger.leave(retraining_holder(A, JOB_1), 30)
     assert end.leaves
 
@@ -249,7 +241,7 @@ class Shares(RuleBasedStateMachine):
     @rule(place=places)
     def hear_answer(self, place):
         order = self.answers.pop(place % len(self.answers))
-        self.send(self.ledger.answer(order, order.share_milli, self.now_us))
+        self.send(self.ledger.answer(order, self.now_us))
 
     @rule(passed_us=st.sampled_from([10, 100, 1000, 3000]))
     def pass_time(self, passed_us):

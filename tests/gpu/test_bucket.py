@@ -221,7 +221,7 @@ def test_what_a_batch_that_does_not_end_still_holds_is_said():
     bucket = TokenBucket(700, clock.clocks)
     endless = begin_batch(bucket)
     resized = bucket.resize(200)
-    assert resized.share_milli == 700
+    assert (resized.share_milli, resized.settled) == (700, False)
     assert "not ended" in resized.note
     assert resized.took_us == pytest.approx(ANSWER_WITHIN_S * 1e6, rel=0.01)
     assert bucket.resize(800).share_milli == 800

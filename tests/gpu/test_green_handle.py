@@ -129,6 +129,7 @@ def test_a_batch_that_does_not_end_is_not_waited_for_and_its_job_changes_after_i
         resized = handle.resize(250)
         assert resized.share_milli == 484
         assert "has not ended" in resized.note
+        assert not resized.settled
         assert process.job(700).level.groups == 8, "its SMs are still its own"
         leave.set()
     with handle.scope():

@@ -17,13 +17,13 @@ class Slow:
     def resize(self, share_milli):
         self.asked.append(share_milli)
         holds_milli = share_milli if len(self.asked) >= 3 else 900
-        return Resized(holds_milli, 7, "" if holds_milli == share_milli else "busy")
+        return Resized(holds_milli, 7, "", settled=holds_milli == share_milli)
 
     def release(self):
         self.asked.append("released")
 
 
-def test_an_order_is_answered_when_no_more_is_held():
+def test_an_order_is_answered_when_it_is_settled():
     handle = Slow()
     assert OrderedShare(handle).resize(1, 200) == Resized(200, 21)
     assert handle.asked == [200, 200, 200]
@@ -32,15 +32,22 @@ def test_an_order_is_answered_when_no_more_is_held():
 def test_an_overtaken_order_does_nothing():
     handle = Slow()
     share = OrderedShare(handle)
-    assert share.resize(5, 1000).share_milli == 900
+    assert share.resize(5, 900).share_milli == 900
     assert share.resize(4, 100) is None
-    assert handle.asked == [1000]
+    assert handle.asked == [900]
+
+
+def test_a_handle_that_rounds_has_settled_where_it_says_so():
+    """Groups of SMs are a little more than the shares that they are granted for."""
+    handle = Slow()
+    handle.resize = lambda share_milli: Resized(484, 3)
+    assert OrderedShare(handle).resize(1, 480) == Resized(484, 3)
 
 
 def test_a_newer_order_ends_an_older_one_that_tries_on():
     handle = Slow()
     share = OrderedShare(handle)
-    handle.resize = lambda share_milli: Resized(max(share_milli, 500), 1)
+    handle.resize = lambda share_milli: Resized(500, 1, settled=share_milli > 500)
     answers = []
     older = threading.Thread(target=lambda: answers.append(share.resize(1, 100)))
     older.start()
@@ -52,7 +59,7 @@ def test_a_newer_order_ends_an_older_one_that_tries_on():
 
 def test_the_end_of_a_job_ends_its_orders():
     handle = Slow()
-    handle.resize = lambda share_milli: Resized(500, 1)
+    handle.resize = lambda share_milli: Resized(500, 1, settled=False)
     share = OrderedShare(handle)
     threading.Timer(0.05, share.release).start()
     assert share.resize(1, 100) is None

@@ -1,0 +1,56 @@
+"""Real Ray actors: on which GPU they find themselves, and when it is told that one has been ended."""
+
+import os
+import signal
+
+import pytest
+import ray
+from ray.exceptions import RayActorError
+
+from ekya.runtime.fleet_actors import GPU_PART, end_process, make_actor
+
+pytestmark = pytest.mark.live
+
+UUID = "GPU-1f0c0000-0000-0000-0000-000000000000"
+
+
+class Worker:
+    """Says what it sees."""
+
+    def ready(self):
+        """What is set before anything is imported."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def process(self):
+        """Its number."""
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def two_gpus():
+    ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=10**8)
+    yield
+    ray.shutdown()
+
+
+def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two_gpus):
+    workers = [
+        make_actor(Worker, f"worker-{number}", {"CUDA_VISIBLE_DEVICES": f"{UUID}-{number}"}, GPU_PART)
+        for number in range(4)
+    ]
+    assert ray.get([worker.ready.remote() for worker in workers]) == [f"{UUID}-{n}" for n in range(4)]
+    assert ray.available_resources()["GPU"] == pytest.approx(2 - 4 * GPU_PART)
+
+
+def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two_gpus):
+    worker = make_actor(Worker, "stopped", {}, 0.0)
+    number = worker.process.remote()
+    pid = ray.get(number)
+    os.kill(pid, signal.SIGSTOP)
+    asked = worker.ready.remote()
+    end_process(worker, number)
+    with pytest.raises(RayActorError):
+        ray.get(asked, timeout=30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    end_process(worker, number)
