@@ -1,0 +1,76 @@
+"""A live run in which the micro-profiler hangs: it does not give its share back, and is not waited for."""
+
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+import ray
+import yaml
+from rich.console import Console
+
+from ekya.config import RunOptions, load_fleet
+from ekya.core import events as ev
+from ekya.core.shares import Work
+from ekya.journal import read_journal
+from ekya.runfolder import RunFolder
+from ekya.runtime import share_changes
+from ekya.runtime.live import run_live
+from ekya.shipped import shipped_path
+
+pytestmark = [pytest.mark.live, pytest.mark.long]
+
+LIMIT_US = 2_000_000
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """One camera of the shipped fleet, in shorter windows."""
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "one", "window_s": 8, "windows": 3, "gpus": 1.0}
+    raw["preparation"] = {"share_milli": 600, "fraction": 0.15}
+    raw["streams"] = raw["streams"][:1]
+    raw["streams"][0]["source"]["fps"] = 5
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return load_fleet(path)
+
+
+def events_of(folder, kind):
+    _, _, turns = read_journal(folder.journal)
+    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
+
+
+def stop_the_micro_profiler(folder, stopped):
+    while not folder.journal.is_file() or len(events_of(folder, ev.WindowOpened)) < 2:
+        time.sleep(0.1)
+    stopped.append(ray.get(ray.get_actor("micro-profiler").process.remote()))
+    os.kill(stopped[0], signal.SIGSTOP)
+
+
+def test_who_does_not_give_its_share_back_is_ended_and_the_run_goes_on(fleet, tmp_path, monkeypatch):
+    limits_us = dict.fromkeys(Work, LIMIT_US)
+    patience = replace(share_changes.PATIENCE, limits_us=limits_us)
+    monkeypatch.setattr(share_changes, "PATIENCE", patience)
+    stopped = []
+    folder = RunFolder(tmp_path / "runs" / "one")
+    threading.Thread(target=stop_the_micro_profiler, args=(folder, stopped), daemon=True).start()
+    run_live(fleet, RunOptions(runs=tmp_path / "runs", dashboard=False), Console(stderr=True))
+
+    # Its successor is late as well where it takes longer than the limit to load its model.
+    overdue = events_of(folder, ev.ShareOverdue)[0]
+    assert overdue.holder.work is Work.PREPARATION
+    assert LIMIT_US <= overdue.waited_us < 2 * LIMIT_US
+    assert not psutil.pid_exists(stopped[0])
+    assert [event.t_us for event in events_of(folder, ev.WindowClosed)] == [8_000_000, 16_000_000, 24_000_000]
+    summary = json.loads(folder.summary.read_text())
+    assert summary["frames"]["lost"] == 0
+    assert summary["frames"]["arrived"] == pytest.approx(3 * 8 * 5, abs=5)
+
+    resized = events_of(folder, ev.ShareResized)
+    assert {event.holder.work for event in resized} >= {Work.INFERENCE, Work.PREPARATION}
+    assert all(event.epoch > 0 for event in resized)
