@@ -1,0 +1,128 @@
+"""Orders to the retraining actor: answered when its batch is over, in whatever order they come."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import ekya.runtime.retraining_actor as module
+from ekya.config import load_fleet
+from ekya.core.commands import StartRetraining
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import JobId
+from ekya.gpu.cpu import CpuShares
+from ekya.runtime.orders import ActorOrders, StreamOrders
+from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.shipped import shipped_path
+
+JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
+
+
+class Trainer:
+    """Batches that end when they are told to."""
+
+    done = False
+
+    def __init__(self, scope):
+        self._scope, self.inside, self.end = scope, threading.Event(), threading.Event()
+        self.batches = 0
+
+    def prepare(self):
+        """Nothing to prepare."""
+
+    def run_epoch(self):
+        with self._scope():
+            self.inside.set()
+            assert self.end.wait(5)
+            self.batches += 1
+        return SimpleNamespace(epoch=1, validation_accuracy=0.5)
+
+    def model(self):
+        return "weights"
+
+
+@pytest.fixture
+def trainers(monkeypatch):
+    made = []
+
+    def make(*_, scope, **__):
+        made.append(Trainer(scope))
+        return made[-1]
+
+    monkeypatch.setattr(module, "stand_back", lambda: None)
+    monkeypatch.setattr(module, "from_bytes", lambda weights: weights)
+    monkeypatch.setattr(module, "retraining_of", make)
+    return made
+
+
+@pytest.fixture
+def actor(trainers, tmp_path):
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    actor = RetrainingActor(StreamOrders(common, 0, b"", 0))
+    actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
+    return actor
+
+
+def start(actor, share_milli=1000, serial=1):
+    labels = SimpleNamespace(training=SimpleNamespace(crops=()))
+    command = StartRetraining(actor._stream.id, JOB, 3, GAMMA, share_milli, 0.5, 1.0)
+    return actor.start(command, b"", labels, serial)
+
+
+def later(answers, ask, *arguments):
+    thread = threading.Thread(target=lambda: answers.append(ask(*arguments)))
+    thread.start()
+    return thread
+
+
+def trainer_at_work(trainers):
+    until_s = time.monotonic() + 5
+    while not trainers:
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    assert trainers[0].inside.wait(5)
+    return trainers[0]
+
+
+def test_a_start_says_at_which_share_it_began(actor, trainers):
+    assert start(actor, 640).share_milli == 640
+    trainer_at_work(trainers).end.set()
+    assert actor.stop(JOB).share_milli == 0
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("resize", (300, 2)), ("stop", ())])
+def test_who_is_to_let_go_answers_when_its_batch_is_over(actor, trainers, method, arguments):
+    start(actor)
+    trainer = trainer_at_work(trainers)
+    answers = []
+    asking = later(answers, getattr(actor, method), JOB, *arguments)
+    asking.join(0.05)
+    assert answers == []
+    trainer.end.set()
+    asking.join(5)
+    assert [resized.share_milli for resized in answers] == [arguments[0] if arguments else 0]
+    assert answers[0].took_us > 0
+    actor.stop(JOB)
+
+
+def test_an_order_that_comes_before_its_job_waits_for_it(actor, trainers):
+    answers = []
+    asking = later(answers, actor.resize, JOB, 250, 2)
+    asking.join(0.05)
+    assert answers == []
+    start(actor, 1000, serial=1)
+    trainer_at_work(trainers).end.set()
+    asking.join(5)
+    assert [resized.share_milli for resized in answers] == [250]
+    actor.stop(JOB)
+
+
+def test_a_job_that_is_over_holds_nothing(actor, trainers):
+    start(actor)
+    trainer_at_work(trainers).end.set()
+    actor.stop(JOB)
+    assert actor.stop(JOB).share_milli == 0
+    actor._job = None
+    assert actor.resize(JOB, 500, 3).share_milli == 0
