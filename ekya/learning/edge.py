@@ -56,8 +56,13 @@ def pool(maps: Tensor) -> Tensor:
 
 def to_input(crops: NDArray[np.uint8], device: str) -> Tensor:
     """(N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
-    images = torch.from_numpy(np.ascontiguousarray(crops)).to(device).permute(0, 3, 1, 2)
-    return images.float().div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE).contiguous()
+    return normalised(torch.from_numpy(np.ascontiguousarray(crops)).to(device)).contiguous()
+
+
+def normalised(pixels: Tensor) -> Tensor:
+    """(N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled; it stays channels-last."""
+    images = pixels.permute(0, 3, 1, 2).float()
+    return images.div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE)
 
 
 def build_edge_model(

@@ -1,5 +1,9 @@
 """Asking a model: fast forward passes over crops, and the accuracy they reach."""
 
+import copy
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -10,13 +14,19 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ekya.learning.edge import EdgeModel, clone, to_input
+from ekya.learning.edge import EdgeModel, normalised
+from ekya.learning.forward import ForwardWay, forward_way
+from ekya.learning.graphs import CudaRecorder, GraphRecorder, Graphs, Work
+from ekya.learning.half import LARGEST_ERROR, half_error
 from ekya.learning.labelled import LabelledCrops
-
-_Module = TypeVar("_Module", bound=nn.Module)
+from ekya.learning.packed import pack
 
 FORWARD_BATCH = 32
-"""Crops in one forward pass; larger batches gain little on a CPU and delay the first answer."""
+"""Crops in one forward pass of a training; how many a ``Predictor`` takes, ``learning/forward.py`` says."""
+
+_LOG = logging.getLogger(__name__)
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class Classifies(Protocol):
@@ -29,12 +39,32 @@ class Classifies(Protocol):
 
 
 class Predictor:
-    """A frozen copy of a model with its batch normalisation folded into the convolutions."""
+    """A frozen copy of a model that answers as fast as its device can.
 
-    def __init__(self, model: EdgeModel, device: str = "cpu") -> None:
+    Args:
+        model: what is copied; on any device.
+        device: torch's name of where the copy runs.
+        way: how it runs; None is what is best on the device, as far as that is known.
+        recorder: of passes, where the way has graphs; None is CUDA's.
+    """
+
+    def __init__(
+        self,
+        model: EdgeModel,
+        device: str = "cpu",
+        way: ForwardWay | None = None,
+        recorder: GraphRecorder | None = None,
+    ) -> None:
+        self._way = way or forward_way(device)
         self._device = device
-        self._model = fuse(clone(model)).to(device)
+        self._model = prepared(model, device, self._way)
+        self._dtype = torch.float32
         self.classes = model.classes
+        if self._way.half is not None:
+            self._halve(model, self._way.half)
+        self._answer: Work = self._pass
+        if self._way.graphs:
+            self._answer = Graphs(self._pass, recorder or CudaRecorder(device))
 
     @torch.inference_mode()
     def predict(
@@ -49,24 +79,59 @@ class Predictor:
         Returns:
             Classes (N,) int64, index into the model's classes, and confidences (N,) float32 in [0, 1].
         """
-        classes = np.zeros(len(crops), np.int64)
-        confidence = np.zeros(len(crops), np.float32)
-        for start in range(0, len(crops), FORWARD_BATCH):
-            part = slice(start, start + FORWARD_BATCH)
-            images = resized(to_input(crops[part], self._device), resolution)
-            best, index = self._model(images).softmax(dim=1).max(dim=1)
-            classes[part], confidence[part] = index.cpu().numpy(), best.cpu().numpy()
-        return classes, confidence
+        if len(crops) == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        # All passes are asked for before any is waited for.
+        scores = torch.cat([self._answer(part, resolution) for part in self._parts(crops)])
+        best, index = scores.max(dim=1)
+        return index.cpu().numpy(), best.cpu().numpy()
 
     @torch.inference_mode()
     def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Of crops at their own size: how sure the model is (N,), and what its head sees (N, F)."""
         sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self._model.features), np.float32)]
-        for start in range(0, len(crops), FORWARD_BATCH):
-            features = self._model.embed(to_input(crops[start : start + FORWARD_BATCH], self._device))
-            sure.append(self._model.head(features).softmax(dim=1).amax(dim=1).cpu().numpy())
-            seen.append(features.cpu().numpy())
+        for part in self._parts(crops):
+            features = self._model.embed(normalised(part).to(self._dtype))
+            sure.append(self._model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
+            seen.append(features.float().cpu().numpy())
         return np.concatenate(sure), np.concatenate(seen)
+
+    def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
+        """(n, S, S, 3) uint8 on the device, n crops at a time."""
+        for start in range(0, len(crops), self._way.crops_at_once):
+            part = torch.from_numpy(np.ascontiguousarray(crops[start : start + self._way.crops_at_once]))
+            if self._device != "cpu":
+                # From pinned memory it is copied beside the GPU's work, and nobody waits for that.
+                part = part.pin_memory().to(self._device, non_blocking=True)
+            yield part
+
+    def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
+        """(n, S, S, 3) uint8 to scores (n, C) float32."""
+        images = resized(normalised(pixels), resolution).to(self._dtype)
+        if not self._way.channels_last:
+            images = images.contiguous()
+        logits: Tensor = self._model(images)
+        return logits.float().softmax(dim=1)
+
+    def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
+        halved = prepared(model, self._device, replace(self._way, packed=False)).to(dtype)
+        error = half_error(halved, self._model)
+        if error > LARGEST_ERROR:
+            _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
+            return
+        self._model, self._dtype = halved, dtype
+
+
+def prepared(module: _Module, device: str, way: ForwardWay) -> _Module:
+    """A copy that predicts fast, in 32 bits and its own memory; the module is left as it is."""
+    copied = fuse(copy.deepcopy(module))
+    if way.channels_last:
+        copied = copied.to(memory_format=torch.channels_last)
+    # The last step: on a GPU it is over when it returns, and another thread may use what is there.
+    copied = copied.to(device)
+    if way.packed:
+        pack(copied)
+    return copied
 
 
 def resized(images: Tensor, resolution: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Asking many models about the same crops: what the blocks that they share make of them is kept."""
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,8 @@ from torch import Tensor, nn
 
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import EdgeModel, to_input
-from ekya.learning.predictor import fuse, resized
+from ekya.learning.forward import forward_way
+from ekya.learning.predictor import prepared, resized
 
 _AT_ONCE = 256
 
@@ -38,7 +38,7 @@ class SharedTrunk:
             blocks_left: how many blocks, counted from the end, they do not have in common.
         """
         prefix, _ = split_at(model, blocks_left)
-        shared = _ready(prefix, device)
+        shared = prepared(prefix, device, forward_way(device))
         parts = [crops[start : start + _AT_ONCE] for start in range(0, max(len(crops), 1), _AT_ONCE)]
         with torch.inference_mode():
             passed = [shared(resized(to_input(part, device), resolution)) for part in parts]
@@ -50,7 +50,7 @@ class SharedTrunk:
         whole = nn.Sequential(*suffix.blocks)
         if not len(whole):
             return self
-        ready = _ready(whole, str(self.activations.device))
+        ready = self._prepared(whole)
         with torch.inference_mode():
             passed = [ready(part).mean(dim=(2, 3)) for part in torch.split(self.activations, _AT_ONCE)]
         return SharedTrunk(torch.cat(passed), 0)
@@ -62,13 +62,12 @@ class SharedTrunk:
     def predict(self, model: EdgeModel) -> NDArray[np.int64]:
         """(N,) class of each crop, an index into the model's classes."""
         _, suffix = split_at(model, self.blocks_left)
-        ready = _ready(suffix, str(self.activations.device))
+        ready = self._prepared(suffix)
         with torch.inference_mode():
             passed = [ready(part).argmax(dim=1) for part in torch.split(self.activations, _AT_ONCE)]
         answers: NDArray[np.int64] = torch.cat(passed).cpu().numpy()
         return answers
 
-
-def _ready(module: nn.Module, device: str) -> nn.Module:
-    """A copy that predicts fast; the module is left as it is."""
-    return fuse(copy.deepcopy(module)).to(device)
+    def _prepared(self, module: nn.Module) -> nn.Module:
+        device = str(self.activations.device)
+        return prepared(module, device, forward_way(device))

@@ -265,9 +265,11 @@ class InferenceActor:
         if proposals is None or not analyse or self._stopped():
             return self._worker.skip(arrived.index, arrived.t_us, config)
         self._last_analysed = arrived.index
+        # Beside the share: no GPU cuts pictures, and none should wait for them.
+        objects = self._worker.cut(frame, proposals.boxes)
         with self._handle.scope():
             self._serve_new_weights()
-            answer = self._worker.classify([self._worker.cut(frame, proposals.boxes)], config)[0]
+            answer = self._worker.classify([objects], config)[0]
         self._worker.answered(arrived.index)
         return answer
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
 from ekya.learning.architectures import CUTS, EDGE_MODELS, Trunk, block_names
+from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.checkpoints import from_bytes, to_bytes
-from ekya.learning.edge import EdgeModel, build_edge_model, to_input
+from ekya.learning.edge import EdgeModel, build_edge_model, clone, to_input
 from ekya.learning.operations import epoch_operations, forward_operations, operations_counter, retraining_cost
 from ekya.learning.passed import features_of
 from ekya.learning.predictor import Predictor
@@ -157,6 +158,28 @@ def test_from_any_boundary_the_answers_are_the_same(models, make_bars, name: str
     for left in (0, 1, len(block_names(name))):
         shared = SharedTrunk.of(models[name], left, crops, 32)
         np.testing.assert_array_equal(shared.predict(models[name]), expected)
+
+
+@pytest.mark.parametrize("joining", sorted(JOININGS))
+@pytest.mark.parametrize("name", STREAMS)
+def test_two_streams_asked_together_are_answered_as_by_themselves(
+    models, make_bars, name: str, joining: str
+) -> None:
+    other = clone(models[name])
+    with torch.no_grad():
+        for weight in other.blocks[-2].parameters():
+            weight.mul_(1.1)
+    both, crops = (models[name], other), (make_bars(3, 4).crops, make_bars(2, 5).crops)
+    if (name, joining) == ("shufflenet_v2_x1_0", "grouped"):
+        with pytest.raises(ValueError, match="cannot be joined"):  # it shuffles channels itself
+            BatchedPredictor(both, joining)
+        return
+    together = BatchedPredictor(both, joining)
+    assert together.shared_blocks == len(block_names(name)) - 2
+    for model, own, found in zip(both, crops, together.predict(crops, 16), strict=True):
+        classes, confidence = Predictor(model).predict(own, 16)
+        np.testing.assert_array_equal(found[0], classes)
+        np.testing.assert_allclose(found[1], confidence, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", STREAMS)

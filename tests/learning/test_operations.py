@@ -12,6 +12,7 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import (
     epoch_operations,
     forward_operations,
+    operations_counter,
     preparation_operations,
     retraining_cost,
 )
@@ -59,7 +60,7 @@ def test_what_is_counted_is_what_the_trainer_runs(
 @pytest.mark.parametrize("resolution", [16, 32])
 def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_bars, resolution: int) -> None:
     predictor = Predictor(adapt(fresh_model, SIX, 0, seed=0))
-    with FlopCounterMode(display=False) as counter:
+    with operations_counter() as counter:
         predictor.predict(make_bars(5, 1).crops, resolution)
     assert counter.get_total_flops() == 5 * forward_operations(resolution)
 

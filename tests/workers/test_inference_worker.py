@@ -127,3 +127,15 @@ def test_the_base_model_answers_for_the_sampled_frames_afterwards(worker):
 
 def test_a_stream_without_frames_has_no_base_answers(worker):
     assert worker.base_answers(EVERY) == []
+
+
+def test_frames_in_one_batch_are_answered_as_frame_by_frame(worker):
+    rng = np.random.default_rng(3)
+    crops = [rng.integers(0, 256, (count, SIDE, SIDE, 3)).astype(np.uint8) for count in (2, 0, 35, 1)]
+    boxes = [np.zeros((len(cut), 4), np.float32) for cut in crops]
+    frames = [Proposed(120 + at, t_us(120 + at), boxes[at], cut) for at, cut in enumerate(crops)]
+    together = worker.classify(frames, EVERY)
+    for frame, row in zip(frames, together, strict=True):
+        (alone,) = worker.classify([frame], EVERY)
+        np.testing.assert_array_equal(row.classes, alone.classes)
+        np.testing.assert_allclose(row.confidence, alone.confidence, atol=1e-5)

@@ -1,0 +1,123 @@
+"""CUDA graphs: the kernels of one forward pass are recorded once and launched together since.
+
+A small model spends more time on launching kernels than on running them. A graph's kernels run on the SMs of
+the stream that they were recorded on, wherever it is launched. So each level, which is a stream, has graphs
+of its own, and batches are padded to few sizes, each with a graph.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+_LOG = logging.getLogger(__name__)
+_CUDA: Any = torch.cuda  # torch's own types do not cover all of it.
+
+Work = Callable[[Tensor, int], Tensor]
+"""(N, S, S, 3) uint8 and a resolution to (N, …): what a graph is made of. It may not wait for the GPU."""
+
+_WARM_UPS = 3
+"""Libraries choose their kernels and take their memory in the first passes, which no graph may hold."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A pass that was recorded.
+
+    Attributes:
+        replay: runs it again, on what lies in ``given``.
+        given: (B, S, S, 3) uint8.
+        answers: (B, …), what the last replay made of it.
+    """
+
+    replay: Callable[[], None]
+    given: Tensor
+    answers: Tensor
+
+
+class GraphRecorder(Protocol):
+    """What records on a GPU; ``CudaRecorder``, or what a test puts in its place."""
+
+    def stream(self) -> int:
+        """Address of the calling thread's stream: its level."""
+
+    def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
+        """Records one pass on the calling thread's stream.
+
+        Raises:
+            RuntimeError: it cannot be recorded.
+        """
+
+
+class CudaRecorder:
+    """Records with torch's graphs. What one stream's graphs need of memory they share.
+
+    Args:
+        device: torch's name of the GPU.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._pools: dict[int, object] = {}
+
+    def stream(self) -> int:
+        """Address of the calling thread's stream: its level."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
+        """Records one pass on the calling thread's stream; for the default one, which cannot, on another."""
+        for _ in range(_WARM_UPS):
+            work(given)
+        address = self.stream()
+        stream = torch.cuda.current_stream(self._device) if address else None
+        pool = self._pools.setdefault(address, _CUDA.graph_pool_handle())
+        graph = _CUDA.CUDAGraph()
+        # Other threads make weights ready meanwhile, which must neither fail nor be recorded.
+        with _CUDA.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            answers = work(given)
+        return Recorded(graph.replay, given, answers)
+
+
+class Graphs:
+    """Work that is replayed, with the same answers. What cannot be recorded is done directly, and said."""
+
+    def __init__(self, work: Work, recorder: GraphRecorder) -> None:
+        self._work = work
+        self._recorder = recorder
+        self._recorded: dict[tuple[int, int, int, int], Recorded] = {}
+        self._one_at_a_time = threading.Lock()
+        self.refused: str | None = None
+        """Why nothing is replayed any more; None while it is."""
+
+    def __call__(self, crops: Tensor, resolution: int) -> Tensor:
+        """(N, S, S, 3) uint8, N at least 1, to (N, …)."""
+        with self._one_at_a_time:
+            recorded = self._of(crops, resolution)
+            if recorded is None:
+                return self._work(crops, resolution)
+            recorded.given[: len(crops)].copy_(crops, non_blocking=True)
+            recorded.replay()
+            return recorded.answers[: len(crops)].clone()
+
+    def _of(self, crops: Tensor, resolution: int) -> Recorded | None:
+        if self.refused is not None:
+            return None
+        key = (self._recorder.stream(), padded(len(crops)), crops.shape[1], resolution)
+        if key not in self._recorded:
+            given = torch.zeros((key[1], *crops.shape[1:]), dtype=crops.dtype, device=crops.device)
+            try:
+                self._recorded[key] = self._recorder.record(lambda of: self._work(of, resolution), given)
+            except RuntimeError as error:
+                self.refused = str(error).splitlines()[0]
+                _LOG.warning("predicting without CUDA graphs: %s", self.refused)
+                return None
+        return self._recorded[key]
+
+
+def padded(crops: int) -> int:
+    """The next power of two: a graph has one batch size, and less than half of it is wasted."""
+    return 1 << (crops - 1).bit_length()
