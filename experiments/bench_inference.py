@@ -1,0 +1,167 @@
+"""What makes inference faster on a device: each way beside the one it is chosen over, in one run.
+
+    python experiments/bench_inference.py
+    python experiments/bench_inference.py --architecture mobilenet_v3_small --json -
+    python experiments/bench_inference.py --full --device cuda
+
+Crops are objects of the synthetic city, six a frame, those first of which the model is least sure, since
+there a difference shows. The model is the base of the default fleet (fresh weights for another architecture).
+A call goes from pixels in memory to classes in memory, as in a run. The ways of one question take turns, call
+by call, so that a busy machine slows them alike and their ratios hold; on a CPU times are of one thread. A
+way is refused, and not timed, where its answers are others: half precision where logits are off by more than
+a hundredth of the largest or not finite, any other where a class differs or a score by more than 1e-5.
+
+- frames: one frame in a call, or several frames of the stream.
+- passes: sixteen frames in three passes, or in one.
+- layout: as torch does it by itself, with channels side by side, and with kernels laid out once (CPU only).
+- half: 32 bits, and the two kinds of 16.
+- graphs: kernels one by one, and as a CUDA graph (GPU only; the last row is all of it together).
+- streams: the models of eight streams one by one, and in one call in two ways. Retraining has left them no
+  block, three, or all but the head in common.
+
+Under a minute on one core; ``--full`` makes ten times as many calls, for a 99th percentile that is one.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+# Before numpy is imported: what one core can do is measured.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import typer
+from city_windows import one_thread, windows_of
+from inference_ways import FRAMES, OBJECTS, SIDE, Bench, Row, settled
+from numpy.typing import NDArray
+from recipe import RESULTS, Full, Json, Out, Seed, as_csv, run
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ekya.commands.output import output
+from ekya.config import DEFAULT_FLEET, load_fleet
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.edge import EdgeModel, build_edge_model
+from ekya.learning.forward import PLAIN
+from ekya.learning.predictor import Predictor
+from ekya.setup import base_model, fleet_classes
+from ekya.shipped import shipped_path
+from ekya.streams.city import CitySpec
+
+ROUNDS, ALL_ROUNDS = 20, 200
+MOST_S = 20.0
+"""The calls of one question take no longer than this in a quick look, whatever their number."""
+
+
+def city_crops(model: EdgeModel, count: int) -> NDArray[np.uint8]:
+    """So many objects of the first camera of the default fleet, the model's least sure ones first."""
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    source = fleet.streams[0].source
+    if not isinstance(source, CitySpec):
+        raise UserError(f"{fleet.streams[0].id}: only cameras of the synthetic city know what is true")
+    (seen,) = windows_of(source, fleet_classes(fleet), 30.0, 1, 5)
+    if len(seen) < count:
+        raise UserError(f"{fleet.streams[0].id}: shows {len(seen)} objects in half a minute, not {count}")
+    _, sure = Predictor(model, way=PLAIN).predict(seen.crops, SIDE)
+    return seen.crops[np.argsort(sure)[:count]]
+
+
+def model_of(architecture: str, seed: int) -> EdgeModel:
+    """The default fleet's base model, or a fresh one of another architecture."""
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    if architecture == fleet.edge.model:
+        return base_model(fleet, seed)
+    return settled(build_edge_model(fleet_classes(fleet), 0, seed, architecture), seed)
+
+
+def show(console: Console, rows: Sequence[Row], where: str) -> None:
+    """A table for people."""
+    table = Table(title=f"Inference on {where}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("images", "p50 ms", "p99 ms", "images/s", "times", "off by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for place, row in enumerate(rows):
+        if not place or rows[place - 1].question != row.question:
+            table.add_section()
+            table.add_row(f"[bold]{row.question}")
+        table.add_row(
+            row.way,
+            str(row.images),
+            _number(row.p50_ms, ".1f"),
+            _number(row.p99_ms, ".1f"),
+            _number(row.images_s, ".0f"),
+            _number(row.times, ".2f"),
+            _number(row.off_by, ".0e"),
+            row.note,
+        )
+    console.print(table)
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"--device {name}: torch finds no GPU here; use cpu")
+    return name
+
+
+def main(
+    architecture: Annotated[
+        str, typer.Option(help=f"One of {', '.join(EDGE_MODELS)}.")
+    ] = DEFAULT_ARCHITECTURE,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    full: Full = False,
+    seed: Seed = 0,
+    out: Out = RESULTS,
+    json_to: Json = None,
+) -> None:
+    """Measure what makes inference faster here, each way beside the plain one."""
+    if architecture not in EDGE_MODELS:
+        raise UserError(f"--architecture {architecture}: use one of {', '.join(EDGE_MODELS)}")
+    one_thread()
+    on = _device(device)
+    if on != "cpu":
+        torch.use_deterministic_algorithms(False)
+    with output(json_to) as channel:
+        model = model_of(architecture, seed)
+        crops = city_crops(model, FRAMES[-1] * OBJECTS)
+        bench = Bench(on, model, crops, ALL_ROUNDS if full else ROUNDS, 10 * MOST_S if full else MOST_S)
+        with Progress(
+            console=channel.console, transient=True, disable=not channel.console.is_terminal
+        ) as bars:
+            task = bars.add_task("measuring", total=None)
+            rows = list(bench.rows(lambda question: bars.update(task, description=question)))
+        where = torch.cuda.get_device_name() if on != "cpu" else "one core"
+        quick = "" if full else "_quick"
+        out.mkdir(parents=True, exist_ok=True)
+        name = f"bench_inference_{architecture}_{torch.device(on).type}{quick}.csv"
+        write_text_atomic(out / name, as_csv([asdict(row) for row in rows]))
+        channel.report(
+            {
+                "architecture": architecture,
+                "device": where,
+                "torch": torch.__version__,
+                "rounds": bench.rounds,
+                "rows": [asdict(row) for row in rows],
+            }
+        )
+        show(channel.console, rows, f"{where}: {architecture}")
+
+
+if __name__ == "__main__":
+    run(
+        main,
+        "python experiments/bench_inference.py",
+        "python experiments/bench_inference.py --architecture mobilenet_v3_small --json -",
+        "python experiments/bench_inference.py --full --device cuda",
+    )

@@ -1,0 +1,275 @@
+"""Ways to run inference, each beside the one it is chosen over; timed by a bench and by `make gpu-check`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ekya.learning.batched import JOININGS, BatchedPredictor
+from ekya.learning.edge import EdgeModel, clone
+from ekya.learning.forward import PLAIN, ForwardWay, forward_way
+from ekya.learning.half import LARGEST_ERROR, half_error
+from ekya.learning.packed import can_pack
+from ekya.learning.predictor import Predictor, prepared
+
+Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
+Call = Callable[[], Scores]
+
+OBJECTS, SIDE = 6, 32
+"""Of a frame; pixels of a crop."""
+
+FRAMES = (1, 2, 4, 8, 16)
+STREAMS = 8
+ALIKE = (0, 3, None)
+"""Blocks, from the first on, that the models of the streams have in common; None is all."""
+
+WARM_UPS = 3
+
+ROUNDING = 1e-5
+"""Of scores, on a CPU. On a GPU torch multiplies 32 bits with ten of their digits: ``LARGEST_ERROR``."""
+
+_NOISE = 30
+"""Batches until statistics are those of the weights, and answers no rounding of nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One of the ways of a question.
+
+    Attributes:
+        name: of the way.
+        images: in a call.
+        call: what is timed; None where there is a reason in ``note`` not to.
+        note: why it is not timed, or what else there is to say.
+        is_exact: whether its scores must be those of the first way.
+    """
+
+    name: str
+    images: int
+    call: Call | None
+    note: str = ""
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of a way of a question.
+
+    Attributes:
+        p50_ms, p99_ms: of a call; None where it was refused.
+        images_s: at the median.
+        times: as many images a second as the question's first way.
+        off_by: largest difference of a score from the first way's.
+    """
+
+    question: str
+    way: str
+    images: int
+    p50_ms: float | None
+    p99_ms: float | None
+    images_s: float | None
+    times: float | None
+    off_by: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bench:
+    """What is measured, and on what.
+
+    Attributes:
+        device: torch's name.
+        model: of one stream.
+        crops: (N, S, S, 3) uint8 RGB of its frames, N enough for the longest call.
+        rounds: calls of each way, if there is time.
+        most_s: of one question.
+    """
+
+    device: str
+    model: EdgeModel
+    crops: NDArray[np.uint8]
+    rounds: int
+    most_s: float
+
+    def rows(self, told: Callable[[str], None]) -> Iterator[Row]:
+        """All questions, one after the other."""
+        questions = {
+            "frames": self.frames,
+            "passes": self.passes,
+            "layout, one frame": partial(self.layout, 1),
+            "layout, 16 frames": partial(self.layout, 16),
+            "half": self.half,
+            "graphs": self.graphs,
+            **{
+                f"{STREAMS} streams, {self._alike(common)}": partial(self.streams, common) for common in ALIKE
+            },
+        }
+        for question, ways in questions.items():
+            told(question)
+            yield from self.compared(question, ways())
+
+    def frames(self) -> list[Way]:
+        """One frame in a call, or several."""
+        ask = Predictor(self.model, self.device)
+        return [Way(f"{count} frames", count * OBJECTS, self._asked(ask, count)) for count in FRAMES]
+
+    def passes(self) -> list[Way]:
+        """The crops of many frames in several passes, or in one."""
+        now, frames = forward_way(self.device), FRAMES[-1]
+        sizes = (PLAIN.crops_at_once, frames * OBJECTS)
+        return [self._way(f"{size} crops a pass", replace(now, crops_at_once=size), frames) for size in sizes]
+
+    def layout(self, frames: int) -> list[Way]:
+        """How pictures and kernels lie in memory."""
+        ways = {"plain": PLAIN, "channels-last": ForwardWay(channels_last=True)}
+        if torch.device(self.device).type == "cpu" and can_pack():
+            ways |= {"packed": ForwardWay(packed=True), "both": ForwardWay(channels_last=True, packed=True)}
+        return [self._way(name, way, frames) for name, way in ways.items()]
+
+    def half(self) -> list[Way]:
+        """32 bits and 16."""
+        exact = replace(forward_way(self.device), half=None)
+        halves = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+        return [
+            self._way("float32", exact, FRAMES[-1]),
+            *(self._halved(name, exact, dtype) for name, dtype in halves.items()),
+        ]
+
+    def graphs(self) -> list[Way]:
+        """Kernels one by one or as one graph."""
+        if torch.device(self.device).type != "cuda":
+            return [Way("as a CUDA graph", OBJECTS, None, f"{self.device} has none")]
+        one_by_one = replace(forward_way(self.device), graphs=False)
+        everything = ForwardWay(channels_last=True, half=torch.float16, graphs=True)
+        return [
+            self._way("one by one", one_by_one, 1),
+            self._way("as a CUDA graph", replace(one_by_one, graphs=True), 1),
+            self._way("graph, channels-last, float16", everything, 1),
+        ]
+
+    def streams(self, common: int | None) -> list[Way]:
+        """The models of several streams, each asked about a frame of its own."""
+        models = [self._retrained(common, seed) for seed in range(STREAMS)]
+        crops = np.split(self.crops[: STREAMS * OBJECTS], STREAMS)
+        singles = [Predictor(model, self.device) for model in models]
+        images = STREAMS * OBJECTS
+
+        def one_by_one() -> Scores:
+            return _joined([ask.predict(of, SIDE) for ask, of in zip(singles, crops, strict=True)])
+
+        ways = [Way("one by one", images, one_by_one)]
+        for joining in JOININGS:
+            try:
+                together = BatchedPredictor(models, joining, self.device)
+            except ValueError as refused:
+                ways.append(Way(joining, images, None, str(refused)))
+                continue
+            ways.append(Way(joining, images, lambda ask=together: _joined(ask.predict(crops, SIDE))))
+        return ways
+
+    def compared(self, question: str, ways: Sequence[Way]) -> Iterator[Row]:
+        """The ways take turns; one with other answers than the first is refused."""
+        kept, off_by, notes = [], {}, {way.name: way.note for way in ways}
+        expected = ways[0].call() if ways[0].call else None
+        for way in ways:
+            if way.call is None:
+                continue
+            if way.images == ways[0].images and expected is not None:
+                off_by[way.name] = _difference(way.call(), expected, self.device == "cpu" and way.is_exact)
+            if way.is_exact and off_by.get(way.name, 0.0) > self._rounding:
+                notes[way.name] = f"refused: scores are off by {off_by[way.name]:.2g}"
+                continue
+            kept.append(way)
+        took = self._timed([way.call for way in kept if way.call is not None])
+        rates = {way.name: way.images / float(np.median(of)) for way, of in zip(kept, took, strict=True)}
+        times = dict(zip((way.name for way in kept), took, strict=True))
+        for way in ways:
+            timed = times.get(way.name)
+            yield Row(
+                question=question,
+                way=way.name,
+                images=way.images,
+                p50_ms=None if timed is None else 1e3 * float(np.median(timed)),
+                p99_ms=None if timed is None else 1e3 * float(np.percentile(timed, 99)),
+                images_s=rates.get(way.name),
+                times=rates[way.name] / rates[ways[0].name] if way.name in rates else None,
+                off_by=off_by.get(way.name),
+                note=notes[way.name],
+            )
+
+    @property
+    def _rounding(self) -> float:
+        return ROUNDING if self.device == "cpu" else LARGEST_ERROR
+
+    def _timed(self, calls: Sequence[Call]) -> list[list[float]]:
+        """Seconds of each call."""
+        # What the GPU does is no time of the thread; there, nobody else should be on the machine.
+        clock = time.thread_time if self.device == "cpu" else time.perf_counter
+        took: list[list[float]] = [[] for _ in calls]
+        began_s = time.monotonic()
+        for turn in range(WARM_UPS + self.rounds):
+            if turn > WARM_UPS and time.monotonic() - began_s > self.most_s:
+                break
+            for call, seconds in zip(calls, took, strict=True):
+                before_s = clock()
+                call()
+                if turn >= WARM_UPS:
+                    seconds.append(clock() - before_s)
+        return took
+
+    def _way(self, name: str, way: ForwardWay, frames: int) -> Way:
+        ask = Predictor(self.model, self.device, way)
+        return Way(name, frames * OBJECTS, self._asked(ask, frames), is_exact=way.half is None)
+
+    def _halved(self, name: str, exact: ForwardWay, dtype: torch.dtype) -> Way:
+        loose = replace(exact, packed=False)
+        model, halved = (prepared(self.model, self.device, loose) for _ in range(2))
+        error = half_error(halved.to(dtype), model)
+        note = f"logits off by {error:.2g}"
+        if error > LARGEST_ERROR:
+            return Way(name, FRAMES[-1] * OBJECTS, None, f"refused: {note}")
+        return replace(self._way(name, replace(exact, half=dtype), FRAMES[-1]), note=note)
+
+    def _asked(self, ask: Predictor, frames: int) -> Call:
+        crops = self.crops[: frames * OBJECTS]
+        return lambda: ask.predict(crops, SIDE)
+
+    def _alike(self, common: int | None) -> str:
+        return "only heads differ" if common is None else f"{common} blocks alike"
+
+    def _retrained(self, common: int | None, seed: int) -> EdgeModel:
+        """A copy that is a little different behind the blocks that are common."""
+        model = clone(self.model)
+        made = torch.Generator().manual_seed(seed)
+        own = [] if common is None else list(model.blocks)[common:]
+        with torch.no_grad():
+            for module in (*own, model.head):
+                for weight in module.parameters():
+                    weight.add_(0.02 * weight.abs().mean() * torch.randn(weight.shape, generator=made))
+        return model
+
+
+def _joined(answers: Sequence[Scores]) -> Scores:
+    classes, confidence = zip(*answers, strict=True)
+    return np.concatenate(classes), np.concatenate(confidence)
+
+
+def _difference(found: Scores, expected: Scores, of_classes: bool) -> float:
+    """Of scores; 1 where a class is another, if that counts: with fewer digits the unsure ones may."""
+    if of_classes and not np.array_equal(found[0], expected[0]):
+        return 1.0
+    return float(np.abs(found[1] - expected[1]).max())
+
+
+def settled(model: EdgeModel, seed: int) -> EdgeModel:
+    """A fresh model, changed: its normalisation has seen noise, so that its answers are not all alike."""
+    made = torch.Generator().manual_seed(seed)
+    model.train()
+    with torch.no_grad():
+        for _ in range(_NOISE):
+            model(torch.randn(32, 3, SIDE, SIDE, generator=made))
+    return model.eval()
