@@ -64,6 +64,9 @@ CHECKS = (
     Check("clients", "gpu_check_mps", "clients", 90),
     Check("counters", "gpu_check_counters", "counters", 45),
     Check("memory", "gpu_check_counters", "memory", 60),
+    Check("inference", "gpu_check_inference", "ways", 90),
+    Check("inference-shares", "gpu_check_inference", "shares", 60),
+    Check("graphs", "gpu_check_inference", "graphs_stay", 45),
 )
 """In the order in which they run; the names of all modules are in this folder."""
 

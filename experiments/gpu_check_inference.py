@@ -1,0 +1,156 @@
+"""Checks of `make gpu-check`: what makes inference faster on this GPU, and what a share leaves of it."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+import numpy as np
+import torch
+from gpu_check_kernels import Kernels
+from gpu_check_report import Finding
+from inference_ways import FRAMES, OBJECTS, SIDE, Bench, Row, settled
+
+from ekya.gpu.green_handle import GreenHandle
+from ekya.gpu.green_process import open_process
+from ekya.gpu.protocol import Resized, ShareJob
+from ekya.learning.edge import EdgeModel, build_edge_model
+from ekya.learning.forward import ForwardWay
+from ekya.learning.predictor import Predictor
+
+CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
+ROUNDS, MOST_S = 200, 5.0
+SHARES = tuple(range(125, 1001, 125))
+
+WITHIN = 0.03
+"""Of a speed that is expected."""
+
+_WORK_MS = 20.0
+
+
+def ways() -> Iterator[Finding]:
+    """Every way beside the one it is chosen over, on the whole GPU."""
+    bench = Bench("cuda", _model(), _noise(), ROUNDS, MOST_S)
+    for question, rows in groupby(bench.rows(lambda _: None), lambda row: row.question):
+        yield finding_of(question, list(rows))
+
+
+def finding_of(question: str, rows: Sequence[Row]) -> Finding:
+    """What came of one question. A way with other answers is refused and has no times."""
+    is_faster = any(row.times is not None and row.times > 1.0 for row in rows)
+    return Finding(
+        f"inference of a ResNet18, {question}",
+        "some way faster than the first, with its answers",
+        "; ".join(_told(row) for row in rows),
+        is_faster,
+        {"rows": [asdict(row) for row in rows]},
+    )
+
+
+def shares() -> Iterator[Finding]:
+    """One frame in a call and sixteen, at eight shares, kernel by kernel and as a graph of the level."""
+    process = open_process(0)
+    crops = _noise()
+    # An inference is a guest and may have more than its share: what one is worth is seen where it is held.
+    job = ShareJob("check", "retraining", SHARES[-1])
+    handle = GreenHandle(process.levels, process.streams, process.claims(), job)
+    try:
+        for name, way in (
+            ("kernel by kernel", ForwardWay(crops_at_once=len(crops))),
+            ("as graphs", ForwardWay(crops_at_once=len(crops), graphs=True)),
+        ):
+            ask = Predictor(_model(), "cuda", way)
+            for frames in (FRAMES[0], FRAMES[-1]):
+                yield _at_shares(handle, f"{name}, {frames} frames a call", ask, crops[: frames * OBJECTS])
+    finally:
+        handle.release()
+
+
+def graphs_stay() -> Iterator[Finding]:
+    """A graph that was recorded on a quarter of the multiprocessors, launched on a stream of all of them."""
+    process, kernels = open_process(0), Kernels()
+    layout = process.levels.layout
+    few = process.levels.usable(0, max(1, layout.groups // 4)).level
+    every = process.levels.usable(0, layout.groups).level
+    if few is None or every is None:
+        yield Finding("where a recorded graph runs", "on its level", "no level can be used", False)
+        return
+    blocks, rounds = 64 * layout.sms, 1000
+    rounds = round(rounds * _WORK_MS / _took_ms(lambda: kernels.compute(every.stream, blocks, rounds)))
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.ExternalStream(few.stream)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        kernels.compute(few.stream, blocks, rounds)
+    process.streams.enter(every.stream)
+    direct_ms = _took_ms(lambda: kernels.compute(few.stream, blocks, rounds))
+    replayed_ms = _took_ms(graph.replay)
+    whole_ms = _took_ms(lambda: kernels.compute(every.stream, blocks, rounds))
+    yield Finding(
+        f"a graph recorded on {few.sms} multiprocessors, launched on a stream of {every.sms}",
+        f"takes what its kernel takes on {few.sms}, within {WITHIN:.0%}",
+        f"{replayed_ms:.1f} ms; directly {direct_ms:.1f} ms, and {whole_ms:.1f} ms on {every.sms}",
+        abs(replayed_ms / direct_ms - 1.0) <= WITHIN,
+        {"replayed_ms": replayed_ms, "direct_ms": direct_ms, "whole_ms": whole_ms, "sms": few.sms},
+    )
+
+
+def _at_shares(handle: GreenHandle, name: str, ask: Predictor, crops: np.ndarray) -> Finding:
+    figures = []
+    for share_milli in SHARES:
+        got: Resized = handle.resize(share_milli)
+        seconds = []
+        for turn in range(ROUNDS // 2 + 5):
+            began_s = time.perf_counter()
+            with handle.scope():
+                ask.predict(crops, SIDE)
+            if turn >= 5:
+                seconds.append(time.perf_counter() - began_s)
+        p50_s, p99_s = np.percentile(seconds, (50, 99)).tolist()
+        figures.append(
+            {
+                "share_milli": got.share_milli,
+                "images_s": len(crops) / p50_s,
+                "p50_ms": 1e3 * p50_s,
+                "p99_ms": 1e3 * p99_s,
+            }
+        )
+    rates = [one["images_s"] for one in figures]
+    return Finding(
+        f"inference of a ResNet18 at {len(SHARES)} shares, {name}",
+        "images a second at the full GPU at least those at an eighth",
+        "; ".join(
+            f"{one['share_milli']:.0f}: {one['images_s']:.0f}/s, p50 {one['p50_ms']:.2f} ms, "
+            f"p99 {one['p99_ms']:.2f} ms"
+            for one in figures
+        ),
+        rates[-1] >= rates[0],
+        {"shares": figures},
+    )
+
+
+def _told(row: Row) -> str:
+    if row.p50_ms is None:
+        return f"{row.way} {row.note}"
+    return (
+        f"{row.way} x{row.times:.2f}: {row.images_s:.0f}/s, p50 {row.p50_ms:.2f} ms, p99 {row.p99_ms:.2f} ms"
+    )
+
+
+def _took_ms(work: Callable[[], object]) -> float:
+    took = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began_s = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        took.append(1e3 * (time.perf_counter() - began_s))
+    return statistics.median(took)
+
+
+def _model() -> EdgeModel:
+    return settled(build_edge_model(CLASSES, 0, 0, "resnet18"), 0)
+
+
+def _noise() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (FRAMES[-1] * OBJECTS, SIDE, SIDE, 3)).astype(np.uint8)

@@ -1,0 +1,55 @@
+"""The checks' own arithmetic; what they measure needs a GPU."""
+
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("cuda.bindings")
+# Here and not in a test: what torch takes to be imported is no test's own time.
+check = importlib.import_module("gpu_check_inference")
+
+PLAIN = check.Row("layout", "plain", 6, 1.0, 1.5, 6000.0, 1.0, 0.0)
+FASTER = check.Row("layout", "channels-last", 6, 0.5, 0.7, 12000.0, 2.0, 1e-4)
+
+
+def test_a_question_is_met_where_a_way_is_faster_with_the_same_answers():
+    found = check.finding_of("layout", [PLAIN, FASTER])
+    assert found.met
+    assert found.measured == (
+        "plain x1.00: 6000/s, p50 1.00 ms, p99 1.50 ms; "
+        "channels-last x2.00: 12000/s, p50 0.50 ms, p99 0.70 ms"
+    )
+    assert not check.finding_of("layout", [PLAIN, replace(FASTER, times=0.9)]).met
+
+
+def test_a_way_that_was_refused_is_told_and_counts_for_nothing():
+    refused = replace(FASTER, p50_ms=None, p99_ms=None, images_s=None, times=None, note="refused: off by inf")
+    found = check.finding_of("half", [PLAIN, refused])
+    assert not found.met
+    assert found.measured.endswith("; channels-last refused: off by inf")
+    assert check.finding_of("half", [PLAIN, refused, FASTER]).met
+
+
+def test_shares_are_measured_where_the_handle_says_that_they_hold():
+    asked = []
+
+    class Handle:
+        def resize(self, share_milli):
+            asked.append(share_milli)
+            return check.Resized(share_milli - 5, 1)
+
+        def scope(self):
+            return torch.inference_mode()
+
+    class Ask:
+        def predict(self, crops, resolution):
+            return crops.sum(), resolution
+
+    found = check._at_shares(Handle(), "n", Ask(), check._noise()[:6])
+    assert asked == list(check.SHARES)
+    figures = found.figures["shares"]
+    assert [one["share_milli"] for one in figures] == [share - 5 for share in check.SHARES]
+    assert all(one["images_s"] == pytest.approx(6e3 / one["p50_ms"]) for one in figures)
+    assert all(one["p99_ms"] >= one["p50_ms"] > 0 for one in figures)
