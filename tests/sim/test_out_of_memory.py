@@ -105,7 +105,7 @@ def camera(place):
 def played(scheduler="thief"):
     told = Told()
     cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
-    executor = EmulatedExecutor(cameras, Golden(), CARD, 0, 1000)
+    executor = EmulatedExecutor(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli, 1000)
     chosen = make_scheduler(scheduler)
     run_loop(executor, told, chosen.plan, chosen.needs, OPTIONS, lambda *_: None)
     return told
