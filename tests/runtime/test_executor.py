@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
@@ -15,6 +16,7 @@ from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.share_changes import PATIENCE
 
 CAM = StreamId("cam")
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
@@ -60,7 +62,8 @@ def own():
 def executor(own):
     actors = SimpleNamespace(streams={CAM: own}, preparation=Actor())
     ready = {CAM: Ready(SimpleNamespace(), {})}
-    made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None)
+    ledger = ShareLedger((9000,), lambda _holder: 0, PATIENCE, 1)
+    made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
     made.execute([cmd.StartRetraining(CAM, JobId(1), 1, GAMMA, 500, 0.8, 1.0)])
     own.retraining.gives["hand_over"] = ("first", 0.9)
     return made
@@ -108,7 +111,7 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
 
 
 def passed_to(own):
-    return [arguments[-1] for arguments in own.retraining.calls("start")]
+    return [arguments[3] for arguments in own.retraining.calls("start")]
 
 
 def tell_of_a_trial(executor, monkeypatch):
@@ -121,8 +124,8 @@ def tell_of_a_trial(executor, monkeypatch):
     executor._hear("what passed")
 
 
-def start_again(executor):
-    executor.execute([cmd.StartRetraining(CAM, JobId(2), 1, GAMMA, 500, 0.8, 1.0)])
+def start_again(executor, job=2):
+    executor.execute([cmd.StartRetraining(CAM, JobId(job), 1, GAMMA, 500, 0.8, 1.0)])
 
 
 def test_a_retraining_is_handed_what_the_micro_profiler_has_passed(executor, own, monkeypatch):
@@ -142,7 +145,7 @@ def test_what_passed_through_other_weights_or_in_another_window_is_not_handed_ov
     start_again(executor)
     own.newest_weights = "base"
     prepare(executor, 2)
-    start_again(executor)
+    start_again(executor, job=3)
     assert passed_to(own) == [None, None, None]
 
 

@@ -24,7 +24,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.profile import Family
-from ekya.gpu.protocol import Measured
+from ekya.gpu.protocol import Measured, Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import to_bytes
@@ -45,6 +45,9 @@ class Handle:
 
     def measured(self):
         return Measured(1000, 2000)
+
+    def resize(self, share_milli):
+        return Resized(share_milli, 0)
 
     def release(self):
         pass
@@ -84,7 +87,7 @@ def actor(monkeypatch):
 def prepare(actor, materials, window, version, earlier):
     """What is told of a window's preparation."""
     asked = cmd.PrepareStream(CAM, (), (HEAD,))
-    actor.begin(cmd.BeginPreparation(window, 500, (asked,)))
+    actor.begin(cmd.BeginPreparation(window, 500, (asked,)), window)
     actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, earlier)
     events = []
     while not any(isinstance(event, ev.PreparationEnded) for event in events):

@@ -68,7 +68,7 @@ def actor(trainers, tmp_path):
 def start(actor, share_milli=1000, serial=1):
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
     command = StartRetraining(actor._stream.id, JOB, 3, GAMMA, share_milli, 0.5, 1.0)
-    return actor.start(command, b"", labels, serial)
+    return actor.start(command, b"", labels, None, serial)
 
 
 def later(answers, ask, *arguments):

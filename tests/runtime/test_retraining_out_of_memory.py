@@ -70,7 +70,7 @@ def told_by(actor, last):
 def start(actor, number, config):
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
     stream = actor._stream.id
-    actor.start(StartRetraining(stream, JobId(number), 3, config, 1000, 0.5, 1.0), b"", labels, serial=number)
+    actor.start(StartRetraining(stream, JobId(number), 3, config, 1000, 0.5, 1.0), b"", labels, None, number)
 
 
 def test_it_fails_the_job_with_its_gamma_and_takes_the_next(actor):

@@ -84,6 +84,7 @@ class World:
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
             events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
+        self.executor.execute([cmd.EndPreparation(window)])
         return next(event for event in events if isinstance(event, ev.LabelsReady))
 
     def serve(self, model):
