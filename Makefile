@@ -41,9 +41,10 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 # One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
-# What is skipped is listed with its reason.
+# Live tests have the machine to themselves, the others run two at a time. What is skipped is listed with its reason.
 unit: $(VENV)/.installed-test rtsp-server
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "not live and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not long"
 
 # What takes minutes a test: resources after a thousand opens of every source, and the like.
 long: $(VENV)/.installed-test rtsp-server

@@ -16,7 +16,8 @@ BLOCKED_LIMIT_S = 20.0
 SLOWEST_MACHINE = 4.0
 """By how much a machine may be slower than one on which every unit test keeps its limit."""
 
-SLOW = pytest.StashKey[list[str]]()
+SLOW = "slow"
+"""Property of a test that took longer."""
 
 # The same examples every time, and no limit on one example: the limit below is on the whole test.
 settings.register_profile("ekya", derandomize=True, deadline=None)
@@ -50,7 +51,7 @@ def pytest_runtest_call(item):
     if not _is_live(item):
         cpu_s, wall_s = time.process_time() - began_cpu_s, time.monotonic() - began_s
         if cpu_s > UNIT_LIMIT_S:
-            item.config.stash[SLOW].append(f"{cpu_s:.1f} s: {item.nodeid}")
+            item.user_properties.append((SLOW, f"{cpu_s:.1f} s: {item.nodeid}"))
         if cpu_s > SLOWEST_MACHINE * UNIT_LIMIT_S or wall_s > BLOCKED_LIMIT_S:
             pytest.fail(
                 f"a unit test has {UNIT_LIMIT_S:g} s of processor time and {BLOCKED_LIMIT_S:g} s in all; "
@@ -60,12 +61,10 @@ def pytest_runtest_call(item):
     return result
 
 
-def pytest_configure(config):
-    config.stash[SLOW] = []
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if slow := config.stash[SLOW]:
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    slow = [told for report in reports for name, told in report.user_properties if name == SLOW]
+    if slow:
         terminalreporter.section(f"unit tests of more than {UNIT_LIMIT_S:g} s of processor time")
         terminalreporter.write_line("\n".join(slow))
 
