@@ -29,6 +29,7 @@ from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
+from ekya.learning.passed import PassedCrops
 from ekya.learning.shared import SharedTrunk
 from ekya.measuring.accuracy import labelled_tracks
 from ekya.profiling.gate import SERVE_MARGIN, why_not
@@ -179,9 +180,10 @@ class StreamRecorder:
         trials: list[Trial] = []
         following: dict[Origin, _Candidate] = {}
         for start in self._starts():
+            passed = PassedCrops()
             if self.common.every_start or start.needed:
                 trials += self._steps.trials(
-                    known.window, start.model, start.origin, start.memory.size, labels
+                    known.window, start.model, start.origin, start.memory.size, labels, passed
                 )
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) for exam in exams]
@@ -190,7 +192,7 @@ class StreamRecorder:
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
                     asked = of_blocks if course.config.trainable_blocks else of_heads
-                    runs.append(self._run(course, start, labels, asked))
+                    runs.append(self._run(course, start, labels, asked, passed))
                     self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties frequent; a plan then takes the one with more data.
@@ -230,9 +232,18 @@ class StreamRecorder:
         own = [of for of in self._candidates if of.origin.family == family and (of.needed or not needed)]
         return own[-1] if own else self._candidates[0]
 
-    def _run(self, course: Course, start: _Candidate, labels: StreamLabels, exams: Sequence[Exam]) -> _Run:
+    def _run(
+        self,
+        course: Course,
+        start: _Candidate,
+        labels: StreamLabels,
+        exams: Sequence[Exam],
+        passed: PassedCrops,
+    ) -> _Run:
         window = exams[0].window
-        retraining = retraining_of(start.model, course.config, labels, start.memory, self.settings, window)
+        retraining = retraining_of(
+            start.model, course.config, labels, start.memory, self.settings, window, passed=passed
+        )
         prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
         retraining.prepare()
         epochs: list[Epoch] = []

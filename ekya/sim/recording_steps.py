@@ -12,6 +12,7 @@ from ekya.core.profile import Family, family_of
 from ekya.core.trace import Origin, Predicted, Trial
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
+from ekya.learning.passed import PassedCrops
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.steps import InferenceStep, LabelStep
 from ekya.sim.courses import Course, courses_of
@@ -113,7 +114,13 @@ class RecordedSteps:
         return told.options, told.gpu_s
 
     def trials(
-        self, window: int, model: EdgeModel, origin: Origin, exemplars: int, labels: StreamLabels
+        self,
+        window: int,
+        model: EdgeModel,
+        origin: Origin,
+        exemplars: int,
+        labels: StreamLabels,
+        passed: PassedCrops,
     ) -> Iterator[Trial]:
         """The micro-profiles of every family for one model, and what they promise of each γ.
 
@@ -123,8 +130,9 @@ class RecordedSteps:
             origin: of the model.
             exemplars: how many its stream would remember.
             labels: of the window.
+            passed: keeps what the model's frozen blocks make of the crops that are tried.
         """
-        preparation = replace(self._preparation(window, model), exemplars=exemplars)
+        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
         tried = []
         for rank, family in enumerate(self.common.families):
             trial = preparation.trial(family, labels, clock=float, first=rank == 0)

@@ -18,10 +18,11 @@ from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
+from ekya.learning.passed import PassedCrops
 from ekya.learning.predictor import Predictor
 from ekya.sim.courses import Course, courses_of
 from ekya.sim.recording import SCORED_PER_S, StreamRecorder
-from ekya.sim.recording_steps import Common
+from ekya.sim.recording_steps import Common, RecordedSteps
 from ekya.sim.seen import watch
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.collector import WindowCollector
@@ -159,10 +160,15 @@ def test_where_models_are_good_the_one_of_who_retrains_all_the_same_is_followed_
 
 
 def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
-    """Same weights as the emulated world's retraining with a γ that is shorter than the one recorded."""
+    """Same weights as the emulated world's retraining with a γ that is shorter than the one recorded.
+
+    It is spared the crops that the micro-profiler has passed through the frozen blocks.
+    """
     config = RetrainConfig(1, 8, 0, 1, 0.5)
-    labels = labels_of(recorded, 1)
-    retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1)
+    labels, passed = labels_of(recorded, 1), PassedCrops()
+    steps = RecordedSteps(CAM, SETTINGS, recorded.windows, 0, recorded.common)
+    assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
+    retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)
     emulated = EmulatedRetraining(CAM, JobId(0), 1, retraining, CARD, LINEAR, 0, 1000)
     assert emulated.finish_step(emulated.due_us) == []
     progress, finished = emulated.finish_step(emulated.due_us)
