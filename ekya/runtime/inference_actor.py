@@ -33,6 +33,7 @@ from ekya.runtime.orders import StreamOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
 from ekya.streams.feed import Feed
+from ekya.streams.frame import Frame
 from ekya.streams.process import Arrived, Pace
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier, InferenceWorker
@@ -73,12 +74,13 @@ class _Swap:
 
 @dataclass(slots=True, eq=False)
 class _Control:
-    """What other threads tell the loop; read and written under its lock."""
+    """What other threads tell the loop, and whether it is looking at a frame; under its lock."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
     config: InferenceConfig | None = None
     share_milli: int = 0
     newest_order: int = 0
+    looking: bool = False
     swap: _Swap | None = None
     newest: ModelVersion = BASE_VERSION
     stop: bool = False
@@ -157,6 +159,12 @@ class InferenceActor:
             if serial > self._control.newest_order:
                 self._control.newest_order = serial
                 self._control.config, self._control.share_milli = config, share_milli
+            if share_milli == 0:
+                # A frame that waits for its turn has it at the share of before: without any it would
+                # wait for ever, and the loop with it, which is to tell when the camera is back.
+                self._control.lock.wait_for(
+                    lambda: not self._control.looking or self._control.newest_order > serial
+                )
         return self._share.resize(serial, share_milli)
 
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
@@ -246,15 +254,21 @@ class InferenceActor:
                 return
 
     def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
-        with self._control.lock:
-            config, share_milli = self._control.config, self._control.share_milli
-        config = config or InferenceConfig(1, self._settings.side)
+        """What is known of a frame. Without a share none is looked at: the loop must not wait for one."""
         frame = arrived.frame
-        if frame is None or not look:
-            return self._worker.skip(arrived.index, arrived.t_us, config)
-        if share_milli == 0:
-            # A look would wait for a share, and meanwhile nobody would count what comes.
-            return self._worker.skip(arrived.index, arrived.t_us, config)
+        with self._control.lock:
+            config = self._control.config or InferenceConfig(1, self._settings.side)
+            if frame is None or not look or self._control.share_milli == 0:
+                return self._worker.skip(arrived.index, arrived.t_us, config)
+            self._control.looking = True
+        try:
+            return self._look(arrived, frame, config)
+        finally:
+            with self._control.lock:
+                self._control.looking = False
+                self._control.lock.notify_all()
+
+    def _look(self, arrived: Arrived, frame: Frame, config: InferenceConfig) -> FramePrediction:
         analyse = arrived.index // config.every > self._last_analysed // config.every
         proposals = None if frame.boxes is None else Proposals(frame.boxes)
         if proposals is None and (analyse or self._worker.wants(frame.t_us)):

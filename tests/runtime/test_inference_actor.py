@@ -1,4 +1,4 @@
-"""The inference actor as a plain object whose camera gives nothing: how weights change hands."""
+"""The inference actor as a plain object whose camera is fed by hand."""
 
 import time
 from types import SimpleNamespace
@@ -10,14 +10,17 @@ from bars import FPS, NAMES, SIDE, WINDOW_US, knowing_model, standing, tiny_trun
 
 import ekya.runtime.inference_actor
 from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.speed import LINEAR
+from ekya.gpu.bucket import TokenBucket
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import to_bytes
 from ekya.runfolder import RunFolder
 from ekya.runtime.inference_actor import InferenceActor
 from ekya.streams.crops import crop_objects
+from ekya.streams.process import Arrived
 from ekya.workers.collector import WindowCollector
 from ekya.workers.preparation import PreparationSettings
 
@@ -25,13 +28,14 @@ CAM, JOB = StreamId("cam"), JobId(7)
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
-class NoCamera:
-    """A feed that never gives a frame and never ends."""
+class HandFed:
+    """A feed that gives what it is handed and never ends."""
 
     ended, lost, died, damaged = False, None, None, 0
 
     def __init__(self, *_):
-        pass
+        self.coming = []
+        self.polls = 0
 
     def wait_open(self):
         return FPS
@@ -41,7 +45,9 @@ class NoCamera:
 
     def poll(self, timeout_s):
         time.sleep(min(timeout_s, 0.001))
-        return []
+        arrived, self.coming = self.coming, []
+        self.polls += 1
+        return arrived
 
     def close(self):
         pass
@@ -66,13 +72,13 @@ def actor(monkeypatch, tmp_path, good):
     for name, stands_in in {
         "stand_back": lambda: None,
         "fleet_classes": lambda _: NAMES,
-        "Feed": NoCamera,
+        "Feed": HandFed,
         "stream_setup": lambda *_: setup,
         "proposer_for": lambda *_: GivenBoxes(),
         "crop_side": lambda _: SIDE,
     }.items():
         monkeypatch.setattr(here, name, stands_in)
-    handle = SimpleNamespace(release=lambda: None, measured=lambda: None)
+    handle = TokenBucket(0)
     source = SimpleNamespace(live=False)
     stream = SimpleNamespace(id=CAM, played=None, source=source, play=SimpleNamespace(outages_us=()))
     common = SimpleNamespace(
@@ -126,3 +132,27 @@ def test_weights_that_come_late_do_not_overtake_newer_ones(actor, good):
     assert only.version == 3
     assert actor.poll(0.05) == []
     assert part_right(actor) > 0.9
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "what was waited for did not happen"
+        time.sleep(0.002)
+
+
+def test_a_frame_that_waits_for_its_turn_has_it_before_the_share_is_taken_away(actor):
+    """Otherwise the loop would wait for a share, and nobody would hear that the camera is back."""
+    every = InferenceConfig(1, SIDE)
+    actor.configure(every, 1000, 1)
+    actor._handle.charge(400_000_000)  # more than has been earned: the next batch waits
+    (frame, truth), *_ = standing(1)
+    actor._source.coming = [Arrived(0, 0, time.monotonic_ns(), frame, truth)]
+    wait_for(lambda: actor._control.looking)
+    assert actor.configure(every, 0, 3).share_milli == 0
+    assert not actor._control.looking
+    polls = actor._source.polls
+    wait_for(lambda: actor._source.polls > polls + 3)
+    actor._source.coming = [Arrived(1, 100_000, time.monotonic_ns(), frame, truth)]
+    wait_for(lambda: actor._arrived == 2)
+    assert actor._last_analysed == 0, "without a share no frame is looked at"
