@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ekya.arithmetic.checked import MOST_ERROR
 from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.forward import PLAIN, ForwardWay, forward_way
-from ekya.learning.half import LARGEST_ERROR, half_error
+from ekya.learning.half import half_error
 from ekya.learning.packed import can_pack
 from ekya.learning.predictor import Predictor, prepared
 
@@ -30,7 +31,7 @@ ALIKE = (0, 3, None)
 WARM_UPS = 3
 
 ROUNDING = 1e-5
-"""Of scores, on a CPU. On a GPU torch multiplies 32 bits with ten of their digits: ``LARGEST_ERROR``."""
+"""Of scores, on a CPU. On a GPU torch multiplies 32 bits with ten of their digits: ``MOST_ERROR``."""
 
 _NOISE = 30
 """Batches until statistics are those of the weights, and answers no rounding of nothing."""
@@ -203,7 +204,7 @@ class Bench:
 
     @property
     def _rounding(self) -> float:
-        return ROUNDING if self.device == "cpu" else LARGEST_ERROR
+        return ROUNDING if self.device == "cpu" else MOST_ERROR
 
     def _timed(self, calls: Sequence[Call]) -> list[list[float]]:
         """Seconds of each call."""
@@ -230,7 +231,7 @@ class Bench:
         model, halved = (prepared(self.model, self.device, loose) for _ in range(2))
         error = half_error(halved.to(dtype), model)
         note = f"logits off by {error:.2g}"
-        if error > LARGEST_ERROR:
+        if error > MOST_ERROR:
             return Way(name, FRAMES[-1] * OBJECTS, None, f"refused: {note}")
         return replace(self._way(name, replace(exact, half=dtype), FRAMES[-1]), note=note)
 

@@ -41,7 +41,7 @@ def open_process(device: int) -> GreenProcess:
     """
     import torch
 
-    from ekya.gpu.numeric_gate import NumericGate
+    from ekya.arithmetic.gate import NumericGate
     from ekya.gpu.torch_streams import TorchStreams
 
     driver = CudaDriver(CudaCalls(), device)

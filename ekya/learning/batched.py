@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from ekya.arithmetic.checked import MOST_ERROR
+from ekya.arithmetic.gate import relative_error
 from ekya.learning.edge import EdgeModel, normalised, pool
 from ekya.learning.forward import ForwardWay, forward_way
-from ekya.learning.half import LARGEST_ERROR, relative_error
 from ekya.learning.predictor import prepared, resized
 
 Joined = Callable[[Tensor], Tensor]
@@ -162,7 +163,7 @@ def _joined(
             error = relative_error(joined(inputs), expected)
         except RuntimeError as refused:
             raise ValueError(f"these blocks cannot be joined: {refused}") from refused
-    if error > LARGEST_ERROR:
+    if error > MOST_ERROR:
         raise ValueError(f"these blocks cannot be joined: their answers would be off by {error:.2g}")
     return joined
 

@@ -1,12 +1,9 @@
 """Whether a model may answer in half precision: asked of the model itself, on the device where it runs."""
 
 import torch
-from torch import Tensor
 
+from ekya.arithmetic.gate import relative_error
 from ekya.learning.edge import EdgeModel
-
-LARGEST_ERROR = 1e-2
-"""Of logits, relative to the largest of them (DESIGN §6)."""
 
 _PICTURES, _SIDE = 32, 32
 
@@ -22,11 +19,3 @@ def half_error(halved: EdgeModel, exact: EdgeModel) -> float:
     pictures = torch.randn(_PICTURES, 3, _SIDE, _SIDE, generator=made).to(weight.device)
     with torch.inference_mode():
         return relative_error(halved(pictures.to(weight.dtype)), exact(pictures))
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest expected value; infinite if any found is not finite."""
-    found = found.float()
-    if not bool(torch.isfinite(found).all()):
-        return float("inf")
-    return float((found - expected).abs().max() / expected.abs().max())

@@ -5,19 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
-from torch import Tensor
-from torch.nn.functional import conv2d
 
-LARGEST_ERROR = 1e-2
-"""Relative error of a product in fewer bits. A number of bfloat16 is off by at most 0.4%."""
-
-Product = Callable[[Tensor, Tensor], Tensor]
-
-PRODUCTS: tuple[tuple[Product, tuple[int, ...], tuple[int, ...]], ...] = (
-    (torch.matmul, (64, 512), (512, 64)),
-    (conv2d, (16, 64, 8, 8), (64, 64, 3, 3)),
-)
-"""What training is made of, with the shapes of a head and of a block."""
+from ekya.arithmetic.gate import NumericGate
 
 
 def training_precision(
@@ -39,26 +28,9 @@ def training_precision(
 
 @lru_cache
 def _precision_of(device: str) -> torch.dtype:
-    return torch.bfloat16 if counts_right(device, torch.bfloat16) else torch.float32
+    return allowed_by(NumericGate(device, (torch.bfloat16,)))
 
 
-def counts_right(
-    device: str,
-    precision: torch.dtype,
-    products: tuple[tuple[Product, tuple[int, ...], tuple[int, ...]], ...] = PRODUCTS,
-) -> bool:
-    """Whether a matrix product and a convolution in this precision are those of the CPU in 32 bits.
-
-    Some kernels in half precision have given NaN on a part of a GPU, so this is asked where it will train.
-    """
-    generator = torch.Generator().manual_seed(0)
-    for product, left_shape, right_shape in products:
-        left = torch.randn(left_shape, generator=generator)
-        right = torch.randn(right_shape, generator=generator)
-        wanted = product(left, right)
-        with torch.autocast(torch.device(device).type, precision):
-            found = product(left.to(device), right.to(device)).float().cpu()
-        error = torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted)
-        if not float(error) <= LARGEST_ERROR:  # of NaN, too
-            return False
-    return True
+def allowed_by(gate: NumericGate) -> torch.dtype:
+    """bfloat16 where a gate for it is passed, otherwise float32."""
+    return torch.bfloat16 if all(checked.passed for checked in gate.check()) else torch.float32

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ekya.arithmetic.checked import MOST_ERROR
 from ekya.learning.edge import EdgeModel, normalised
 from ekya.learning.forward import ForwardWay, forward_way
 from ekya.learning.graphs import CudaRecorder, GraphRecorder, Graphs, Work
-from ekya.learning.half import LARGEST_ERROR, half_error
+from ekya.learning.half import half_error
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.packed import pack
 
@@ -116,7 +117,7 @@ class Predictor:
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
         halved = prepared(model, self._device, replace(self._way, packed=False)).to(dtype)
         error = half_error(halved, self._model)
-        if error > LARGEST_ERROR:
+        if error > MOST_ERROR:
             _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
             return
         self._model, self._dtype = halved, dtype

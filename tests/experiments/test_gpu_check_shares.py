@@ -6,8 +6,9 @@ import pytest
 import torch
 from fake_gpu import FakeDriver, FakeGpu
 
+from ekya.arithmetic.checked import Checked
 from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import Checked, GatedLevels, spans_ahead
+from ekya.gpu.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.green_process import GreenProcess
 from ekya.gpu.levels import LevelPool
 

@@ -188,7 +188,7 @@ class NoCuda:
 sys.meta_path.insert(0, NoCuda())
 import ekya.gpu
 names = [found.name for found in pkgutil.iter_modules(ekya.gpu.__path__, "ekya.gpu.")]
-light = [name for name in names if name not in ("ekya.gpu.numeric_gate", "ekya.gpu.torch_streams")]
+light = [name for name in names if name != "ekya.gpu.torch_streams"]
 for name in light:
     importlib.import_module(name)
 assert "torch" not in sys.modules, "a backend that is only probed must not wait for torch"

@@ -7,10 +7,11 @@ from fake_gpu import MS, FakeDriver, FakeGpu, thread
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekya.arithmetic.checked import Checked
 from ekya.errors import UserError
 from ekya.gpu import green_handle
 from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import Checked, GatedLevels
+from ekya.gpu.gated_levels import GatedLevels
 from ekya.gpu.green_handle import GreenHandle
 from ekya.gpu.levels import LevelPool
 from ekya.gpu.protocol import ShareJob

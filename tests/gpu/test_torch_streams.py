@@ -4,10 +4,11 @@ import pytest
 import torch
 from fake_bindings import FakeBindings
 
-from ekya.gpu import green_process, numeric_gate, torch_streams
+from ekya.arithmetic import gate
+from ekya.arithmetic.gate import GateSizes, NumericGate
+from ekya.gpu import green_process, torch_streams
 from ekya.gpu.green_handle import GreenHandle
 from ekya.gpu.green_process import open_process
-from ekya.gpu.numeric_gate import GateSizes, NumericGate
 from ekya.gpu.protocol import ShareJob
 from ekya.gpu.torch_streams import TorchStreams
 
@@ -123,7 +124,7 @@ def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocess
         return NumericGate("cpu", dtypes, sizes=GateSizes(8, 1, 1, 4))
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
-    monkeypatch.setattr(numeric_gate, "NumericGate", on_the_cpu)
+    monkeypatch.setattr(gate, "NumericGate", on_the_cpu)
     monkeypatch.setattr(green_process, "claims_folder", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
     process = open_process(0)

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from ekya.arithmetic.gate import relative_error
 from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.forward import PLAIN, WAYS, ForwardWay, forward_way
-from ekya.learning.half import half_error, relative_error
+from ekya.learning.half import half_error
 from ekya.learning.packed import PackedConvolution, can_pack, pack
 from ekya.learning.predictor import Predictor, prepared
 

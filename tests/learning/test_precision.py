@@ -1,26 +1,28 @@
 import torch
 
-from ekya.learning.precision import PRODUCTS, counts_right, training_precision
+from ekya.arithmetic.gate import GateSizes, NumericGate
+from ekya.learning.precision import allowed_by, training_precision
+
+
+def gate(**faults) -> NumericGate:
+    return NumericGate("cpu", (torch.bfloat16,), sizes=GateSizes(48, 2, 4, 8), **faults)
 
 
 def test_a_processor_trains_in_32_bits() -> None:
     assert training_precision("cpu") is torch.float32
 
 
-def test_products_in_half_the_bits_are_near_those_in_all_of_them() -> None:
-    assert counts_right("cpu", torch.bfloat16)
+def test_what_counts_right_in_half_the_bits_trains_in_them() -> None:
+    assert allowed_by(gate()) is torch.bfloat16
+    assert allowed_by(NumericGate("cpu", (torch.bfloat16,))) is torch.bfloat16
 
 
 def test_a_product_that_gives_nan_or_is_off_is_found_out() -> None:
-    (matmul, left, right), convolution = PRODUCTS
+    def nan(one, other):
+        return torch.matmul(one, other) * float("nan")
 
-    def nan_in_half(one, other):
-        made = matmul(one, other)
-        return made * float("nan") if made.dtype is torch.bfloat16 else made
+    def off(one, other):
+        return torch.matmul(one, other) * 1.02
 
-    def off_in_half(one, other):
-        made = matmul(one, other)
-        return made * 1.02 if made.dtype is torch.bfloat16 else made
-
-    for wrong in (nan_in_half, off_in_half):
-        assert not counts_right("cpu", torch.bfloat16, (convolution, (wrong, left, right)))
+    for wrong in (nan, off):
+        assert allowed_by(gate(product=wrong)) is torch.float32

@@ -1,5 +1,9 @@
-"""Whether arithmetic is right on few SMs: some half-precision kernels return NaN there (DESIGN §6)."""
+"""A matrix product and a convolution against the CPU.
 
+Some half-precision kernels have returned NaN on a part of a GPU (DESIGN §6), so nothing is taken for granted.
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -7,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from ekya.gpu.gated_levels import Checked
+from ekya.arithmetic.checked import Checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,15 @@ class _Case:
         name = str(self._dtype).removeprefix("torch.")
         try:
             answer = self._function(self._left, self._right).cpu().double()
-        except RuntimeError as error:
-            return Checked(self._operation, name, float("inf"), False, str(error).splitlines()[0])
-        finite = bool(torch.isfinite(answer).all())
-        deviation = (answer - self._expected).abs().max() / self._expected.abs().max()
-        return Checked(self._operation, name, float(deviation), finite)
+        except RuntimeError as refused:
+            return Checked(self._operation, name, math.inf, False, str(refused).splitlines()[0])
+        error = relative_error(answer, self._expected)
+        return Checked(self._operation, name, error, math.isfinite(error))
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest expected value; infinite if any found is not finite."""
+    found = found.to(expected.dtype)
+    if not bool(torch.isfinite(found).all()):
+        return math.inf
+    return float((found - expected).abs().max() / expected.abs().max())

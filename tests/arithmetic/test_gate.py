@@ -3,9 +3,10 @@ import torch
 from fake_gpu import FakeDriver, FakeGpu
 from torch.nn.functional import conv2d
 
-from ekya.gpu.gated_levels import Checked, GatedLevels, spans_ahead
+from ekya.arithmetic.checked import Checked
+from ekya.arithmetic.gate import GateSizes, NumericGate
+from ekya.gpu.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.levels import LevelPool
-from ekya.gpu.numeric_gate import GateSizes, NumericGate
 from ekya.gpu.sm_layout import SmLayout
 
 SIZES = GateSizes(side=48, images=2, channels=4, pixels=8)
