@@ -1,16 +1,13 @@
 """Which speeds a run plans with: those that were measured on this device, or a straight line."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ekya.core.speed import LINEAR, ModelSpeeds, SpeedCurve
-from ekya.core.turns import TurnRecord
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.registry import ChosenBackend
-from ekya.measuring.paces import epoch_paces
-from ekya.profiling.speed import among_others, refined
+from ekya.profiling.speed import among_others
 from ekya.workers.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
 
 _LOG = logging.getLogger(__name__)
@@ -34,22 +31,18 @@ def inference_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
     return LINEAR if speeds is None else among_others(speeds.inference)
 
 
-def refine_kept(chosen: ChosenBackend, model: str, turns: Sequence[TurnRecord]) -> None:
-    """Lets what the retrainings of a run really did correct what the next run plans with.
+def keep_refined(chosen: ChosenBackend, model: str, refined: SpeedCurve | None) -> None:
+    """Lets the next run begin with what the retrainings of this one have made of the curve.
 
-    Nothing is kept where `ekya speeds` has measured nothing, or no share of a retraining changed.
+    Nothing is kept where `ekya speeds` has measured nothing, or they have said nothing (None).
 
     Raises:
         UserError: the file of speeds is damaged or cannot be written.
     """
     key = key_of(chosen, model)
     speeds = load_speeds(speeds_path(), key)
-    if speeds is None:
-        return
-    planned = training_speed(speeds)
-    seen = refined(planned, epoch_paces(turns))
-    if seen != planned:
-        save_speeds(speeds_path(), key, replace(speeds, refined=seen))
+    if speeds is not None and refined is not None:
+        save_speeds(speeds_path(), key, replace(speeds, refined=refined))
 
 
 def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:

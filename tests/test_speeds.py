@@ -7,15 +7,10 @@ from rich.console import Console
 
 from ekya.commands import speeds as command
 from ekya.commands.output import Output
-from ekya.core.commands import ResizeRetraining, StartRetraining
-from ekya.core.configs import RetrainConfig
-from ekya.core.events import RetrainProgress
-from ekya.core.ids import JobId, StreamId
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
-from ekya.core.turns import TurnRecord
 from ekya.errors import UserError
 from ekya.gpu.registry import choose_backend
-from ekya.speeds import kept_speeds, key_of, refine_kept, training_speed
+from ekya.speeds import keep_refined, kept_speeds, key_of, training_speed
 from ekya.workers.speed_file import save_speeds, speeds_path
 
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
@@ -67,26 +62,14 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         command.measure("gpt", "cpu", 0.5, Output(Console(), None))
 
 
-def a_run_at(*shares):
-    """A retraining with two epochs at each share, the second half as fast at half the share."""
-    stream, job, gamma = StreamId("a"), JobId(1), RetrainConfig(9, 16, 0, 0, 1.0)
-    turns, t_us = [TurnRecord(0, (), None, (StartRetraining(stream, job, 1, gamma, shares[0], 0.5, 1.0),))], 0
-    for share in shares:
-        turns.append(TurnRecord(t_us, (), None, (ResizeRetraining(stream, job, share),)))
-        for _ in range(2):
-            t_us += 10**9 // share
-            turns.append(TurnRecord(t_us, (RetrainProgress(t_us, stream, job, 1, 0.5, 1.0),), None, ()))
-    return turns
-
-
-def test_what_jobs_did_in_a_run_is_planned_with_in_the_next():
-    chosen = choose_backend("cpu")
-    refine_kept(chosen, "resnet18", a_run_at(500, 1000))
+def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():
+    chosen, seen = choose_backend("cpu"), SpeedCurve(((0, 0.0), (500, 0.55), (1000, 1.0)))
+    keep_refined(chosen, "resnet18", seen)
     assert kept_speeds(chosen, "resnet18") is None
     save_speeds(speeds_path(), key_of(chosen, "resnet18"), SPEEDS)
-    refine_kept(chosen, "resnet18", a_run_at(500))
+    keep_refined(chosen, "resnet18", None)
     assert kept_speeds(chosen, "resnet18") == SPEEDS
-    refine_kept(chosen, "resnet18", a_run_at(500, 1000))
+    keep_refined(chosen, "resnet18", seen)
     kept = kept_speeds(chosen, "resnet18")
     assert (kept.training, kept.inference) == (SPEEDS.training, SPEEDS.inference)
-    assert 0.5 < training_speed(kept).speed(500) < training_speed(SPEEDS).speed(500)
+    assert training_speed(kept) == seen

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ekya.core import commands as cmd
 from ekya.core.ids import JobId
 from ekya.core.plan import Assignment
+from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, StreamView, WindowView
 
@@ -43,7 +44,8 @@ def diff(
             ranked.extend(_resize(assignment, stream))
         elif assignment.retrain is not None and (assignment.retrain_share_milli > 0 or assignment.elsewhere):
             option = _option(views[assignment.stream], assignment)
-            ranked.append(_Ranked(_START, _start(assignment, option, next_job, state.window)))
+            start = _start(assignment, option, next_job, state.window, view.training_speed)
+            ranked.append(_Ranked(_START, start))
             next_job = JobId(next_job + 1)
     ranked.sort(key=lambda item: item.rank)
     return tuple(item.command for item in ranked)
@@ -79,7 +81,9 @@ def _option(stream: StreamView, assignment: Assignment) -> RetrainOption:
     raise ValueError(f"the plan gives {assignment.stream} a retraining that it was not offered")
 
 
-def _start(assignment: Assignment, option: RetrainOption, job: JobId, window: int) -> cmd.StartRetraining:
+def _start(
+    assignment: Assignment, option: RetrainOption, job: JobId, window: int, speed: SpeedCurve
+) -> cmd.StartRetraining:
     return cmd.StartRetraining(
         stream=assignment.stream,
         job=job,
@@ -90,4 +94,5 @@ def _start(assignment: Assignment, option: RetrainOption, job: JobId, window: in
         expected_gpu_s=option.gpu_s,
         elsewhere=assignment.elsewhere,
         early_part=option.early_part,
+        training_speed=speed,
     )

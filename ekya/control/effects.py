@@ -36,9 +36,14 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
                 next_job=max(state.next_job, JobId(command.job + 1)),
             )
         case cmd.ResizeRetraining():
-            return _with_job(state, command, lambda job: replace(job, share_milli=command.share_milli))
+            # Until the job says that it is there, nobody knows at which share it works.
+            return _with_job(
+                state, command, lambda job: replace(job, share_milli=command.share_milli, held_milli=0)
+            )
         case cmd.ServeModel():
-            return _with_job(state, command, lambda job: replace(job, served_epoch=command.epoch))
+            return _with_job(
+                state, command, lambda job: replace(job, served_epoch=command.epoch, epoch_since_us=None)
+            )
         case cmd.StopRetraining():
             return state.with_stream(replace(state.stream(command.stream), job=None))
         case cmd.SetAside():

@@ -21,6 +21,7 @@ from ekya.core import events as ev
 from ekya.core.ids import StreamId
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
+from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
@@ -30,6 +31,7 @@ from ekya.profiling.gate import why_back, why_not
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
+from ekya.profiling.speed import refined
 from ekya.scheduling.allocation import Job, shares_of
 from ekya.scheduling.leftover import Grants
 from ekya.scheduling.protocol import Needs
@@ -54,12 +56,15 @@ class LoopState:
         histories: what γ gave each stream in past windows.
         phases: of the plan made last.
         epoch: number of that plan; 0 before the first.
+        training_speed: what the retrainings of earlier windows have made of the options' curve; None where
+            they have said nothing. It stays the same within a window.
     """
 
     fleet: FleetState
     histories: Histories
     phases: tuple[Phase, ...] = ()
     epoch: int = 0
+    training_speed: SpeedCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     """Applies a batch of events, asks the scheduler at most once, and says what is to be done."""
     commands: list[cmd.Command] = []
     plan_again = False
+    options = _as_known(options, state)
     for event in ev.in_order(batch.events):
         before = state
         state = _learn(before, event, options, needs)
@@ -88,6 +94,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
 
+    options = _as_known(options, state)
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return Turn(state, None, tuple(commands))
@@ -100,6 +107,13 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     for command in planned:
         state = replace(state, fleet=after_command(state.fleet, command))
     return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))
+
+
+def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
+    """With the speeds that this window is planned with."""
+    if state.training_speed is None:
+        return options
+    return replace(options, training_speed=state.training_speed)
 
 
 def _at_granted_shares(
@@ -177,7 +191,7 @@ def _matters(event: ev.Event) -> bool:
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
-    """What an event changes in what is known, histories of γ included."""
+    """What an event changes in what is known, histories of γ and speeds included."""
     learnt = replace(state, fleet=apply(state.fleet, event))
     match event:
         case ev.PreparationEnded() if needs.micro_profile:
@@ -186,6 +200,10 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
             before, after = state.fleet.stream(event.stream), learnt.fleet.stream(event.stream)
             if before.job is not None and after.job is None:
                 return _remember_retraining(learnt, before, before.job, event.gpu_s)
+        case ev.WindowClosed():
+            paces = [pace for stream in state.fleet.streams for pace in stream.paces]
+            speed = refined(options.training_speed, paces)
+            return learnt if speed == options.training_speed else replace(learnt, training_speed=speed)
     return learnt
 
 

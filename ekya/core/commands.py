@@ -10,6 +10,7 @@ from ekya.core.elsewhere import Elsewhere
 from ekya.core.events import Role
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family
+from ekya.core.speed import LINEAR, SpeedCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class StartRetraining:
 
     ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are what the plan counts on. With
     ``elsewhere`` nothing is trained here: the weights arrive when that says, and how good they are and the
-    end of the retraining are told then. Only a trace can do that.
+    end of the retraining are told then. Only a trace can do that. GPU-seconds are told by ``training_speed``,
+    the curve that its window is planned with.
     """
 
     stream: StreamId
@@ -72,6 +74,7 @@ class StartRetraining:
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
     plan_epoch: int = 0
+    training_speed: SpeedCurve = LINEAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class SpeedCurve:
     def __post_init__(self) -> None:
         shares = [share for share, _ in self.points]
         speeds = [speed for _, speed in self.points]
-        if self.points[0] != (0, 0.0) or self.points[-1] != (FULL_GPU_MILLI, 1.0):
+        if len(self.points) < 2 or self.points[0] != (0, 0.0) or self.points[-1] != (FULL_GPU_MILLI, 1.0):
             raise ValueError("a speed curve runs from (0, 0.0) to (1000, 1.0)")
         if any(b <= a for a, b in pairwise(shares)):
             raise ValueError("the shares of a speed curve must rise")

@@ -9,6 +9,9 @@ from ekya.core.elsewhere import CachedModel, Elsewhere
 from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
+from ekya.core.shares import ShareHolder, Work
+from ekya.core.speed import Pace
+from ekya.core.units import us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption
 
 DEATHS_ALLOWED = 2
@@ -43,6 +46,9 @@ class RetrainJob:
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
         elsewhere: how its weights come, where they are not trained here.
         early_part: what was expected to serve before its end; see ``RetrainOption``.
+        held_milli: the share that it works at, as its handle said; 0 where that is not known now.
+        epoch_since_us: when the epoch in progress began; None where something disturbs it, as a change of
+            share or a checkpoint does, or where it prepares the job too, as the first does.
     """
 
     job: JobId
@@ -58,6 +64,8 @@ class RetrainJob:
     served_epoch: int = 0
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
+    held_milli: int = 0
+    epoch_since_us: int | None = None
 
     @property
     def best_epoch(self) -> int:
@@ -106,6 +114,7 @@ class StreamState:
         job: the retraining in progress.
         finished: the retraining that finished (or failed) in this window, if one did. One that failed for
             want of memory before its first epoch is none: a γ that needs less may still run.
+        paces: of the window's undisturbed epochs.
     """
 
     stream: StreamId
@@ -132,6 +141,7 @@ class StreamState:
     retraining_measured_milli: int = 0
     job: RetrainJob | None = None
     finished: RetrainJob | None = None
+    paces: tuple[Pace, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -205,6 +215,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                     histogram=(),
                     job=None,
                     finished=None,
+                    paces=(),
                 )
                 for stream in state.streams
             )
@@ -215,8 +226,10 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
             )
-        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue():
+        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue():
             return state
+        case ev.ShareResized():
+            return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state
         case ev.StreamAdded():
@@ -225,6 +238,17 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> FleetState:
+    """A job has gone to another share."""
+    if holder.work is not Work.RETRAINING or holder.stream is None:
+        return state
+    stream = state.stream(holder.stream)
+    if stream.job is None or stream.job.job != holder.number:
+        return state
+    job = replace(stream.job, held_milli=share_milli, epoch_since_us=None)
+    return state.with_stream(replace(stream, job=job))
 
 
 def _window_at(state: FleetState, t_us: int) -> int:
@@ -288,8 +312,14 @@ def _apply_to_job(
         case ev.RetrainProgress():
             accuracies = (*job.accuracies, event.validation_accuracy)
             first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
-            going_on = replace(job, accuracies=accuracies, gpu_s=event.gpu_s, first_epoch_gpu_s=first)
-            return replace(stream, job=going_on)
+            going_on = replace(
+                job,
+                accuracies=accuracies,
+                gpu_s=event.gpu_s,
+                first_epoch_gpu_s=first,
+                epoch_since_us=event.t_us,
+            )
+            return replace(stream, job=going_on, paces=(*stream.paces, *_pace(job, event.t_us)))
         case ev.RetrainFinished():
             # Weights that are not worse are about to serve, and the plan made now must know it.
             accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
@@ -297,6 +327,13 @@ def _apply_to_job(
         case ev.RetrainFailed():
             try_another = not job.accuracies and not stream.fits(job.config)
             return replace(stream, job=None, finished=None if try_another else job)
+
+
+def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
+    """What an epoch that ends now says of its share, if it says anything."""
+    if job.epoch_since_us is None or job.held_milli == 0:
+        return ()
+    return (Pace(job.job, job.held_milli, us_to_seconds(now_us - job.epoch_since_us)),)
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:

@@ -73,7 +73,7 @@ def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
     A job's epochs are the same work, so where its share changed between two of them, the ratio of their times
     is that of the speeds at both shares, whatever the job is. The logarithms of the curve's speeds are moved
     as little as these ratios allow (least squares, with ``TRUSTED_EPOCHS``); a whole GPU stays at 1. A job
-    whose share never changed says nothing.
+    whose share never changed says nothing, and a curve of no measured points, a straight line, stays one.
 
     Args:
         curve: as it was.
@@ -82,12 +82,12 @@ def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
     shares = [share for share, _ in curve.points if share > 0]
     before = np.array([speed for share, speed in curve.points if share > 0])
     ratios = list(_ratios(paces))
-    if not ratios or before[0] <= 0.0:
+    if not ratios or len(shares) == 1 or before[0] <= 0.0:
         return curve
     prior = math.sqrt(TRUSTED_EPOCHS) * np.eye(len(shares) - 1, len(shares))
     rows, wanted = [*prior], [*(prior @ np.log(before))]
     for slow, fast, ratio, epochs in ratios:
-        (slow_row, slow_offset), (fast_row, fast_offset) = _log_speed(shares, slow), _log_speed(shares, fast)
+        (slow_row, slow_offset), (fast_row, fast_offset) = _log_speed(curve, slow), _log_speed(curve, fast)
         weight = math.sqrt(epochs)
         rows.append(weight * (slow_row - fast_row))
         wanted.append(weight * (math.log(ratio) - slow_offset + fast_offset))
@@ -110,19 +110,22 @@ def _ratios(paces: Iterable[Pace]) -> Iterator[tuple[int, int, float, int]]:
             yield slow, fast, ratio, min(len(epochs_s[slow]), len(epochs_s[fast]))
 
 
-def _log_speed(shares: Sequence[int], share_milli: int) -> tuple[NDArray[np.float64], float]:
-    """The logarithm of the speed at a share, as weights of those at the curve's shares, and an offset.
+def _log_speed(curve: SpeedCurve, share_milli: int) -> tuple[NDArray[np.float64], float]:
+    """The logarithm of the speed at a share, as weights of those at the curve's points, and an offset.
 
-    Below the smallest share speed falls in proportion.
+    Between two points speeds lie on a straight line, and their logarithms do not: the weights are the
+    derivatives where the curve is, so that what it foretells exactly does not move it.
     """
+    (_, *shares), speeds = zip(*curve.points, strict=True)
     row = np.zeros(len(shares))
-    if share_milli <= shares[0]:
-        row[0] = 1.0
-        return row, math.log(share_milli / shares[0])
     right = next(at for at, share in enumerate(shares) if share >= share_milli)
-    part = (share_milli - shares[right - 1]) / (shares[right] - shares[right - 1])
-    row[right - 1], row[right] = 1.0 - part, part
-    return row, 0.0
+    before = shares[right - 1] if right else 0
+    part = (share_milli - before) / (shares[right] - before)
+    speed = curve.speed(share_milli)
+    row[right] = part * speeds[right + 1] / speed
+    if right:
+        row[right - 1] = (1.0 - part) * speeds[right] / speed
+    return row, math.log(speed) - float(row @ np.log(speeds[1:]))
 
 
 def _never_falling(shares: Sequence[int], speeds: NDArray[np.float64]) -> SpeedCurve:

@@ -23,6 +23,7 @@ from ekya.core import events as ev
 from ekya.core.commands import Command
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.plan import Plan
+from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.files import write_text_atomic
@@ -30,7 +31,7 @@ from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.registry import choose_backend
 from ekya.gpu.window_meter import GpuMeter, open_meter
-from ekya.journal import FileJournal, read_journal
+from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
 from ekya.placement.homes import deal
@@ -58,7 +59,7 @@ from ekya.setup import (
     script_cues,
     with_classes,
 )
-from ekya.speeds import inference_speed, kept_speeds, refine_kept, training_speed
+from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_speed
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import load_card
 from ekya.workers.labels import StreamLabels
@@ -123,13 +124,12 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
             shares,
             chosen.capability.device,
             homes,
-            speed,
             inference_speed(speeds),
         )
-        host = _Run(orders, options, constants, store, journal, dashboard, resumed, meter).go(console)
+        run = _Run(orders, options, constants, store, journal, dashboard, resumed, meter)
+        host = run.go(console)
     finished = finish_run(folder, fleet, RunEnd("live", options.seed, host))
-    _, _, turns = read_journal(folder.journal)
-    refine_kept(chosen, fleet.edge.model, turns)
+    keep_refined(chosen, fleet.edge.model, run.training_speed)
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
     return folder.path
 
@@ -152,7 +152,11 @@ def _start_ray(dashboard: bool, gpus: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One run from its actors to their end."""
+    """One run from its actors to their end.
+
+    Attributes:
+        training_speed: what its retrainings have made of the curve so far; None while they said nothing.
+    """
 
     orders: ActorOrders
     options: RunOptions
@@ -164,6 +168,7 @@ class _Run:
     meter: GpuMeter | None
     planning_ms: list[float] = field(default_factory=list)
     stalls_ms: list[float] = field(default_factory=list)
+    training_speed: SpeedCurve | None = None
 
     def go(self, console: Console) -> HostFacts:
         """Runs all windows; what the host's clock measured of it."""
@@ -192,6 +197,7 @@ class _Run:
                 metrics(batch, turn)
                 models(batch, turn)
                 self._note_stalls(batch)
+                self.training_speed = turn.state.training_speed
 
             try:
                 state = None if self.resumed is None else self.resumed.state

@@ -18,7 +18,7 @@ class ActorOrders:
         shares: enforces shares in the actor's process.
         device: torch's name of where models run.
         homes: position of the GPU on which each stream's processes stay, in the order of the streams.
-        training_speed, inference_speed: what a share is worth to a job of the kind.
+        inference_speed: what a share is worth to an inference.
     """
 
     folder: RunFolder
@@ -27,7 +27,6 @@ class ActorOrders:
     shares: ShareBackend
     device: str
     homes: tuple[int, ...]
-    training_speed: SpeedCurve = LINEAR
     inference_speed: SpeedCurve = LINEAR
 
 

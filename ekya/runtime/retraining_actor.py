@@ -267,7 +267,7 @@ class RetrainingActor:
             yield
         used_us = job.handle.measured().used_us
         with self._lock:
-            job.worth_us += self._orders.common.training_speed.worth(used_us, job.share_milli)
+            job.worth_us += job.command.training_speed.worth(used_us, job.share_milli)
             job.untold_us += used_us
 
     def _remember(self, job: _Job) -> None:

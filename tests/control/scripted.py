@@ -31,14 +31,24 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve, family_of
+from ekya.core.shares import retraining_holder
 
 
 class ScriptedFleet:
-    """An executor. ``misfortunes`` are events that come at their time, whatever the loop does."""
+    """An executor. ``misfortunes`` are events that come at their time, whatever the loop does.
+
+    With ``tells_shares`` retrainings say at once that they are at their share.
+    """
 
     def __init__(
-        self, options: LoopOptions, cameras: tuple[Camera, ...], seed: int, misfortunes: tuple[ev.Event, ...]
+        self,
+        options: LoopOptions,
+        cameras: tuple[Camera, ...],
+        seed: int,
+        misfortunes: tuple[ev.Event, ...],
+        tells_shares: bool = False,
     ) -> None:
+        self._tells_shares = tells_shares
         self.cameras = {camera.stream: camera for camera in cameras}
         self.now_us = 0
         self.preparation: cmd.BeginPreparation | None = None
@@ -110,6 +120,7 @@ class ScriptedFleet:
                 job.work_until(self.now_us)
                 assert job.share_milli != command.share_milli, "a resize to the same share"
                 job.share_milli = command.share_milli
+                self._at_share(command)
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.KeepServing():
@@ -144,6 +155,13 @@ class ScriptedFleet:
             assert command.share_milli == 0
             job = camera.job
             self._at(max(self.now_us, command.elsewhere.arrives_us), lambda: self._arrive(camera, job))
+        else:
+            self._at_share(command)
+
+    def _at_share(self, command: cmd.StartRetraining | cmd.ResizeRetraining) -> None:
+        if self._tells_shares:
+            holder = retraining_holder(command.stream, command.job)
+            self._tell(ev.ShareResized(self.now_us, holder, command.plan_epoch, command.share_milli, 0))
 
     def _arrive(self, camera: Camera, job: Job) -> None:
         """Weights that were trained elsewhere are here, unless their retraining was stopped."""

@@ -52,11 +52,12 @@ def run(
     cameras: tuple[Camera, ...] | None = None,
     misfortunes: tuple[ev.Event, ...] = (),
     path: Path | None = None,
+    tells_shares: bool = False,
     after_turn=lambda run: None,
 ) -> Run:
     """One run; ``after_turn`` is called when a turn's commands have been carried out."""
     chosen = make_scheduler(scheduler)
-    fleet = ScriptedFleet(options, cameras or three_cameras(), seed, misfortunes)
+    fleet = ScriptedFleet(options, cameras or three_cameras(), seed, misfortunes, tells_shares)
     done = Run(fleet, options)
     asked: list[WindowView] = []
 

@@ -18,6 +18,7 @@ from ekya.core.events import Event
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.profile import FamilyCurve
+from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState
 
 KINDS = (*get_args(Event), *get_args(Command), Plan)
@@ -31,6 +32,10 @@ PLAIN = {
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(CHARACTERS, max_size=12),
     bool: st.booleans(),
+    # Not any points make a curve.
+    SpeedCurve: st.builds(
+        lambda speed: SpeedCurve(((0, 0.0), (300, speed), (1000, 1.0))), st.floats(0.0, 1.0)
+    ),
 }
 
 

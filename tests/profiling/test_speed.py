@@ -98,8 +98,13 @@ def test_jobs_whose_share_never_changed_say_nothing():
 
 
 def test_jobs_that_did_as_was_planned_leave_the_curve():
-    curve = refined(TRUE, paces(3.0, 100, 500, 1000))
-    assert curve.points == tuple((share, pytest.approx(speed)) for share, speed in TRUE.points)
+    for shares in [(100, 500, 1000), (50, 300, 700), (230, 900)]:
+        curve = refined(TRUE, paces(3.0, *shares))
+        assert curve.points == tuple((share, pytest.approx(speed)) for share, speed in TRUE.points)
+
+
+def test_a_straight_line_that_nobody_measured_stays_one():
+    assert refined(LINEAR, paces(2.0, 100, 500, 1000)) == LINEAR
 
 
 def test_shares_between_and_below_the_points_count_too():

@@ -1,0 +1,123 @@
+"""What retrainings really did corrects the speed curve, from one window to the next."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from byhand import A, S, Wish, progress, retraining
+from script import BENT, MISFORTUNES, OPTIONS
+from whole_runs import run
+
+from ekya.control.replay import replay
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.shares import retraining_holder
+from ekya.core.speed import LINEAR, Pace, SpeedCurve
+from ekya.journal import read_journal
+from ekya.scheduling.registry import make_scheduler
+
+GUESS = SpeedCurve(((0, 0.0), (200, 0.2), (500, 0.5), (1000, 1.0)))
+"""What is planned with at first; the truth of the scripted fleet is ``BENT``."""
+
+
+def at_share(t_s, share_milli, job=1):
+    return ev.ShareResized(t_s * S, retraining_holder(A, JobId(job)), 2, share_milli, 0)
+
+
+def told(hand, *events):
+    for event in events:
+        hand.give(event.t_us, event)
+    return hand.stream().paces
+
+
+def epochs(*at_s):
+    return [progress(at * S, number, 0.4) for number, at in enumerate(at_s, start=1)]
+
+
+def test_the_first_epoch_of_a_job_prepares_it_and_is_left_out():
+    paces = told(retraining(), at_share(110, 400), *epochs(119, 121, 124))
+    assert paces == (Pace(1, 400, 2.0), Pace(1, 400, 3.0))
+
+
+def test_what_counts_is_the_share_that_the_job_says_it_has():
+    paces = told(retraining(), at_share(110, 363), *epochs(119, 121))
+    assert paces == (Pace(1, 363, 2.0),)
+
+
+def test_an_epoch_in_which_the_share_changed_is_left_out_and_so_is_all_until_it_has():
+    hand = retraining()
+    first, second, third, fourth, fifth = epochs(112, 114, 117, 119, 121)
+    told(hand, at_share(110, 400), first, second)
+    hand.wishes[A] = Wish(retrain=hand.stream().job.config, retrain_milli=600)
+    hand.give(115 * S, ev.StreamEnded(115 * S, hand.state.fleet.streams[1].stream))
+    assert told(hand, third, at_share(118, 600), fourth, fifth) == (Pace(1, 400, 2.0), Pace(1, 600, 2.0))
+
+
+def test_an_epoch_in_which_a_checkpoint_is_taken_is_left_out():
+    hand = retraining()
+    told(hand, at_share(110, 400), progress(112 * S, 1, 0.1))
+    turn = hand.give(114 * S, progress(114 * S, 2, 0.9))
+    assert [type(command) for command in turn.commands] == [cmd.ServeModel]
+    swapped = ev.ModelSwapped(115 * S, A, ModelVersion(2), JobId(1), 0.9, 9)
+    paces = told(hand, swapped, progress(117 * S, 3, 0.9), progress(119 * S, 4, 0.9))
+    assert paces == (Pace(1, 400, 2.0), Pace(1, 400, 2.0))
+
+
+def test_of_other_jobs_and_of_other_windows_nothing_is_taken():
+    hand = retraining()
+    assert told(hand, at_share(110, 400, job=7), *epochs(112, 114)) == ()
+    told(hand, at_share(115, 400), *epochs(116, 118))
+    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    assert hand.stream().paces == ()
+
+
+def error(curve):
+    return max(abs(math.log(curve.speed(share) / BENT.speed(share))) for share in (200, 500))
+
+
+@pytest.fixture(scope="module")
+def corrected(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "journal.jsonl"
+    gammas = tuple(RetrainConfig(12, 16, 0, blocks, 1.0) for blocks in (0, 1))
+    options = replace(
+        OPTIONS, windows=8, training_speed=GUESS, retrain_configs=gammas, preparation_share_milli=300
+    )
+    return run("thief", options=options, misfortunes=MISFORTUNES, tells_shares=True, path=path), path
+
+
+def test_a_wrong_curve_comes_nearer_to_the_truth_while_a_run_lasts(corrected):
+    done, _ = corrected
+    assert error(done.states[-1].training_speed) < 0.75 * error(GUESS)
+
+
+def test_a_window_is_planned_with_one_curve_and_its_retrainings_are_told_it(corrected):
+    done, _ = corrected
+    of_window: dict[int, set[SpeedCurve]] = {}
+    for turn, state, view in zip(done.turns, done.states, done.views, strict=True):
+        if view is None:
+            continue
+        of_window.setdefault(state.fleet.window, set()).add(view.training_speed)
+        for command in turn.commands:
+            if isinstance(command, cmd.StartRetraining):
+                assert command.training_speed == view.training_speed
+    assert {len(curves) for curves in of_window.values()} == {1}
+    assert of_window[0] == {GUESS}
+    assert len(set.union(*of_window.values())) > 2
+
+
+def test_such_a_run_replays_from_its_journal(corrected):
+    done, path = corrected
+    _, options, turns = read_journal(path)
+    chosen = make_scheduler("thief")
+    again = list(replay(turns, options, chosen.needs, chosen.plan))
+    assert len(again) == len(turns) and all(one.same for one in again)
+    assert again[-1].state == done.states[-1]
+
+
+def test_where_nothing_was_measured_the_line_stays_straight():
+    options = replace(OPTIONS, training_speed=LINEAR)
+    done = run("thief", options=options, misfortunes=MISFORTUNES, tells_shares=True)
+    assert any(stream.paces for state in done.states for stream in state.fleet.streams)
+    assert {state.training_speed for state in done.states} == {None}
