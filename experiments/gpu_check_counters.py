@@ -8,7 +8,7 @@ import torch
 from gpu_check_report import Finding
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.events import GpuUse
+from ekya.core.gpu_use import GpuUse
 from ekya.core.profile import family_of
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.reader import SM_UTILISATION, GpuReader, NvmlReader

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ekya.core.compared import Compared
 from ekya.core.elsewhere import CachedModel
+from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
@@ -43,21 +45,6 @@ class WindowOpened:
     t_us: int
     index: int
     end_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """New weights and old ones, asked about the same labels, of which they have learnt none.
-
-    Attributes:
-        new: accuracy of those that served in the window that was labelled.
-        old: of those that served when labels were taken before.
-        objects: that they were asked about, one picture of each.
-    """
-
-    new: float
-    old: float
-    objects: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,43 +244,6 @@ class ShareMeasured:
     stream: StreamId
     role: Role
     share_milli: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """What the driver's counters say of one GPU over one window. All processes on it count, not only ours.
-
-    Attributes:
-        gpu: its position among the GPUs of the run.
-        uuid: its name.
-        covered_us: time between the first and the last reading.
-        memory_total_bytes: that it has.
-        memory_mean_bytes, memory_peak_bytes: in use, over the readings.
-        sm_activity: mean part, in [0, 1], of what ``sm_from`` names; None where nothing tells.
-        sm_from: ``sm-utilization``: the part of the multiprocessors that were busy (GPM);
-            ``kernel-utilization``: the part of the time in which any kernel ran, on however few
-            multiprocessors; empty for neither.
-        power_w: mean power; None where nothing tells.
-        least_power_w: the lowest power read in the run so far; None where nothing tells.
-        energy_j: spent; None where nothing tells.
-        energy_from: ``counter``: the driver's; ``power``: the integral over the readings of power;
-            empty for neither.
-        readings: how many there were.
-    """
-
-    gpu: int
-    uuid: str
-    covered_us: int
-    memory_total_bytes: int
-    memory_mean_bytes: int
-    memory_peak_bytes: int
-    sm_activity: float | None
-    sm_from: str
-    power_w: float | None
-    least_power_w: float | None
-    energy_j: float | None
-    energy_from: str
-    readings: int
 
 
 @dataclass(frozen=True, slots=True)

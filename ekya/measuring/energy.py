@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core import events as ev
-from ekya.core.events import GpuUse
+from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
 from ekya.core.turns import TurnRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds

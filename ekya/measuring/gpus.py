@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ekya.core import events as ev
+from ekya.core.gpu_use import GpuUse
 from ekya.core.turns import TurnRecord
 from ekya.core.units import us_to_seconds
 from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
@@ -13,7 +14,7 @@ _DIGITS = 3
 
 def gpu_facts(turns: Sequence[TurnRecord], places: JobPlaces) -> dict[str, Any]:
     """Of each GPU that was measured, by its position, the JSON values of ``host.gpus``; else empty."""
-    measured: dict[int, list[ev.GpuUse]] = {}
+    measured: dict[int, list[GpuUse]] = {}
     for turn in turns:
         for event in turn.events:
             if isinstance(event, ev.GpuMeasured):
@@ -26,7 +27,7 @@ def gpu_facts(turns: Sequence[TurnRecord], places: JobPlaces) -> dict[str, Any]:
     }
 
 
-def _facts(uses: Sequence[ev.GpuUse], modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
+def _facts(uses: Sequence[GpuUse], modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
     return {
         "uuid": uses[0].uuid,
         "measured_s": round(sum(us_to_seconds(use.covered_us) for use in uses), _DIGITS),
@@ -58,7 +59,7 @@ def _modelled(modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
     }
 
 
-def _over_time(uses: Sequence[ev.GpuUse], values: Sequence[float | None]) -> float | None:
+def _over_time(uses: Sequence[GpuUse], values: Sequence[float | None]) -> float | None:
     """Mean over the windows that know the value, each by the time that it covers."""
     known = [(use.covered_us, value) for use, value in zip(uses, values, strict=True) if value is not None]
     covered_us = sum(us for us, _ in known)

@@ -4,7 +4,7 @@ It is asked twice: when a retraining is over, on the labels that it was measured
 window is labelled in which its weights have served.
 """
 
-from ekya.core.events import Compared
+from ekya.core.compared import Compared
 
 SERVE_MARGIN = 0.0
 """How much worse new weights may measure than those that serve, and serve all the same."""

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from ekya.control.protocols import Batch, Executor
 from ekya.core.commands import Command
-from ekya.core.events import GpuMeasured, GpuUse
+from ekya.core.events import GpuMeasured
+from ekya.core.gpu_use import GpuUse
 
 
 class Meter(Protocol):

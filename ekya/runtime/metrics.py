@@ -5,6 +5,7 @@ from ray.util.metrics import Counter, Gauge
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core import events as ev
+from ekya.core.gpu_use import GpuUse
 from ekya.core.state import StreamState
 
 _STREAM = ("stream",)
@@ -56,7 +57,7 @@ class RunMetrics:
                     for gpu in event.gpus:
                         self._follow_gpu(gpu)
 
-    def _follow_gpu(self, gpu: ev.GpuUse) -> None:
+    def _follow_gpu(self, gpu: GpuUse) -> None:
         """What was not measured keeps no value."""
         tags = {"gpu": str(gpu.gpu), "uuid": gpu.uuid}
         self._gpu["memory"].set(gpu.memory_peak_bytes, tags)

@@ -178,11 +178,8 @@ class PreparationActor:
         preparation = self._begun_preparation(window)
         if preparation is None:
             return _OVER
-        began_ns = time.monotonic_ns()
         preparation.ended.set()
-        preparation.share.release()
-        preparation.over.wait()
-        return Resized(0, (time.monotonic_ns() - began_ns) // 1000)
+        return preparation.share.end(preparation.over)
 
     def _begun_preparation(self, window: int) -> _Preparation | None:
         """A window's preparation, once it has begun; None where it is over, or never came."""

@@ -166,11 +166,8 @@ class RetrainingActor:
         running = self._begun_job(job)
         if running is None:
             return _OVER
-        began_ns = time.monotonic_ns()
         running.stopped.set()
-        running.share.release()
-        running.over.wait()
-        return Resized(0, (time.monotonic_ns() - began_ns) // 1000)
+        return running.share.end(running.over)
 
     def hand_over(self, job: JobId, version: ModelVersion) -> tuple[bytes, float]:
         """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.

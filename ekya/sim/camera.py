@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core import events as ev
+from ekya.core.elsewhere import CachedModel
 from ekya.core.ids import ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
@@ -48,3 +49,46 @@ class EmulatedCamera:
     told_of_end: bool = False
     judged: Served | None = None
     earlier: Served | None = None
+
+    def judge(self) -> None:
+        """New labels are about to be taken: what serves now stands beside what served when they were last."""
+        before = self.judged
+        self.earlier = before if before is not None and before.version != self.version else None
+        self.judged = Served(self.version, self.model)
+
+    def serve_best(self, now_us: int) -> float | None:
+        """The best weights of its retraining serve from now on; their validation accuracy, if any."""
+        retraining = self.retraining
+        if retraining is None or retraining.best is None:
+            return None
+        best = retraining.best
+        self._serve(best.model, now_us)
+        self.models.add_model(
+            self.version, best.model, retraining.window, retraining.config, best.validation_accuracy, now_us
+        )
+        return best.validation_accuracy
+
+    def roll_back(self, now_us: int) -> ModelVersion | None:
+        """The earlier weights serve again, under a new number; the number they had, if any."""
+        earlier = self.earlier
+        if earlier is None:
+            return None
+        self._serve(earlier.model, now_us)
+        self.judged, self.earlier = Served(self.version, self.model), None
+        self.models.serve_again(self.version, earlier.version, now_us)
+        return earlier.version
+
+    def remember(self) -> None:
+        """Exemplars of the labels that a retraining ended with, chosen by its best weights."""
+        if self.retraining is not None and self.retraining.best is not None and self.labels is not None:
+            self.memory = self.memory.update(self.retraining.best.model, self.labels.training.crops)
+
+    def keep(self, background: int | None) -> CachedModel | None:
+        """Its newest model, kept with its labels' mix of classes, where a scheduler wants kept models."""
+        if self.kept is None or self.labels is None:
+            return None
+        return self.kept.keep(self.labels, self.settings, background)
+
+    def _serve(self, model: EdgeModel, now_us: int) -> None:
+        self.version, self.model = ModelVersion(self.version + 1), model
+        self.inference.swap(model, self.version, now_us)

@@ -10,7 +10,7 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.ids import StreamId
 from ekya.core.memory import DidNotFit
 from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import LINEAR
@@ -222,9 +222,7 @@ class EmulatedExecutor:
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
-            judged = camera.judged
-            camera.earlier = judged if judged is not None and judged.version != camera.version else None
-            camera.judged = Served(camera.version, camera.model)
+            camera.judge()
             prepared[asked.stream] = self._preparation(camera, command.window, camera.model, camera.earlier)
         self._preparing, self._prepared = command, prepared
         self._steps = EmulatedPreparation(
@@ -250,10 +248,9 @@ class EmulatedExecutor:
     def _newly_kept(self) -> Iterator[ev.ModelCached]:
         """Models of the window that is over: they can serve in the next one."""
         for stream, camera in sorted(self._cameras.items()):
-            if camera.kept is not None and camera.labels is not None:
-                model = camera.kept.keep(camera.labels, camera.settings, self._golden.background)
-                if model is not None:
-                    yield ev.ModelCached(self._now_us, stream, model)
+            model = camera.keep(self._golden.background)
+            if model is not None:
+                yield ev.ModelCached(self._now_us, stream, model)
 
     def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         camera = self._cameras[stream]
@@ -375,59 +372,32 @@ class EmulatedExecutor:
         if camera.retraining is not None:
             camera.retraining.resize(0, self._now_us)
             self._shares.leave(retraining_holder(stream, camera.retraining.job), self._now_us)
-            self._remember(camera)
-
-    def _remember(self, camera: EmulatedCamera) -> None:
-        """Exemplars of the labels that a retraining ended with, chosen by its best weights."""
-        retraining, labels = camera.retraining, camera.labels
-        if retraining is not None and retraining.best is not None and labels is not None:
-            camera.memory = camera.memory.update(retraining.best.model, labels.training.crops)
+            camera.remember()
 
     def _serve(self, command: cmd.ServeModel) -> None:
         camera = self._cameras[command.stream]
         retraining = camera.retraining
-        if retraining is None or retraining.job != command.job or retraining.best is None:
+        if retraining is None or retraining.job != command.job:
+            return
+        accuracy = camera.serve_best(self._now_us)
+        if accuracy is None:
             return
         if retraining.due_us is not None:
             retraining.delay(self._checkpoint_delay_us)
-        best = retraining.best
-        camera.version = ModelVersion(camera.version + 1)
-        camera.model = best.model
-        camera.inference.swap(best.model, camera.version, self._now_us)
-        camera.models.add_model(
-            camera.version,
-            best.model,
-            retraining.window,
-            retraining.config,
-            best.validation_accuracy,
-            self._now_us,
+        told = ev.ModelSwapped(
+            self._now_us, command.stream, camera.version, command.job, accuracy, stall_us=0
         )
-        self._outbox.append(
-            ev.ModelSwapped(
-                self._now_us,
-                command.stream,
-                camera.version,
-                command.job,
-                best.validation_accuracy,
-                stall_us=0,
-            )
-        )
+        self._outbox.append(told)
 
     def _roll_back(self, command: cmd.RollBack) -> None:
         camera = self._cameras[command.stream]
-        earlier = camera.earlier
-        if earlier is None:
-            return
-        camera.version, camera.model = ModelVersion(camera.version + 1), earlier.model
-        camera.judged, camera.earlier = Served(camera.version, camera.model), None
-        camera.inference.swap(camera.model, camera.version, self._now_us)
-        camera.models.serve_again(camera.version, earlier.version, self._now_us)
-        self._outbox.append(
-            ev.RolledBack(self._now_us, command.stream, camera.version, earlier.version, stall_us=0)
-        )
+        earlier = camera.roll_back(self._now_us)
+        if earlier is not None:
+            told = ev.RolledBack(self._now_us, command.stream, camera.version, earlier, stall_us=0)
+            self._outbox.append(told)
 
     def _stop(self, stream: StreamId) -> None:
         camera = self._cameras[stream]
         if camera.retraining is not None and camera.retraining.due_us is not None:
-            self._remember(camera)
+            camera.remember()
         camera.retraining = None

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from ekya.core.commands import BeginPreparation
+from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Compared, Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
+from ekya.core.events import Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
 from ekya.core.ids import StreamId
 from ekya.core.memory import DidNotFit
 from ekya.labeling.detections import Question

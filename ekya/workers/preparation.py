@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import Compared
 from ekya.core.profile import Family, FamilyCurve, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import InferenceOption

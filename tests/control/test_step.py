@@ -30,6 +30,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import take_turn
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.compared import Compared
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import inference_holder
@@ -355,7 +356,7 @@ def test_the_margin_lets_weights_serve_that_are_a_little_worse():
 
 
 def compared(t_us, new, old, window=1):
-    return replace(labels(t_us, A, window), compared=ev.Compared(new, old, 16))
+    return replace(labels(t_us, A, window), compared=Compared(new, old, 16))
 
 
 def test_weights_that_do_worse_on_new_labels_go_back_with_the_reason_in_the_journal():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ekya.core.events import GpuUse
+from ekya.core.gpu_use import GpuUse
 from ekya.gpu.nvml import GpuInventory
 from ekya.gpu.reader import Reading
 from ekya.profiling.memory import CONTEXT_BYTES

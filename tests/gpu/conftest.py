@@ -6,13 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fake_mps import FakeMps
 
 from ekya.gpu import mps_service
 from ekya.gpu.mps_control import CONTROL, SERVER
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_mps import FakeMps
 
 
 @pytest.fixture

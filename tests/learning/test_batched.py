@@ -3,28 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from other_weights import retrained
 from torch import nn
 
 from ekya.learning.architectures import EDGE_MODELS, Trunk
 from ekya.learning.batched import JOININGS, BatchedPredictor, common_blocks
-from ekya.learning.edge import EdgeModel, adapt, build_edge_model, clone
+from ekya.learning.edge import adapt, build_edge_model, clone
 from ekya.learning.predictor import Predictor
 
 WAYS = sorted(JOININGS)
-
-
-def retrained(model: EdgeModel, blocks: int, seed: int) -> EdgeModel:
-    """A copy with other weights in its last blocks and its head."""
-    other = clone(model)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for module in (*list(other.blocks)[len(other.blocks) - blocks :], other.head):
-            for weight in module.parameters():
-                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
-            for part in module.modules():
-                if isinstance(part, nn.BatchNorm2d):
-                    part.running_mean.add_(0.1)
-    return other
 
 
 def assert_as_one_by_one(models, crops, joining, resolution=32) -> None:

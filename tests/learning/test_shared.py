@@ -3,25 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from other_weights import retrained
 
-from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.predictor import Predictor
 from ekya.learning.shared import SharedTrunk
-
-
-def changed(model: EdgeModel, blocks: int, seed: int) -> EdgeModel:
-    """A copy with other weights in its last blocks and its head."""
-    other = clone(model)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for module in (*list(other.blocks)[len(other.blocks) - blocks :], other.head):
-            for weight in module.parameters():
-                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
-            for part in module.modules():
-                if isinstance(part, nn.BatchNorm2d):
-                    part.running_mean.add_(0.1)
-    return other
 
 
 @pytest.mark.parametrize("resolution", [32, 24])
@@ -34,7 +19,7 @@ def test_models_that_share_their_first_blocks_are_asked_from_there(
     assert trunk.blocks_left == blocks
     different = set()
     for seed in range(3):
-        model = changed(tiny_model, blocks, seed)
+        model = retrained(tiny_model, blocks, seed)
         expected, _ = Predictor(model).predict(crops, resolution)
         np.testing.assert_array_equal(trunk.predict(model), expected)
         different.add(tuple(expected))
@@ -43,10 +28,10 @@ def test_models_that_share_their_first_blocks_are_asked_from_there(
 
 def test_models_that_share_all_blocks_are_asked_by_their_heads(tiny_model, make_bars) -> None:
     crops = make_bars(30, 4).crops
-    shared = changed(tiny_model, 2, 1)
+    shared = retrained(tiny_model, 2, 1)
     features = SharedTrunk.of(tiny_model, 2, crops, 32).without_blocks(shared)
     assert features.activations.shape == (30, tiny_model.features)
-    model = changed(shared, 0, 2)
+    model = retrained(shared, 0, 2)
     np.testing.assert_array_equal(features.predict(model), Predictor(model).predict(crops, 32)[0])
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
+from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
 from ekya.core.turns import TurnRecord
 from ekya.measuring.energy import JobPlaces, modelled_energy
@@ -15,7 +16,7 @@ from ekya.measuring.gpus import gpu_facts
 A, B = StreamId("a"), StreamId("b")
 S = 1_000_000
 PLACES = JobPlaces({A: 0, B: 0}, 0)
-USE = ev.GpuUse(0, "GPU-1", 10 * S, 1000, 400, 500, 0.5, "sm-utilization", 150.0, 60.0, 1500.0, "counter", 11)
+USE = GpuUse(0, "GPU-1", 10 * S, 1000, 400, 500, 0.5, "sm-utilization", 150.0, 60.0, 1500.0, "counter", 11)
 
 
 def measured(window, *gpus):

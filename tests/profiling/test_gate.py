@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.core.events import Compared
+from ekya.core.compared import Compared
 from ekya.profiling.gate import LEAST_OBJECTS, why_back, why_not
 
 part = st.integers(0, 20).map(lambda twentieths: twentieths / 20)

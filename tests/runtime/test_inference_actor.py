@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from bars import FPS, NAMES, SIDE, WINDOW_US, knowing_model, standing, tiny_trunk, turned_around
+from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
 
 import ekya.runtime.inference_actor
 from ekya.core import events as ev
@@ -15,7 +14,6 @@ from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.speed import LINEAR
 from ekya.gpu.bucket import TokenBucket
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import to_bytes
 from ekya.runfolder import RunFolder
 from ekya.runtime.inference_actor import InferenceActor
@@ -53,12 +51,7 @@ class HandFed:
         pass
 
 
-@pytest.fixture(scope="module")
-def good():
-    torch.set_num_threads(1)
-    EDGE_MODELS["tiny"] = tiny_trunk
-    yield knowing_model()
-    del EDGE_MODELS["tiny"]
+good = pytest.fixture(knowing, scope="module")
 
 
 @pytest.fixture

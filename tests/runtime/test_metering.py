@@ -7,12 +7,13 @@ import pytest
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
 from ekya.runtime.metering import MeteredExecutor
 
 WINDOW_US = 10_000_000
 CAM = StreamId("cam")
-USE = ev.GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 900.0, "counter", 11)
+USE = GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 900.0, "counter", 11)
 
 
 class Executor:

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from bars import (
     FPS,
     FRAMES,
@@ -13,9 +12,8 @@ from bars import (
     SIDE,
     WINDOW_US,
     Golden,
-    knowing_model,
+    knowing,
     standing,
-    tiny_trunk,
     turned_around,
 )
 
@@ -26,7 +24,6 @@ from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.profile import Family
 from ekya.gpu.protocol import Measured, Resized
 from ekya.labeling.detections import Proposals
-from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import to_bytes
 from ekya.runtime.preparation_actor import PreparationActor
 from ekya.workers.collector import WindowCollector
@@ -53,12 +50,7 @@ class Handle:
         pass
 
 
-@pytest.fixture(scope="module")
-def good():
-    torch.set_num_threads(1)
-    EDGE_MODELS["tiny"] = tiny_trunk
-    yield knowing_model()
-    del EDGE_MODELS["tiny"]
+good = pytest.fixture(knowing, scope="module")
 
 
 @pytest.fixture(scope="module")

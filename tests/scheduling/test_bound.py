@@ -43,7 +43,7 @@ def plans(draw):
     return view, phases
 
 
-@settings(max_examples=15)
+@settings(max_examples=20)
 @given(plans())
 def test_no_plan_of_any_phases_scores_more(case):
     view, phases = case

@@ -180,7 +180,7 @@ def phased(draw):
     return view, phases
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @given(phased())
 def test_the_objective_is_the_integral(case):
     view, phases = case
@@ -188,7 +188,7 @@ def test_the_objective_is_the_integral(case):
     assert evaluate(view, phases).mean == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
 
 
-@settings(max_examples=30)
+@settings(max_examples=40)
 @given(phased())
 def test_one_phase_is_the_product_that_schedulers_use(case):
     view, phases = case

@@ -31,7 +31,7 @@ def at_grants(view, plan, step, packing, needs):
     return regrant(view, plan, grants, needs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SCHEDULERS)),
     window_views(),

@@ -27,7 +27,7 @@ from ekya.scheduling.pick import pick_inference
 from ekya.scheduling.registry import make_scheduler
 from ekya.scheduling.search import best_course, effort_for
 
-few = settings(max_examples=40)
+few = settings(max_examples=60)
 
 
 @few

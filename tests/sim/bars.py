@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.architectures import Trunk
+from ekya.learning.architectures import EDGE_MODELS, Trunk
 from ekya.learning.edge import build_edge_model, clone
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.trainer import Retraining, SgdRecipe
@@ -117,6 +117,14 @@ def knowing_model():
     while not training.done:
         training.run_epoch()
     return training.model()
+
+
+def knowing():
+    """A model that knows the bars, as a module's fixture; its tests find ``tiny`` among the edge models."""
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield knowing_model()
+    del EDGE_MODELS["tiny"]
 
 
 def turned_around(model):

@@ -12,9 +12,8 @@ from bars import (
     SIDE,
     WINDOW_US,
     Golden,
-    knowing_model,
+    knowing,
     standing,
-    tiny_trunk,
     turned_around,
 )
 
@@ -23,7 +22,6 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.memory import ExemplarMemory
 from ekya.profiling.gate import why_back
 from ekya.runfolder import RunFolder
@@ -41,13 +39,7 @@ SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 EVERY = InferenceConfig(1, SIDE)
 
 
-@pytest.fixture(scope="module")
-def good():
-    """A model that knows the bars."""
-    torch.set_num_threads(1)
-    EDGE_MODELS["tiny"] = tiny_trunk
-    yield knowing_model()
-    del EDGE_MODELS["tiny"]
+good = pytest.fixture(knowing, scope="module")
 
 
 class World:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from street import collected
 
+from ekya.core.compared import Compared
 from ekya.core.configs import RetrainConfig
-from ekya.core.events import Compared
 from ekya.core.profile import Family, FamilyCurve
 from ekya.errors import UserError
 from ekya.learning.labelled import LabelledCrops
