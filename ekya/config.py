@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import (
@@ -168,6 +168,7 @@ class FleetConfig(_Part):
         quantum_milli, steal_milli: δ and Δ.
         scheduler: who decides, with its options behind it, as in ``uniform:inference=300``.
         placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
+        hand_over: how retrained weights come to inference; ``cuda-ipc`` is for a live run on GPUs.
         preparation, golden, edge, retraining, inference, shadow_gate: see there.
         streams: sorted by id.
     """
@@ -183,6 +184,7 @@ class FleetConfig(_Part):
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
     scheduler: str = DEFAULT_SCHEDULER
     placement: Packing = Packing.POOL
+    hand_over: Literal["object-store", "cuda-ipc"] = "object-store"
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
     edge: EdgeSpec = EdgeSpec()

@@ -30,14 +30,18 @@ def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: 
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     if half:
         state = {name: tensor.half() if tensor.ndim > 1 else tensor for name, tensor in state.items()}
-    identity = {
+    return save(state, metadata={**(extra or {}), **identity_of(model)})
+
+
+def identity_of(model: EdgeModel) -> dict[str, str]:
+    """Which model it is, apart from its weights: what ``model_of`` makes it from again."""
+    return {
         "format": FORMAT,
         "version": VERSION,
         "architecture": model.architecture,
         "classes": json.dumps(model.classes),
         "head_width": str(model.head_width),
     }
-    return save(state, metadata={**(extra or {}), **identity})
 
 
 def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
@@ -56,7 +60,21 @@ def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
         raise UserError(
             f"{source}: not a whole safetensors file ({error}); copy or train the model again"
         ) from error
-    model = _empty_model(_metadata(data), source)
+    return model_of(_metadata(data), state, source)
+
+
+def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: str) -> EdgeModel:
+    """The model that has these weights, in 32 bits where they are, ready to predict.
+
+    Args:
+        identity: what ``identity_of`` said, perhaps among other things.
+        state: its weights by name; those of 32 bits are the model's own from now on.
+        source: how error messages call it.
+
+    Raises:
+        UserError: the weights do not fit the model that they are said to be.
+    """
+    model = _empty_model(identity, source)
     _check_shapes(state, model, source)
     model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()}, assign=True)
     return model.eval()

@@ -1,4 +1,4 @@
-"""What an actor's constructor finds wrong with its input: kept until somebody asks, and raised as it was."""
+"""Errors in actors: what a constructor finds wrong is kept until somebody asks, and any is told in a line."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -46,3 +46,12 @@ def or_complaint(ask: Callable[[], _Answer]) -> _Answer:
         if isinstance(cause, UserError):
             raise UserError(str(cause)) from error
         raise
+
+
+def in_words(error: RayError) -> str:
+    """What went wrong in one line, of an error that comes with a page of its own."""
+    cause = getattr(error, "cause", None)
+    if cause is not None:
+        return f"{type(cause).__name__}: {cause}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

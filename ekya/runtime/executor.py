@@ -15,11 +15,13 @@ from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S
+from ekya.runtime.complaining import in_words
 from ekya.runtime.fleet_actors import NEWS, FleetActors
 from ekya.runtime.inference_actor import Ready
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.share_changes import ShareChanges
+from ekya.runtime.unkept import UnkeptWeights
 from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class RayExecutor:
         keep_labels: is handed the labels of each stream as soon as the driver has them.
         clock: run time.
         ledger: who holds which share; nobody yet.
+        on_the_gpu: whether weights go from trainer to inference on the GPU, and to the object store later.
     """
 
     def __init__(
@@ -60,11 +63,14 @@ class RayExecutor:
         clock: RunClock,
         keep_labels: Callable[[StreamId, StreamLabels], None],
         ledger: ShareLedger,
+        on_the_gpu: bool = False,
     ) -> None:
         self._actors = actors
         self._ready = ready
         self._clock = clock
         self._keep_labels = keep_labels
+        self._on_the_gpu = on_the_gpu
+        self._unkept = UnkeptWeights()
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
@@ -107,7 +113,13 @@ class RayExecutor:
         left_us = self._shares.left_us()
         if left_us is not None:
             seconds = min(seconds, left_us / US_PER_S)
-        waiting = [*self._polls, *self._restarting, *self._errands, *self._shares.references]
+        waiting = [
+            *self._polls,
+            *self._restarting,
+            *self._errands,
+            *self._shares.references,
+            *self._unkept.references,
+        ]
         done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
         if done:
             more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
@@ -223,8 +235,16 @@ class RayExecutor:
     def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
         version = ModelVersion(own.version + 1)
+        taken: list[Any] = []
+        if self._on_the_gpu:
+            lend = own.retraining.lend.options(num_returns=2)
+            lent, accuracy = lend.remote(command.job, version)
+            taken = [own.inference.take.remote(lent, accuracy, version, command.job)]
+            self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
         hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.job, version)
+        weights, accuracy = hand_over.remote(command.job, version, taken)
+        if self._on_the_gpu:
+            self._unkept.add(command.stream, version, accuracy)
         own.version, own.newest_weights = version, weights
         self._handed[command.stream, version] = weights
         self._make_known(command.stream)
@@ -271,6 +291,9 @@ class RayExecutor:
             return
         if self._shares.hear(reference):
             return
+        if reference in self._unkept.references:
+            self._take_note(self._unkept.hear(reference))
+            return
         worker = self._polls.pop(reference)
         try:
             events: list[ev.Event] = ray.get(reference)
@@ -279,13 +302,17 @@ class RayExecutor:
             return
         for event in events:
             if worker is None or worker[0] not in self._set_aside:
-                self._follow(event)
-                self._tell(event)
+                self._take_note(self._unkept.wait_for(event))
         if worker is None:
             self._listen(self._actors.preparation, None)
         else:
             own = self._actors.streams[worker[0]]
             self._listen(own.worker(worker[1]), worker)
+
+    def _take_note(self, event: ev.Event | None) -> None:
+        if event is not None:
+            self._follow(event)
+            self._tell(event)
 
     def _follow(self, event: ev.Event) -> None:
         """What an event changes by itself, before anything is planned because of it."""
@@ -313,7 +340,7 @@ class RayExecutor:
         except RayActorError:
             return
         except RayError as error:
-            _LOG.error("%s failed: %s", what, _in_words(error))
+            _LOG.error("%s failed: %s", what, in_words(error))
             return
         if reference in self._passing:
             # Only what is there for sure: a retraining waits for nothing that may never come.
@@ -324,7 +351,7 @@ class RayExecutor:
         try:
             labels = ray.get(reference)
         except RayError as error:
-            _LOG.error("%s: its labels are lost: %s", event.stream, _in_words(error))
+            _LOG.error("%s: its labels are lost: %s", event.stream, in_words(error))
             return
         self._labels[event.stream] = reference
         if labels is not None:
@@ -336,7 +363,7 @@ class RayExecutor:
         try:
             ray.get(reference)
         except RayError as error:
-            self._tell(ev.WorkerDied(now_us, stream, role, _in_words(error)))
+            self._tell(ev.WorkerDied(now_us, stream, role, in_words(error)))
             return
         own = self._actors.streams[stream]
         self._listen(own.worker(role), (stream, role))
@@ -348,7 +375,7 @@ class RayExecutor:
             stream, role = worker
             own = self._actors.streams[stream]
             self._actors.has_died(own.worker(role))
-            reason = _NOT_LET_GO if worker in self._ended else _in_words(error)
+            reason = _NOT_LET_GO if worker in self._ended else in_words(error)
             self._ended.discard(worker)
             self._shares.died(Work(role), stream)
             if stream not in self._set_aside:
@@ -356,7 +383,7 @@ class RayExecutor:
             return
         self._actors.has_died(self._actors.preparation)
         self._shares.died(Work.PREPARATION, None)
-        _LOG.error("the micro-profiler died (%s) and is started again", _in_words(error))
+        _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}
         self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns, costs)
@@ -366,12 +393,3 @@ class RayExecutor:
         if self._preparing is not None:
             self._tell(ev.PreparationEnded(now_us, self._preparing.window))
             self._preparing = None
-
-
-def _in_words(error: RayError) -> str:
-    """What went wrong in one line, of an error that comes with a page of its own."""
-    cause = getattr(error, "cause", None)
-    if cause is not None:
-        return f"{type(cause).__name__}: {cause}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

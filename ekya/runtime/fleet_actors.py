@@ -11,10 +11,11 @@ from ray.exceptions import RayError
 
 from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
+from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
 from ekya.placement.homes import PREPARATION_GPU
-from ekya.runtime.complaining import complaining
+from ekya.runtime.complaining import complaining, in_words
 from ekya.runtime.inference_actor import InferenceActor, Ready
 from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.preparation_actor import PreparationActor
@@ -95,6 +96,25 @@ class FleetActors:
         known = {stream: ray.get(reference) for stream, reference in ready.items()}
         ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
         return known
+
+    def try_hand_over(self) -> None:
+        """Lends each stream's first weights from its trainer to its inference, as the run will lend others.
+
+        Raises:
+            UserError: this machine does not let them pass.
+        """
+        trials = []
+        for own in self.streams.values():
+            lent = own.retraining.lend_first.remote()
+            taken = own.inference.try_loan.remote(lent)
+            trials += [lent, taken, own.retraining.end_loan.remote(own.version, [taken])]
+        try:
+            ray.get(trials)
+        except RayError as error:
+            raise UserError(
+                f"hand_over: cuda-ipc does not work between two processes here ({in_words(error)}); "
+                "use object-store"
+            ) from error
 
     def make_scheduler(self) -> Any:
         """The scheduler's actor; again, where it died."""

@@ -22,11 +22,14 @@ from ekya.core.events import (
 )
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
+from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.gpu.protocol import Resized, ShareJob
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
+from ekya.learning.edge import EdgeModel
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
+from ekya.runtime.lending import LentWeights, borrow, open_ipc
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import StreamOrders
@@ -115,6 +118,7 @@ class InferenceActor:
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control(newest=orders.version)
         self._mailbox = Mailbox()
+        self._ipc: CudaIpc | None = None
         self._arrived = 0
         self._last_analysed = -1
         self._told_lost: bool | None = False
@@ -170,26 +174,53 @@ class InferenceActor:
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
         """Makes new weights ready beside those that serve; they serve from the next frame on.
 
-        Where two are made ready at once, the newer ones win, whichever are ready first.
+        Where two are made ready at once, the newer ones win, whichever are ready first. Weights that are
+        there already, since ``take`` had them, are left alone.
         """
-        stream = self._stream.id
+        with self._control.lock:
+            is_newer = version > self._control.newest
+        if is_newer:
+            told = self._swapped(version, job, validation_accuracy)
+            self._serve_next(from_bytes(weights), version, told)
 
-        def told(t_us: int, stall_us: int) -> ModelSwapped:
-            return ModelSwapped(t_us, stream, version, job, validation_accuracy, stall_us)
+    def take(self, lent: LentWeights, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
+        """As ``swap``, of weights that the trainer lends on the GPU; returns when the loan can end.
 
-        self._serve_next(weights, version, told)
+        Raises:
+            SmDriverError, DamagedWeightsError: they cannot be had; ``swap`` brings them another way.
+        """
+        self._serve_next(self._borrow(lent), version, self._swapped(version, job, validation_accuracy))
+
+    def try_loan(self, lent: LentWeights) -> None:
+        """Takes weights as a run will, and does nothing with them; raises as ``take``."""
+        self._borrow(lent)
 
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
         """As ``swap``, to weights that have served before, as ``of``."""
         stream = self._stream.id
         self._serve_next(
-            weights, version, lambda t_us, stall_us: RolledBack(t_us, stream, version, of, stall_us)
+            from_bytes(weights),
+            version,
+            lambda t_us, stall_us: RolledBack(t_us, stream, version, of, stall_us),
         )
 
+    def _swapped(
+        self, version: ModelVersion, job: JobId, validation_accuracy: float
+    ) -> Callable[[int, int], ModelSwapped]:
+        stream = self._stream.id
+        return lambda t_us, stall_us: ModelSwapped(t_us, stream, version, job, validation_accuracy, stall_us)
+
+    def _borrow(self, lent: LentWeights) -> EdgeModel:
+        self._ipc = self._ipc or open_ipc()
+        return borrow(self._ipc, lent, self._orders.common.device)
+
     def _serve_next(
-        self, weights: bytes, version: ModelVersion, told: Callable[[int, int], ModelSwapped | RolledBack]
+        self, model: EdgeModel, version: ModelVersion, told: Callable[[int, int], ModelSwapped | RolledBack]
     ) -> None:
-        swap = _Swap(self._worker.ready(from_bytes(weights)), version, told)
+        swap = _Swap(self._worker.ready(model), version, told)
+        if self._ipc is not None:
+            # Weights that were on the GPU already are made ready there, which nothing has waited for.
+            self._ipc.finish()
         with self._control.lock:
             if version > self._control.newest:
                 self._control.newest, self._control.swap = version, swap

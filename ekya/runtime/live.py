@@ -44,6 +44,7 @@ from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes, require_inference
 from ekya.runtime.inference_actor import Ready
+from ekya.runtime.lending import require_gpu
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
@@ -89,6 +90,8 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         _LOG.info("goes on at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
     chosen = choose_backend(options.shares)
     _LOG.info("shares: %s", chosen.why)
+    if fleet.hand_over == "cuda-ipc":
+        require_gpu(chosen.capability.device)
     constants = loop_options(
         fleet,
         load_card().of(fleet.edge.model),
@@ -174,16 +177,19 @@ class _Run:
         """Runs all windows; what the host's clock measured of it."""
         began_s = time.monotonic()
         weights = self._first_weights()
+        on_the_gpu = self.orders.fleet.hand_over == "cuda-ipc"
         actors = FleetActors(self.orders, self.options.scheduler, weights)
         with console.status("starting the actors"):
             ready = or_complaint(actors.wait_ready)
+            if on_the_gpu:
+                actors.try_hand_over()
         ready_s = time.monotonic()
         from_us = 0 if self.resumed is None else self.resumed.from_us
         clock = RunClock(time.monotonic_ns() + _LEAD_NS - from_us * 1000)
         _begin(actors, clock, ready)
         events = self._first_events(ready)
         ledger = ledger_for(self.constants)
-        ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger)
+        ray_executor = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
         executor = _Timed(self._by_the_gpus(ray_executor, from_us))
         needs = make_scheduler(self.options.scheduler).needs
         metrics, models = RunMetrics(), _ModelKeeper(self.orders.folder, self.store)

@@ -3,9 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
 
 from ekya.core.commands import StartRetraining
 from ekya.core.events import (
@@ -28,6 +31,7 @@ from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.passed import PassedCrops
+from ekya.runtime.lending import LOAN_S, LentWeights, WeightLender, open_ipc
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import StreamOrders
@@ -90,6 +94,7 @@ class RetrainingActor:
         self._begun = threading.Condition()
         self._memory = ExemplarMemory()
         self._savers: list[threading.Thread] = []
+        self._lender: WeightLender | None = None
         self._clock = RunClock(time.monotonic_ns())
         self._told_s = time.monotonic()
 
@@ -169,18 +174,40 @@ class RetrainingActor:
         running.stopped.set()
         return running.share.end(running.over)
 
-    def hand_over(self, job: JobId, version: ModelVersion) -> tuple[bytes, float]:
+    def lend(self, job: JobId, version: ModelVersion) -> tuple[LentWeights, float]:
+        """The best weights so far for inference on the same GPU, and their accuracy; ``hand_over`` follows.
+
+        Raises:
+            LookupError: as of ``hand_over``.
+            SmDriverError: the GPU's driver refuses.
+        """
+        best, accuracy = self._best(job)
+        return self._lend(version, best, accuracy), accuracy
+
+    def lend_first(self) -> LentWeights:
+        """The weights that serve first, to see whether others can have them; ``end_loan`` follows."""
+        return self._lend(self._orders.version, from_bytes(self._orders.weights), 0.0)
+
+    def end_loan(self, version: ModelVersion, taken: Sequence[Any]) -> tuple[EdgeModel, float] | None:
+        """Frees weights that were lent when they were taken, which did not take too long, or could not be.
+
+        Args:
+            version: their number.
+            taken: references to the answers of those to whom they were lent.
+        """
+        ray.wait(list(taken), num_returns=len(taken), timeout=LOAN_S)
+        return None if self._lender is None else self._lender.end(version)
+
+    def hand_over(self, job: JobId, version: ModelVersion, taken: Sequence[Any] = ()) -> tuple[bytes, float]:
         """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
+
+        Those that were lent under this number are handed over as they were then, once they are ``taken``.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
         """
-        running = self._current(job)
-        with self._lock:
-            best = None if running is None else running.best_model
-            accuracy = 0.0 if running is None else running.best_accuracy
-        if best is None:
-            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
+        lent = self.end_loan(version, taken) if taken else None
+        best, accuracy = lent or self._best(job)
         weights = to_bytes(best)
         # Inference waits for the weights and nobody for the file.
         path = self._orders.common.folder.model(self._stream.id, version)
@@ -188,6 +215,21 @@ class RetrainingActor:
         saver.start()
         self._savers.append(saver)
         return weights, accuracy
+
+    def _best(self, job: JobId) -> tuple[EdgeModel, float]:
+        running = self._current(job)
+        with self._lock:
+            best = None if running is None else running.best_model
+            accuracy = 0.0 if running is None else running.best_accuracy
+        if best is None:
+            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
+        return best, accuracy
+
+    def _lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
+        with self._lock:
+            # Not before a job has the GPU, or a run is about to begin.
+            self._lender = self._lender or WeightLender(open_ipc(), self._orders.common.device)
+        return self._lender.lend(version, model, accuracy)
 
     def end(self) -> None:
         """Returns when all weights are on disk."""

@@ -168,3 +168,68 @@ def test_there_is_nothing_to_go_back_to_twice_nor_after_other_labels(executor, o
     executor.execute([cmd.RollBack(CAM, "late")])
     assert len(own.inference.calls("roll_back")) == 1
     assert earlier_of(executor) == [None, BASE_VERSION, None]
+
+
+@pytest.fixture
+def on_the_gpu(executor, own):
+    """Weights go from trainer to inference on the GPU."""
+    executor._on_the_gpu = True
+    own.retraining.gives |= {"lend": ("lent", "its accuracy"), "hand_over": ("bytes", "kept")}
+    own.inference.gives["take"] = "taken"
+    executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
+    return executor
+
+
+def hear_of_the_swap(executor, monkeypatch):
+    monkeypatch.setattr(ray, "get", lambda _: [ev.ModelSwapped(0, CAM, ModelVersion(1), JobId(1), 0.9, 5)])
+    executor._polls["news"] = (CAM, ev.Role.INFERENCE)
+    executor._hear("news")
+
+
+def test_on_the_gpu_weights_are_lent_taken_and_then_kept_and_swapped_where_that_failed(on_the_gpu, own):
+    job, version = JobId(1), ModelVersion(1)
+    assert own.retraining.calls("lend") == [(job, version)]
+    assert own.inference.calls("take") == [("lent", "its accuracy", version, job)]
+    assert own.retraining.calls("hand_over") == [(job, version, ["taken"])]
+    assert own.inference.calls("swap") == [("bytes", "kept", version, job)]
+    assert own.newest_weights == "bytes"
+
+
+def test_through_the_object_store_nothing_is_lent(executor, own):
+    executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
+    assert own.retraining.calls("lend") == own.inference.calls("take") == []
+    assert own.retraining.calls("hand_over") == [(JobId(1), ModelVersion(1), [])]
+
+
+def test_that_weights_serve_is_told_when_the_object_store_has_them(on_the_gpu, own, monkeypatch):
+    hear_of_the_swap(on_the_gpu, monkeypatch)
+    assert on_the_gpu._outbox == []
+    assert own.weights == "base", "a worker that dies now is made again from what there is"
+    on_the_gpu._hear("kept")
+    assert [type(event) for event in on_the_gpu._outbox] == [ev.ModelSwapped]
+    assert own.weights == "bytes"
+    assert not on_the_gpu._unkept.references
+
+
+def test_of_weights_that_were_lost_with_their_trainer_it_is_never_told_that_they_serve(
+    on_the_gpu, own, monkeypatch, caplog
+):
+    hear_of_the_swap(on_the_gpu, monkeypatch)
+
+    def fail(_reference):
+        raise ray.exceptions.RayActorError
+
+    monkeypatch.setattr(ray, "get", fail)
+    on_the_gpu._hear("kept")
+    assert on_the_gpu._outbox == []
+    assert own.weights == "base"
+    assert "cam: weights 1 serve, and were lost with their trainer" in caplog.text
+
+
+def test_a_loan_that_fails_is_said_and_that_the_object_store_is_used(on_the_gpu, monkeypatch, caplog):
+    def fail(_reference):
+        raise ray.exceptions.RayError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE")
+
+    monkeypatch.setattr(ray, "get", fail)
+    on_the_gpu._hear("taken")
+    assert "CUDA IPC, in whose place the object store is used now, failed: cuIpcOpenMemHandle" in caplog.text

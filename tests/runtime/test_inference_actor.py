@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
+from fake_ipc import FakeGpu
 
 import ekya.runtime.inference_actor
 from ekya.core import events as ev
@@ -13,10 +14,13 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.speed import LINEAR
 from ekya.gpu.bucket import TokenBucket
+from ekya.gpu.sm_driver import SmDriverError
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.checkpoints import to_bytes
+from ekya.learning.flat import DamagedWeightsError
 from ekya.runfolder import RunFolder
 from ekya.runtime.inference_actor import InferenceActor
+from ekya.runtime.lending import WeightLender
 from ekya.streams.crops import crop_objects
 from ekya.streams.process import Arrived
 from ekya.workers.collector import WindowCollector
@@ -125,6 +129,43 @@ def test_weights_that_come_late_do_not_overtake_newer_ones(actor, good):
     assert only.version == 3
     assert actor.poll(0.05) == []
     assert part_right(actor) > 0.9
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    made = FakeGpu()
+    monkeypatch.setattr(ekya.runtime.inference_actor, "open_ipc", made.process().ipc)
+    return made
+
+
+def test_weights_that_are_lent_serve_and_are_not_made_ready_again_when_their_bytes_come(actor, good, gpu):
+    lender = WeightLender(gpu.process().ipc(), "cpu")
+    lent = lender.lend(ModelVersion(1), turned_around(good), 0.9)
+    actor.take(lent, 0.9, ModelVersion(1), JOB)
+    lender.end(ModelVersion(1))
+    (swapped,) = told(actor, 1)
+    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
+    assert part_right(actor) < 0.5
+    classifier = actor._worker.classifier
+    actor.swap(to_bytes(good), 0.9, ModelVersion(1), JOB)
+    assert actor.poll(0.05) == []
+    assert actor._worker.classifier is classifier
+
+
+def test_where_a_loan_fails_the_bytes_serve(actor, good, gpu):
+    trainer = gpu.process()
+    lent = WeightLender(trainer.ipc(), "cpu").lend(ModelVersion(1), turned_around(good), 0.9)
+    gpu.damage()
+    with pytest.raises(DamagedWeightsError):
+        actor.take(lent, 0.9, ModelVersion(1), JOB)
+    trainer.die()
+    with pytest.raises(SmDriverError):
+        actor.try_loan(lent)
+    assert actor.poll(0.05) == []
+    assert part_right(actor) > 0.9
+    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
+    assert [event.version for event in told(actor, 1)] == [1]
+    assert part_right(actor) < 0.5
 
 
 def wait_for(condition):

@@ -1,0 +1,136 @@
+"""A GPU whose memory two processes can see, which is not there: its addresses are those of this process.
+
+So what is lent and taken are real bytes, and every use of memory that is not there any more is found.
+"""
+
+import ctypes
+from types import SimpleNamespace
+
+from fake_bindings import FakeBindings, Result, answering
+
+from ekya.gpu.cuda_driver import CudaCalls
+from ekya.gpu.cuda_ipc import CudaIpc
+
+
+class FakeGpu:
+    """What is lent to others, whoever lends it."""
+
+    def __init__(self):
+        self.lent = {}
+
+    def damage(self):
+        """Turns a bit of everything that is lent."""
+        for owner, address in self.lent.values():
+            owner.memory[address][7] = bytes([owner.memory[address][7][0] ^ 1])
+
+    def process(self):
+        """Another process on this GPU."""
+        return FakeProcess(self)
+
+
+class Handle:
+    """As in the bindings of 13.5, where nothing but its address is known of it."""
+
+    def __init__(self, token=b""):
+        self.raw = ctypes.create_string_buffer(token.ljust(64, b"\1"), 64)
+
+    def getPtr(self):  # noqa: N802
+        return ctypes.addressof(self.raw)
+
+
+class FakeProcess(FakeBindings):
+    """``cuda.bindings.driver`` in one process."""
+
+    CUipcMemHandle = Handle
+    CUipcMem_flags = SimpleNamespace(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS=1)
+
+    def __init__(self, gpu):
+        super().__init__()
+        self.gpu, self.memory, self.opened, self.contexts = gpu, {}, set(), []
+        self.streams = Streams(self)
+        self.copied = 0
+
+    def die(self):
+        """The process ends, and what it has lent with it."""
+        self.memory.clear()
+        self.gpu.lent = {token: one for token, one in self.gpu.lent.items() if one[0] is not self}
+
+    def ipc(self):
+        return CudaIpc(CudaCalls(self), self.streams)
+
+
+class Streams:
+    """Streams of a process; a copy is there only once its stream was waited for."""
+
+    def __init__(self, process):
+        self.process, self.waiting = process, []
+
+    def current(self):
+        return 42
+
+    def synchronise(self, stream):
+        assert stream == 42
+        while self.waiting:
+            ctypes.memmove(*self.waiting.pop(0))
+            self.process.copied += 1
+
+
+def allocate(self, size):
+    assert self.contexts, "no context is current"
+    memory = (ctypes.c_char * size)()
+    self.memory[ctypes.addressof(memory)] = memory
+    return (ctypes.addressof(memory),)
+
+
+def free(self, address):
+    assert self.contexts, "no context is current"
+    del self.memory[address]
+    self.gpu.lent = {token: one for token, one in self.gpu.lent.items() if one != (self, address)}
+    return ()
+
+
+def copy(self, to, of, size, stream):
+    assert stream == 42
+    self.streams.waiting.append((to, of, size))
+    return ()
+
+
+def export(self, address):
+    token = f"{id(self)} {address}".encode().ljust(64, b"\1")
+    self.gpu.lent[token] = (self, address)
+    return (Handle(token),)
+
+
+def open_handle(self, handle, flag):
+    self.calls.append("cuIpcOpenMemHandle")
+    assert flag == 1
+    owner, address = self.gpu.lent.get(handle.raw.raw, (None, 0))
+    if owner is None:
+        return (Result.CUDA_ERROR_NO_DEVICE, 0)
+    assert owner is not self, "what is lent cannot be opened by who lends it"
+    self.opened.add(address)
+    return (self.fails.get("cuIpcOpenMemHandle", Result.CUDA_SUCCESS), address)
+
+
+def close(self, address):
+    self.opened.remove(address)
+    return ()
+
+
+def push(self, context):
+    self.contexts.append(context)
+    return ()
+
+
+ANSWERS = {
+    "cuMemAlloc": allocate,
+    "cuMemFree": free,
+    "cuMemcpyDtoDAsync": copy,
+    "cuIpcGetMemHandle": export,
+    "cuIpcCloseMemHandle": close,
+    "cuCtxPushCurrent": push,
+    "cuCtxPopCurrent": lambda self: (self.contexts.pop(),),
+}
+for name, make in ANSWERS.items():
+    setattr(FakeProcess, name, answering(name, make))
+FakeProcess.cuIpcOpenMemHandle = open_handle
