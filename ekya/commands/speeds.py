@@ -15,7 +15,8 @@ from ekya.setup import crop_side
 from ekya.shipped import shipped_path
 from ekya.speeds import key_of
 from ekya.workers.speed_file import save_speeds, speeds_path
-from ekya.workers.speed_probe import SHARES_MILLI, TOGETHER, ProbeSpec, measure_speeds
+from ekya.workers.speed_jobs import ProbeSpec
+from ekya.workers.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
 
 
 def measure(model: str | None, shares: str, seconds: float, output: Output) -> None:

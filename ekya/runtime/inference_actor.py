@@ -39,8 +39,9 @@ from ekya.streams.feed import Feed
 from ekya.streams.frame import Frame
 from ekya.streams.process import Arrived, Pace
 from ekya.workers.collector import WindowMaterial
+from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.inference import Classifier, InferenceWorker
-from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
+from ekya.workers.preparation import PreparationSettings
 from ekya.workers.record import FrameRecord
 
 MEASURE_EVERY_S = 5.0

@@ -36,10 +36,11 @@ from ekya.runtime.orders import ActorOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import fleet_classes
 from ekya.workers.collector import WindowMaterial
+from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
 from ekya.workers.metered import MeteredGolden
-from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings, StreamPreparation
+from ekya.workers.preparation import PreparationSettings, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0

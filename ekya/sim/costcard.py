@@ -23,8 +23,7 @@ from ekya.learning.predictor import FORWARD_BATCH, Predictor
 from ekya.learning.trainer import Retraining
 from ekya.setup import crop_side, fleet_classes
 from ekya.shipped import shipped_path
-from ekya.workers.costs import CostCard, EdgeRates
-from ekya.workers.preparation import TYPICAL_OBJECTS
+from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, EdgeRates
 
 PLANNING_US = 10_000
 """What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""

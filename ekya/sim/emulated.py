@@ -51,9 +51,8 @@ from ekya.sim.stream import EmulatedStream
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess
 from ekya.watching import ScriptTeller, Watcher
-from ekya.workers.costs import CostCard, load_card
+from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, load_card
 from ekya.workers.inference import InferenceWorker
-from ekya.workers.preparation import TYPICAL_OBJECTS
 from ekya.workers.record import FrameRecord, ModelRecord
 
 _LOG = logging.getLogger(__name__)

@@ -39,8 +39,9 @@ from ekya.sim.courses import Course
 from ekya.sim.examining import Exam, in_fleet, true_options
 from ekya.sim.recording_steps import Common, Labelled, RecordedSteps
 from ekya.sim.seen import SeenFrames, SeenWindow
+from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import TYPICAL_OBJECTS, PreparationSettings
+from ekya.workers.preparation import PreparationSettings
 from ekya.workers.retraining import retraining_of
 
 SCORED_PER_S = 4.0

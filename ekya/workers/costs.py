@@ -22,6 +22,9 @@ from ekya.learning.trainer import REPLAY_RATIO, steps_in_epoch
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """One core of the machine that the shipped figures were made on, committed so that they can be made again."""
 
+TYPICAL_OBJECTS = 6.0
+"""Objects a frame, until a camera has shown how many it sees."""
+
 _COUNTED_CROPS = 100
 
 

@@ -26,7 +26,7 @@ from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, ROLL_BACK_MARGIN, why
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, UNIFORM, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
-from ekya.workers.costs import CostCard
+from ekya.workers.costs import TYPICAL_OBJECTS, CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import (
     LABELLED_PICTURES,
@@ -39,9 +39,6 @@ from ekya.workers.labels import (
 )
 
 _LOG = logging.getLogger(__name__)
-
-TYPICAL_OBJECTS = 6.0
-"""Objects a frame, until a camera has shown how many it sees."""
 
 BURST_OBJECTS = 6
 """Objects followed through a burst: how fast things move shows in a few of them."""

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+import ekya.workers.speed_jobs as jobs
 import ekya.workers.speed_probe as probing
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.errors import UserError
 from ekya.gpu.cpu import CpuShares
 from ekya.workers.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
-from ekya.workers.speed_probe import ProbeSpec, _Rate, measure_speeds
+from ekya.workers.speed_jobs import ProbeSpec, Rate, probes, rates_at
+from ekya.workers.speed_probe import measure_speeds
 
 SPEC = ProbeSpec("mobilenet_v3_small", 16, RetrainConfig(2, 8, 0, 1, 1.0), "cpu", 0.2)
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
@@ -25,17 +27,17 @@ def device(monkeypatch, request):
     limit = request.param
 
     @contextmanager
-    def probes(_backend, _spec, kind, count):
-        yield [kind] * count
+    def asked(_backend, _spec, kinds):
+        yield kinds
 
     def rates(pipes, share_milli):
         full = {"training": 10.0, "inference": 50.0}[pipes[0]]
         beside = 1.0 if len(pipes) == 1 else 0.6
         granted = min(share_milli // 100 * 100, limit)
-        return [_Rate(full * beside * BENT.speed(granted), granted, granted)] * len(pipes)
+        return [Rate(full * beside * BENT.speed(granted), granted, granted)] * len(pipes)
 
-    monkeypatch.setattr(probing, "_probes", probes)
-    monkeypatch.setattr(probing, "_rates", rates)
+    monkeypatch.setattr(probing, "probes", asked)
+    monkeypatch.setattr(probing, "undisturbed", rates)
 
 
 def test_rates_become_curves_of_the_shares_that_were_granted(device):
@@ -54,7 +56,7 @@ def test_rates_become_curves_of_the_shares_that_were_granted(device):
     ("used", "granted", "busy"), [(1000, 1000, False), (455, 500, False), (440, 500, True)]
 )
 def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, granted, busy):
-    rate = _Rate(1.0, used, granted)
+    rate = Rate(1.0, used, granted)
     if not busy:
         rate.require_undisturbed()
         return
@@ -63,17 +65,18 @@ def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, gra
 
 
 @pytest.mark.live
-def test_real_processes_answer_and_are_gone_afterwards(monkeypatch):
+def test_real_processes_answer_and_are_gone_afterwards():
     """What they measure depends on who else uses this machine, so only that they work is looked at."""
-    monkeypatch.setattr(probing, "LEAST_USED", 0.0)
-    backend = CpuShares(2)
-    with probing._probes(backend, SPEC, "training", 2) as pipes:
-        rates = probing._rates(pipes, 500)
-    with probing._probes(backend, SPEC, "inference", 1) as pipes:
-        rates += probing._rates(pipes, 200)
-    assert [rate.granted_milli for rate in rates] == [500, 500, 200]
-    assert all(rate.batches_per_s > 0 and 0 < rate.used_milli <= 600 for rate in rates)
-    assert not probing.multiprocessing.active_children()
+    with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
+        rates = rates_at([(trainer, 500), (predictor, 200)])
+        resting, alone = rates_at([(trainer, 0), (predictor, 200)])
+    assert [rate.granted_milli for rate in (*rates, alone)] == [500, 200, 200]
+    assert all(rate.batches_per_s > 0 and 0 < rate.used_milli <= 600 for rate in (*rates, alone))
+    assert rates[0].images_per_s / rates[0].batches_per_s == pytest.approx(96 / 13)
+    assert alone.images_per_s / alone.batches_per_s == pytest.approx(6)
+    assert alone.p99_ms >= alone.p50_ms > 0
+    assert resting == Rate(0.0, 0, 0)
+    assert not jobs.multiprocessing.active_children()
 
 
 class Refusing(CpuShares):
@@ -87,7 +90,7 @@ class Refusing(CpuShares):
 def test_a_job_that_cannot_begin_says_why():
     with (
         pytest.raises(UserError, match="inference: no daemon"),
-        probing._probes(Refusing(1), SPEC, "inference", 1),
+        probes(Refusing(1), SPEC, ["inference"]),
     ):
         pass
 
