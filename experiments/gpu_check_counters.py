@@ -22,7 +22,7 @@ from ekya.learning.trainer import Retraining
 from ekya.profiling.memory import CONTEXT_BYTES, JobCrops, retraining_bytes
 
 DEVICE = "cuda"
-IDLE_S, BUSY_S = 3.0, 5.0
+IDLE_S, BUSY_S = 2.0, 3.0
 LEAST_ACTIVITY = 0.8
 """Of the multiprocessors, under a matrix product that fills the GPU."""
 

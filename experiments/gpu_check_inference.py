@@ -20,7 +20,7 @@ from ekya.learning.forward import ForwardWay
 from ekya.learning.predictor import Predictor
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
-ROUNDS, MOST_S = 200, 5.0
+ROUNDS, MOST_S = 100, 2.0
 SHARES = tuple(range(125, 1001, 125))
 
 WITHIN = 0.03
@@ -29,9 +29,9 @@ WITHIN = 0.03
 _WORK_MS = 20.0
 
 
-def ways() -> Iterator[Finding]:
+def ways(device: str = "cuda") -> Iterator[Finding]:
     """Every way beside the one it is chosen over, on the whole GPU."""
-    bench = Bench("cuda", _model(), _noise(), ROUNDS, MOST_S)
+    bench = Bench(device, _model(), _noise(), ROUNDS, MOST_S)
     for question, rows in groupby(bench.rows(lambda _: None), lambda row: row.question):
         yield finding_of(question, list(rows))
 

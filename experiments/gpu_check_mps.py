@@ -20,40 +20,24 @@ from ekya.gpu.nvml import Gpu, GpuInventory
 KEPT = 0.9
 """Of the speed alone that is left beside another job."""
 
+_DAEMON, _STARTS = "an MPS daemon", "starts, or says why not"
+
 _PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _CLIENT = Path(__file__).with_name("gpu_check_client.py")
 
 
-def daemon() -> Iterator[Finding]:
-    """Whether a daemon starts, and how long that takes; or why not."""
-    inventory = _inventory()
-    found = look_for_mps(inventory)
+def mps() -> Iterator[Finding]:
+    """Whether a daemon starts, or why not; and two processes under it, on three quarters and a quarter."""
+    inventory = seen_by_cuda()
     began_s = time.perf_counter()
     try:
-        with mps_service(found, inventory.gpus[:1]):
-            took_s = time.perf_counter() - began_s
-    except UserError as error:
-        yield Finding(
-            "an MPS daemon", "starts, or says why not", f"does not start: {error}", bool(str(error))
-        )
-        return
-    yield Finding(
-        "an MPS daemon",
-        "starts, or says why not",
-        f"started in {took_s:.2f} s and ended in {time.perf_counter() - began_s - took_s:.2f} s",
-        True,
-        {"start_s": took_s},
-    )
-
-
-def clients() -> Iterator[Finding]:
-    """Two processes under one daemon, each on groups of its own, three quarters and a quarter."""
-    inventory = _inventory()
-    try:
         with mps_service(look_for_mps(inventory), inventory.gpus[:1]) as environment:
+            took_s = time.perf_counter() - began_s
+            yield Finding(_DAEMON, _STARTS, f"started in {took_s:.2f} s", True, {"start_s": took_s})
             yield from _two_clients(environment.of(0) | {_PERCENTAGE: "100"})
     except UserError as error:
-        yield Finding("two clients of MPS", "multiprocessors of their own", f"no daemon: {error}", False)
+        yield Finding(_DAEMON, _STARTS, f"does not start: {error}", bool(str(error)))
+        yield Finding("two clients of MPS", "multiprocessors of their own", "left out: no daemon", None)
 
 
 def _two_clients(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -93,7 +77,8 @@ class _Client:
     def answer(self) -> Any:
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(self._process.stderr.read().strip().splitlines()[-1])
+            said = self._process.stderr.read().strip().splitlines()
+            raise RuntimeError(f"a client has ended: {' '.join(said[-1:])}")
         return json.loads(line)
 
     def ask(self, order: str) -> Any:
@@ -118,7 +103,7 @@ def _client(environment: Mapping[str, str], first: int, end: int) -> Iterator[_C
             process.kill()
 
 
-def _inventory() -> GpuInventory:
+def seen_by_cuda() -> GpuInventory:
     """The first GPU as CUDA sees it: what is here may lack the library for NVML."""
     driver = CudaDriver(CudaCalls())
     digits = driver.uuid

@@ -1,11 +1,14 @@
 """What `make gpu-check` found: as JSON, and as a table in docs/gpu.md."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ekya.files import write_text_atomic
+
+WORDS: Mapping[bool | None, str] = {True: "yes", False: "**no**", None: "not measured"}
 
 BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
 
@@ -18,15 +21,15 @@ class Finding:
         name: what, in a few words.
         expected: for people.
         measured: for people, with units; or why it could not be measured.
-        met: whether it is as expected.
+        met: whether it is as expected; None where it was not measured, since this machine lacks something.
         figures: the numbers behind it, with units in their names.
-        took_s: of the whole check that it is part of.
+        took_s: from the beginning of its check until it was found.
     """
 
     name: str
     expected: str
     measured: str
-    met: bool
+    met: bool | None
     figures: Mapping[str, object] = field(default_factory=dict)
     took_s: float = 0.0
 
@@ -59,12 +62,13 @@ def as_json(machine: Machine, findings: Sequence[Finding]) -> str:
 
 def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
     """For docs/gpu.md."""
-    met = sum(finding.met for finding in findings)
-    cells = [(one.name, one.expected, one.measured, "yes" if one.met else "**no**") for one in findings]
+    count = Counter(finding.met for finding in findings)
+    missing = f", {count[None]} not measured" if count[None] else ""
+    cells = [(one.name, one.expected, one.measured, WORDS[one.met]) for one in findings]
     rows = [f"| {' | '.join(map(_cell, row))} |" for row in cells]
     return "\n".join(
         [
-            f"Measured on {machine}; {met} of {len(findings)} as expected.",
+            f"Measured on {machine}; {count[True]} of {len(findings)} as expected{missing}.",
             "",
             "| what | expected | measured | met |",
             "|---|---|---|---|",

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from gpu_check_kernels import Kernels
@@ -43,7 +44,7 @@ _ALONE_MS = 20.0
 def split() -> Iterator[Finding]:
     """How the driver splits the GPU, and what making levels ahead takes."""
     began_s = time.perf_counter()
-    process = open_process(0)
+    process = _process()
     took_s = time.perf_counter() - began_s
     layout = process.levels.layout
     is_h200 = "H200" in torch.cuda.get_device_name(0)
@@ -81,7 +82,7 @@ def split() -> Iterator[Finding]:
 
 def gate() -> Iterator[Finding]:
     """The numeric gate at every number of multiprocessors that levels can have."""
-    process = open_process(0)
+    process = _process()
     layout = process.levels.layout
     for groups in range(1, layout.groups + 1):
         process.levels.usable(0, groups)
@@ -99,7 +100,7 @@ def gate() -> Iterator[Finding]:
 
 def disjoint() -> Iterator[Finding]:
     """Two jobs of a process, and where the threads of their batches run."""
-    process, kernels = open_process(0), Kernels()
+    process, kernels = _process(), Kernels()
     with _jobs(process, 500, 500) as (one, other):
         ids = []
         for handle in (one, other):
@@ -167,7 +168,7 @@ def beside() -> Iterator[Finding]:
 
 def resize() -> Iterator[Finding]:
     """A job that works, between a quarter and three quarters, with its weights on the GPU."""
-    process, kernels = open_process(0), Kernels()
+    process, kernels = _process(), Kernels()
     layout = process.levels.layout
     model = _model().to(DEVICE)
     pid, addresses = os.getpid(), [one.data_ptr() for one in model.parameters()]
@@ -235,6 +236,12 @@ def main() -> None:
     model = _model().to(DEVICE)
     model(torch.randn(64, 1024, device=DEVICE))
     torch.cuda.synchronize()
+
+
+@cache
+def _process() -> GreenProcess:
+    """What the checks of a process share, since it takes seconds to make."""
+    return open_process(0)
 
 
 def _model() -> torch.nn.Module:

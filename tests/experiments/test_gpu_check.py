@@ -1,12 +1,17 @@
+import ast
 import json
-import os
+import re
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import gpu_check
+import gpu_check_process
 import pytest
-from gpu_check import CHECKS, Check, main, run_checks
+from gpu_check import CHECKS, main
+from gpu_check_process import Check, run_checks
 from gpu_check_report import BEGIN, END, Finding, Machine, write_up
 
 from ekya.gpu.sm_layout import SmLayout, SmReport
@@ -15,34 +20,63 @@ MACHINE = Machine("a GPU", "13.0", "2.11.0", "2026-01-31")
 FINE = Finding("speed", "0.48", "0.479", True, {"sms": 64})
 
 
+SCRIPT = """
+import importlib, sys
+sys.path.insert(0, {folder!r})
+from gpu_check_process import Check, work_off
+sys.exit(work_off([Check(name, module, name, 10.0) for name, module in {named!r} if name in sys.argv[2:]]))
+"""
+
+MODULE = """
+import os, subprocess, sys, time
+from gpu_check_report import Finding
+
+def told(name, met=True):
+    return Finding(name, "1", "2", met, {"pid": os.getpid()})
+"""
+
+
 @pytest.fixture
 def checks(tmp_path, monkeypatch):
-    """Checks whose processes do what the given body says, in place of the real ones."""
-    monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "fake_check.py"))
+    """Checks whose bodies are given, in one module or in that which a name says, as ``module__check``."""
 
     def make(**bodies):
-        cases = "".join(f"if name == {name!r}:\n    {body}\n" for name, body in bodies.items())
-        (tmp_path / "fake_check.py").write_text(
-            "import json, os, subprocess, sys, time\nname = sys.argv[2]\n"
-            "def tell(name, met=True):\n"
-            "    print(json.dumps(dict(name=name, expected='1', measured='2', met=met)), flush=True)\n"
-            + cases
-        )
-        return [Check(name, "m", "f", 10.0) for name in bodies]
+        named = [(name, name.rpartition("__")[0] or "things") for name in bodies]
+        (tmp_path / "script.py").write_text(SCRIPT.format(folder=str(tmp_path), named=named))
+        for module in {module for _, module in named}:
+            own = [f"def {name}():\n    {bodies[name]}\n" for name, of in named if of == module]
+            (tmp_path / f"{module}.py").write_text(MODULE + "".join(own))
+        return [Check(name, module, name, 10.0) for name, module in named]
 
+    monkeypatch.setattr(gpu_check, "run_checks", partial(run_checks, script=tmp_path / "script.py"))
     return make
 
 
 def found(checks, seconds=60.0):
-    return list(run_checks(checks, time.monotonic() + seconds))
+    return list(gpu_check.run_checks(checks, time.monotonic() + seconds))
+
+
+def test_neighbours_of_a_module_share_a_process(checks):
+    findings = found(
+        checks(
+            one="yield told('a')",
+            two="yield told('b')",
+            other__three="yield told('c')",
+            four="yield told('d')",
+        )
+    )
+    assert [(one.name, one.met) for one in findings] == [(name, True) for name in "abcd"]
+    pids = [one.figures["pid"] for one in findings]
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == 3
 
 
 def test_a_check_that_fails_does_not_stop_the_others_and_what_it_told_before_counts(checks):
     findings = found(
         checks(
-            one="tell('a'); tell('b', False)",
-            two="tell('c'); raise SystemExit('lost the GPU')",
-            three="tell('d')",
+            one="yield told('a'); yield told('b', False)",
+            two="yield told('c'); raise ValueError('no\\nlevel')",
+            three="yield told('d')",
         )
     )
     assert [(one.name, one.met) for one in findings] == [
@@ -52,32 +86,74 @@ def test_a_check_that_fails_does_not_stop_the_others_and_what_it_told_before_cou
         ("two", False),
         ("d", True),
     ]
-    assert findings[3].measured == "lost the GPU"
+    assert re.fullmatch(r"ValueError: no level \(things.py:\d+ two, .*\)", findings[3].measured)
+    assert findings[3].figures["traceback"][-1] == "level"
+    pids = [findings[place].figures["pid"] for place in (0, 2, 4)]
+    assert pids[0] == pids[1] != pids[2]
 
 
-def test_a_check_that_hangs_is_ended_with_all_that_it_started(checks, tmp_path):
-    made = checks(
-        hangs="tell('a'); own = subprocess.Popen(['sleep', '60']); "
-        "open('child', 'w').write(str(own.pid)); time.sleep(60)",
-        next="tell('b')",
+def test_a_process_that_dies_is_told_with_its_last_words(checks):
+    findings = found(
+        checks(
+            one="yield told('a'); print('lost the GPU', file=sys.stderr, flush=True); os.abort()",
+            two="print('noise'); print('odd', file=sys.stderr, flush=True); os._exit(3); yield",
+            three="yield told('b')",
+        )
     )
-    here = Path.cwd()
-    os.chdir(tmp_path)
-    try:
-        findings = found([replace(made[0], limit_s=0.7), made[1]])
-    finally:
-        os.chdir(here)
+    assert [one.name for one in findings] == ["a", "one", "two", "b"]
+    assert re.match(r'killed by SIGABRT; lost the GPU; File ".*", line \d+ in one', findings[1].measured)
+    assert findings[2].measured == "it ended with 3; odd"
+    assert findings[1].figures["stderr"][0] == "lost the GPU"
+
+
+def test_a_check_that_hangs_is_ended_with_all_that_it_started_and_says_where(checks, tmp_path):
+    made = checks(
+        hangs="yield told('a'); own = subprocess.Popen(['sleep', '60']); "
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(own.pid)); time.sleep(60)",
+        next="yield told('b')",
+    )
+    findings = found([replace(made[0], limit_s=1.0), made[1]])
     assert [one.name for one in findings] == ["a", "hangs", "b"]
-    assert findings[1].measured == "it had not ended after 1 s"
+    assert re.match(
+        r'it had not ended after 1 s; File ".*/things.py", line \d+ in hangs', findings[1].measured
+    )
     state = Path("/proc") / (tmp_path / "child").read_text() / "stat"
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
+def test_a_process_that_ignores_everything_is_ended_too(checks, monkeypatch):
+    monkeypatch.setattr(gpu_check_process, "_END_S", 0.3)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); yield told('a'); time.sleep(60)"
+    made = checks(deaf=deaf, next="yield told('b')")
+    findings = found([replace(made[0], limit_s=1.0), made[1]])
+    assert [one.name for one in findings] == ["a", "deaf", "b"]
+
+
+def test_a_check_that_needs_a_package_that_is_missing_is_left_out(checks):
+    findings = found(
+        checks(
+            one="import no_such_package.part; yield",
+            two="import ekya.no_such_room; yield",
+            three="yield told('a')",
+        )
+    )
+    assert [one.met for one in findings] == [None, False, True]
+    assert findings[0].measured == "left out: the Python package no_such_package is missing"
+    assert "ekya.no_such_room" in findings[1].measured
+
+
 def test_a_check_without_time_is_said_to_be_missing(checks):
-    findings = found(checks(one="tell('a')"), seconds=1.0)
+    findings = found(checks(one="yield told('a')"), seconds=1.0)
     assert [(one.name, one.measured, one.met) for one in findings] == [
         ("one", "no time was left for it", False)
     ]
+
+
+def test_the_last_check_may_take_what_is_left(checks):
+    made = checks(one="yield told('a')", two="time.sleep(1.0); yield told('b')")
+    findings = found([made[0], replace(made[1], limit_s=0.1)], seconds=20.0)
+    assert [(one.name, one.met) for one in findings] == [("a", True), ("b", True)]
+    assert 1.0 <= findings[1].took_s < 10.0
 
 
 def test_without_a_gpu_it_says_one_line_and_leaves_the_docs_alone(capsys, monkeypatch):
@@ -104,7 +180,7 @@ def with_gpu(monkeypatch, tmp_path):
 
 def test_all_checks_together_are_written_down_and_one_alone_is_not(checks, with_gpu, capsys):
     page, document = with_gpu
-    made = checks(one="tell('a')", two="tell('b', False)")
+    made = checks(one="yield told('a')", two="yield told('b', False)")
     assert main(["--only", "one", "--json", "-"], made) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["a"]
     assert "Not yet." in page.read_text()
@@ -117,13 +193,15 @@ def test_all_checks_together_are_written_down_and_one_alone_is_not(checks, with_
 def test_the_page_keeps_all_but_its_table(with_gpu):
     page, document = with_gpu
     odd = Finding("a | b", "x", "two\nlines", False)
-    write_up(MACHINE, [FINE, odd], document, page)
-    write_up(MACHINE, [FINE, odd], document, page)
+    left_out = Finding("run", "y", "no Ray", None)
+    write_up(MACHINE, [FINE, odd, left_out], document, page)
+    write_up(MACHINE, [FINE, odd, left_out], document, page)
     assert page.read_text() == (
         f"Before.\n{BEGIN}\nMeasured on a GPU, driver for CUDA 13.0, torch 2.11.0, 2026-01-31; "
-        "1 of 2 as expected.\n\n"
+        "1 of 3 as expected, 1 not measured.\n\n"
         "| what | expected | measured | met |\n|---|---|---|---|\n"
-        f"| speed | 0.48 | 0.479 | yes |\n| a \\| b | x | two lines | **no** |\n{END}\nAfter.\n"
+        f"| speed | 0.48 | 0.479 | yes |\n| a \\| b | x | two lines | **no** |\n"
+        f"| run | y | no Ray | not measured |\n{END}\nAfter.\n"
     )
     assert json.loads(document.read_text())["findings"][0]["figures"] == {"sms": 64}
     page.write_text("No marks.\n")
@@ -137,5 +215,55 @@ def test_the_real_page_has_its_marks():
 
 
 def test_the_checks_have_names_of_their_own_and_end_in_eight_minutes():
-    assert gpu_check.LIMIT_S <= 470
+    assert sum(check.limit_s for check in CHECKS) <= gpu_check.LIMIT_S <= 470
     assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_what_was_left_out_is_no_failure(checks, with_gpu):
+    assert main([], checks(one="yield told('a')", two="import no_such_package; yield")) == 0
+    assert "| two | measured | left out" in with_gpu[0].read_text()
+
+
+# Of other wheels than torch and torchvision; a check that needs more is left out where it is missing.
+BROUGHT = {"torch", "torchvision", "numpy", "cuda"}
+MORE = {"gpu_check_counters": {"pynvml"}}
+
+
+@pytest.mark.parametrize(
+    "module", sorted({check.module for check in CHECKS} | {"gpu_check", "gpu_check_client"})
+)
+def test_a_check_needs_torch_and_what_its_wheels_bring(module):
+    assert imported_by(module) <= BROUGHT | MORE.get(module, set())
+
+
+def imported_by(module):
+    """Top-level names of packages, neither ours nor Python's, by all that is imported with a module."""
+    waiting, seen, foreign = [module], set(), set()
+    while waiting:
+        name = waiting.pop()
+        path = next((one for one in places(name) if one.exists()), None)
+        if path is None:
+            foreign |= {name.partition(".")[0]} - sys.stdlib_module_names
+        elif name not in seen:
+            seen.add(name)
+            waiting += imports_of(path)
+            waiting += [name.rpartition(".")[0]] if "." in name else []
+    return foreign - {"ekya"}
+
+
+def places(name):
+    path = gpu_check.ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py"), path / "__init__.py", gpu_check.ROOT / "experiments" / f"{name}.py"
+
+
+def imports_of(path):
+    """Those that happen with the import of a file, not within its functions."""
+    waiting = list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            yield node.module
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            waiting += getattr(node, "body", []) if not isinstance(node, ast.FunctionDef) else []

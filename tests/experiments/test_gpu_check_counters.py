@@ -4,10 +4,10 @@ import importlib
 from dataclasses import replace
 
 import pytest
+from fake_reader import Reader
 
 from ekya.core.gpu_use import GpuUse
 from ekya.gpu.nvml import GpuInventory
-from ekya.gpu.reader import Reading
 from ekya.profiling.memory import CONTEXT_BYTES
 
 checks = importlib.import_module("gpu_check_counters")
@@ -15,26 +15,6 @@ CHECKS = importlib.import_module("gpu_check").CHECKS
 
 USE = GpuUse(0, "GPU-1", 5_000_000, 8, 4, 5, 0.9, "sm-utilization", 500.0, 90.0, 2500.0, "counter", 11)
 IDLE = replace(USE, sm_activity=0.0, power_w=90.0, energy_j=450.0)
-
-
-class Reader:
-    """So much is in use at each reading; energy and activity as set."""
-
-    uuid, sm_from = "GPU-1", "sm-utilization"
-
-    def __init__(self, *used_bytes):
-        self.used_bytes, self.joules = list(used_bytes) or [0], 0.0
-
-    def read(self):
-        self.joules += 100.0
-        used = self.used_bytes.pop(0) if len(self.used_bytes) > 1 else self.used_bytes[0]
-        return Reading(1 << 36, used, 0.9, 300.0, self.joules)
-
-    def free_bytes(self):
-        return 0
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def world(tmp_path, monkeypatch):
     made = World(tmp_path)
     monkeypatch.setattr(shares, "DEVICE", "cpu")
     monkeypatch.setattr(shares, "open_process", made.open_process)
+    shares._process.cache_clear()
     monkeypatch.setattr(shares, "Kernels", lambda: FakeKernels(made))
     monkeypatch.setattr(shares, "TorchStreams", lambda _device: made.gpu)
     monkeypatch.setattr(shares, "CudaCalls", lambda: None)

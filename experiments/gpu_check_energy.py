@@ -1,0 +1,103 @@
+"""Checks of `make gpu-check`: the energy of training, and a model of what each of two jobs takes of it."""
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gpu_check_report import Finding
+
+from ekya.core.events import GpuMeasured, GpuUse, Role, ShareMeasured
+from ekya.core.ids import StreamId
+from ekya.core.turns import TurnRecord
+from ekya.gpu.nvml import GpuInventory
+from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
+from ekya.workers.speed_jobs import Rate
+
+if TYPE_CHECKING:
+    from ekya.gpu.window_meter import GpuMeter
+
+TURNS = 3
+"""Measurements in a row, seconds together: the driver's counter moves about ten times a second."""
+
+_OF_IMAGES = "energy of 1000 images that are trained on"
+_OF_JOBS = "energy of training and inference beside each other, half the GPU each"
+_BY_COUNTER = "told by the driver's counter"
+_STREAM = StreamId("check")
+
+
+@contextmanager
+def metered(inventory: GpuInventory) -> Iterator["GpuMeter | str"]:
+    """The first GPU on the meter, as in a run; or why it cannot be read."""
+    try:
+        meter = importlib.import_module("ekya.gpu.window_meter").open_meter(inventory, 1)
+    except ModuleNotFoundError as error:
+        yield f"the Python package {error.name} is missing"
+        return
+    if meter is None:
+        yield "NVML cannot read this GPU"
+        return
+    with meter:
+        # What is read before anything works is what an idle GPU draws.
+        yield meter
+
+
+def of_images(meter: "GpuMeter | str", train: Callable[[], Rate]) -> Iterator[Finding]:
+    """Of training alone, on the whole GPU."""
+    if isinstance(meter, str):
+        yield Finding(_OF_IMAGES, _BY_COUNTER, f"left out: {meter}", None)
+        return
+    meter.take()
+    images_per_s = fmean(train().images_per_s for _ in range(TURNS))
+    for use in meter.take():
+        if use.energy_j is None or use.power_w is None:
+            yield Finding(_OF_IMAGES, _BY_COUNTER, "this GPU does not tell", None)
+            continue
+        joules = 1000 * use.power_w / images_per_s
+        yield Finding(
+            _OF_IMAGES,
+            _BY_COUNTER,
+            f"{joules:.1f} J by {use.energy_from}: {use.power_w:.0f} W at {images_per_s:.0f} images/s",
+            use.energy_from == "counter",
+            {"joules_per_1000_images": joules, "images_per_s": images_per_s, "use": asdict(use)},
+        )
+
+
+def of_jobs(meter: "GpuMeter | str", both: Callable[[], Sequence[Rate]]) -> Iterator[Finding]:
+    """Of one that trains and one that predicts: measured together, and shared out by the model of a run."""
+    expected = f"{_BY_COUNTER}; whose it was is a model's guess"
+    if isinstance(meter, str):
+        yield Finding(_OF_JOBS, expected, f"left out: {meter}", None)
+        return
+    meter.take()
+    turns = [both() for _ in range(TURNS)]
+    training, inference = (round(fmean(rate.used_milli for rate in own)) for own in zip(*turns, strict=True))
+    for use in meter.take():
+        energy = modelled(use, training, inference)
+        if energy is None:
+            yield Finding(_OF_JOBS, expected, "this GPU does not tell", None)
+            continue
+        shared = {role: energy.jobs_j.get((_STREAM, role), 0.0) for role in Role}
+        yield Finding(
+            _OF_JOBS,
+            expected,
+            f"{use.energy_j:.0f} J in {use.covered_us / 1e6:.1f} s by {use.energy_from}; by a model: "
+            f"idle {energy.idle_j:.0f} J, training {shared[Role.RETRAINING]:.0f} J, "
+            f"inference {shared[Role.INFERENCE]:.0f} J",
+            use.energy_from == "counter",
+            {"use": asdict(use), "modelled_idle_j": energy.idle_j, "modelled_jobs_j": shared},
+        )
+
+
+def modelled(use: GpuUse, training_milli: int, inference_milli: int) -> ModelledEnergy | None:
+    """A stretch's energy, shared out by the shares that both jobs really used in it."""
+    now_us = use.covered_us
+    events = (
+        ShareMeasured(now_us, _STREAM, Role.RETRAINING, training_milli),
+        ShareMeasured(now_us, _STREAM, Role.INFERENCE, inference_milli),
+        GpuMeasured(now_us, 0, (use,)),
+    )
+    told = modelled_energy([TurnRecord(now_us, events, None, ())], JobPlaces({_STREAM: use.gpu}, use.gpu))
+    return next(iter(told), None)

@@ -1,0 +1,238 @@
+"""Runs the checks of `make gpu-check` in processes of their own, and keeps what they told."""
+
+import faulthandler
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import dropwhile, islice, takewhile
+from pathlib import Path
+from typing import IO
+
+from gpu_check_report import Finding
+
+FOLDER = Path(__file__).parent
+SCRIPT = FOLDER / "gpu_check.py"
+
+_LEAST_S = 5.0
+"""In less no process has even started CUDA."""
+
+_END_S = 5.0
+"""For a process to end what it has opened, such as daemons; those end by themselves when it is killed."""
+
+_LOOK_S, _DUMP_S = 0.2, 0.5
+_FRAMES, _LINES = 3, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is looked at together.
+
+    Attributes:
+        name: for ``--only``.
+        module, function: where it is, in this folder; the function yields findings.
+        limit_s: after that it is ended.
+    """
+
+    name: str
+    module: str
+    function: str
+    limit_s: float
+
+
+def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -> Iterator[Finding]:
+    """One after the other.
+
+    Neighbours of one module share a process, for torch and CUDA take seconds to start; after a check that
+    does not end well the rest have a new one. The last check may take all the time that is left.
+
+    Args:
+        checks: in their order.
+        until_s: on the monotonic clock.
+        script: works off, with ``--child`` and their names, the checks of a process.
+    """
+    left = list(checks)
+    while left:
+        together = [check.name for check in takewhile(lambda one: one.module == left[0].module, left)]
+        if until_s - time.monotonic() < _LEAST_S:
+            yield Finding(left.pop(0).name, "measured", "no time was left for it", False)
+            continue
+        with _child(script, together) as child:
+            while together and child.is_well:
+                check = left.pop(0)
+                together.pop(0)
+                rest_s = until_s - time.monotonic()
+                yield from child.findings(check.name, min(check.limit_s, rest_s) if left else rest_s)
+
+
+def work_off(checks: Sequence[Check]) -> int:
+    """The process's side: tells findings and the ends of checks, a line each.
+
+    A check whose packages are missing is left out. Any other error ends the process, since CUDA may not be
+    usable any more.
+    """
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # A signal unwinds what the check has opened, such as daemons.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for check in checks:
+        began_s = time.monotonic()
+        is_well = True
+        try:
+            for finding in getattr(importlib.import_module(check.module), check.function)():
+                _write(replace(finding, took_s=round(time.monotonic() - began_s, 1)))
+        except ModuleNotFoundError as error:
+            is_well = _is_foreign(error)
+            _write(left_out(check.name, error) if is_well else _failed(check.name, error))
+        except Exception as error:
+            is_well = False
+            _write(_failed(check.name, error))
+        sys.stdout.write(json.dumps({"ended": check.name}) + "\n")
+        sys.stdout.flush()
+        if not is_well:
+            return 1
+    return 0
+
+
+def left_out(name: str, error: ModuleNotFoundError) -> Finding:
+    """A check for which this Python lacks a package."""
+    return Finding(name, "measured", f"left out: the Python package {error.name} is missing", None)
+
+
+def _is_foreign(error: ModuleNotFoundError) -> bool:
+    """Whether a package is missing, and not a part of this tree."""
+    root = (error.name or "ekya").partition(".")[0]
+    return root != "ekya" and not (FOLDER / f"{root}.py").exists()
+
+
+def _failed(name: str, error: Exception) -> Finding:
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    where = ", ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in reversed(frames))
+    said = " ".join(str(error).split())[:300]
+    told = "".join(traceback.format_exception(error)).splitlines()[-_LINES:]
+    return Finding(name, "measured", f"{type(error).__name__}: {said} ({where})", False, {"traceback": told})
+
+
+def _write(finding: Finding) -> None:
+    sys.stdout.write(json.dumps({"finding": asdict(finding)}) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(FOLDER.parent), str(FOLDER)))}
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        # A group of its own: what it has started ends with it.
+        process = subprocess.Popen(
+            [sys.executable, str(script), "--child", *names],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
+        child = _Child(process, errors)
+        try:
+            yield child
+        finally:
+            child.end()
+
+
+class _Child:
+    """A process that works off checks, as this side sees it."""
+
+    def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
+        self._process, self._errors = process, errors
+        self._lines: queue.Queue[str] = queue.Queue()
+        # Not read to the end of the pipe: what the process has started may hold it open.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.is_well = True
+
+    def findings(self, check: str, limit_s: float) -> Iterator[Finding]:
+        """What it tells of one check, and how that ended if not well."""
+        began_s = time.monotonic()
+        while True:
+            line = self._next(began_s + limit_s)
+            if line is None:
+                self.is_well = False
+                took_s = round(time.monotonic() - began_s, 1)
+                why = self._hangs(limit_s) if self._process.poll() is None else self._died()
+                yield Finding(check, "measured", why, False, {"stderr": self._said()}, took_s)
+                return
+            told = json.loads(line)
+            if "ended" in told:
+                return
+            finding = Finding(**told["finding"])
+            if "traceback" in finding.figures:
+                # What comes behind a failure has a process of its own.
+                self.is_well = False
+                finding = replace(finding, figures={**finding.figures, "stderr": self._said()})
+            yield finding
+
+    def end(self) -> None:
+        """With all that it has started."""
+        if self._process.poll() is None and self.is_well:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            if line.startswith("{"):
+                self._lines.put(line)
+
+    def _next(self, until_s: float) -> str | None:
+        """The next line; None when the process has ended or the time is over."""
+        while True:
+            has_ended = self._process.poll() is not None
+            if has_ended:
+                self._reader.join(_LOOK_S)
+            with suppress(queue.Empty):
+                return self._lines.get(timeout=_LOOK_S)
+            if has_ended or time.monotonic() >= until_s:
+                return None
+
+    def _hangs(self, limit_s: float) -> str:
+        """Says where it hung."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        time.sleep(_DUMP_S)
+        return "; ".join([f"it had not ended after {limit_s:.0f} s", *_frames(self._said())])
+
+    def _died(self) -> str:
+        code = self._process.returncode
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with {code}"
+        words = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._said()))
+        last = [line for line in words if line.strip()][-1:]
+        return "; ".join([how, *last, *_frames(self._said())])
+
+    def _said(self) -> list[str]:
+        self._errors.seek(0)
+        return self._errors.read().splitlines()[-_LINES:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def _frames(dump: Sequence[str]) -> list[str]:
+    """The innermost of the thread that was running, as Python's fault handler says it."""
+    own = dropwhile(lambda line: not line.startswith("Current thread"), dump)
+    return [line.strip() for line in islice(own, 1, 1 + _FRAMES) if line.startswith("  File")]

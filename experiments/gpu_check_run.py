@@ -1,0 +1,161 @@
+"""Checks of `make gpu-check`: runs of the synthetic city on the GPU, planned by `ekya` and by `uniform`."""
+
+import importlib
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_check_report import Finding
+
+STREAMS, WINDOWS = 16, 2
+"""In the first window cameras are watched and labelled; in the second one retrainings can be worth it."""
+
+SCHEDULERS = ("ekya", "uniform")
+
+WITHIN = 0.01
+"""Of accuracy, that ekya may be behind: what is chance between two runs on a clock."""
+
+QUANTUM_MILLI, PREPARATION_MILLI = 10, 800
+"""Shares for sixteen streams on one GPU: beside the preparation, there is a quantum for each."""
+
+
+_EKYA = "import sys; from ekya.cli import main; sys.exit(main())"
+
+
+def runs() -> Iterator[Finding]:
+    """With the share backend that ``--shares auto`` takes.
+
+    Raises:
+        ModuleNotFoundError: a package that a run needs is missing here.
+    """
+    for module in ("ekya.cli", "ekya.runtime.live"):
+        importlib.import_module(module)
+    chosen = importlib.import_module("ekya.gpu.registry").choose_backend()
+    if chosen.capability.device != "cuda":
+        yield Finding("runs of the synthetic city", "on the GPU", chosen.why, False)
+        return
+    yield from compared(STREAMS, 1.0, PREPARATION_MILLI, chosen.name)
+
+
+def compared(streams: int, gpus: float, preparation_milli: int, shares: str) -> Iterator[Finding]:
+    """The same fleet under each scheduler.
+
+    Args:
+        streams: cameras.
+        gpus, preparation_milli: as in a fleet file.
+        shares: name of the share backend.
+    """
+    accuracies: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="ekya-check-") as folder:
+        fleet = Path(folder) / "fleet.yaml"
+        fleet.write_text(short_fleet(streams, gpus, preparation_milli))
+        for scheduler in SCHEDULERS:
+            summary = _run(fleet, scheduler, shares)
+            accuracies[scheduler] = summary["mean_accuracy"]
+            yield of_frames(scheduler, shares, summary)
+            yield of_energy(scheduler, summary)
+    yield of_accuracies(streams, accuracies)
+
+
+def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
+    """The shipped fleet's cameras, again and again with seeds of their own, in windows as short as can be.
+
+    What changes in the shipped fleet's second window changes in the first one here.
+    """
+    config = importlib.import_module("ekya.config")
+    shipped = config.load_fleet(importlib.import_module("ekya.shipped").shipped_path(config.DEFAULT_FLEET))
+    raw = shipped.model_dump(mode="json")
+    part = raw["preparation"]["fraction"] * preparation_milli / 1000
+    # The file is refused if this is a hair too short.
+    window_s = max(8, math.ceil(config.MIN_PREPARATION_GPU_S * streams / part + 0.1))
+    longer = window_s / shipped.window_s
+    cameras = []
+    for number in range(streams):
+        source = raw["streams"][number % len(raw["streams"])]["source"]
+        scenes = [
+            {
+                **scene,
+                "at_s": max(0.0, scene["at_s"] - shipped.window_s) * longer,
+                "ramp_s": scene["ramp_s"] * longer,
+            }
+            for scene in source["scenes"]
+        ]
+        cameras.append(
+            {"id": f"cam-{number:02}", "source": {**source, "seed": 1000 + number, "scenes": scenes}}
+        )
+    changes = {
+        "name": "check",
+        "gpus": gpus,
+        "window_s": window_s,
+        "windows": WINDOWS,
+        "quantum_milli": QUANTUM_MILLI,
+        "preparation": {**raw["preparation"], "share_milli": preparation_milli},
+        "streams": cameras,
+    }
+    fleet: str = config.dump_fleet(config.parse_fleet({**raw, **changes}, "gpu-check", (Path(),)))
+    return fleet
+
+
+def of_frames(scheduler: str, shares: str, summary: Mapping[str, Any]) -> Finding:
+    """That no frame was lost, and what was done."""
+    frames, retrainings, host = summary["frames"], summary["retrainings"], summary["host"]
+    return Finding(
+        f"`ekya run` of {len(summary['streams'])} streams under {scheduler}, shares by {shares}",
+        "0 frames lost",
+        f"{frames['lost']} of {frames['arrived']} lost, {frames['analysed']} analysed; "
+        f"{retrainings['finished']} of {retrainings['started']} retrainings finished, "
+        f"{retrainings['failed']} failed; begun after {host['start_s']:.0f} s",
+        frames["lost"] == 0 and frames["arrived"] > 0,
+        {"frames": frames, "retrainings": retrainings, "host": host},
+    )
+
+
+def of_energy(scheduler: str, summary: Mapping[str, Any]) -> Finding:
+    """What the run's windows took; a job's part of it is a model's."""
+    name, expected = f"energy of that run under {scheduler}", "told by the driver's counter, for each window"
+    gpu = summary["host"].get("gpus", {}).get("0", {})
+    if gpu.get("energy_j") is None:
+        return Finding(name, expected, "this device does not tell", None)
+    model = gpu["modelled_energy_j"]
+    jobs: dict[str, float] = {}
+    for own in model["jobs"].values() if model else ():
+        for what, joules in own.items():
+            jobs[what] = jobs.get(what, 0.0) + joules
+    told = [f"{what} {joules:.0f} J" for what, joules in sorted(jobs.items())]
+    return Finding(
+        name,
+        expected,
+        f"{gpu['energy_j']:.0f} J in {gpu['measured_s']:.0f} s, by {gpu['energy_from']}; by a model: "
+        + ", ".join([f"idle {model['idle']:.0f} J" if model else "nothing", *told]),
+        gpu["energy_from"] == "counter",
+        {"gpu": gpu},
+    )
+
+
+def of_accuracies(streams: int, accuracies: Mapping[str, float]) -> Finding:
+    """Of both schedulers, by the same frames."""
+    own, other = (accuracies[scheduler] for scheduler in SCHEDULERS)
+    return Finding(
+        f"accuracy of {streams} streams under {' and '.join(SCHEDULERS)}, {WINDOWS} windows",
+        f"{SCHEDULERS[0]} at most {WITHIN:g} behind {SCHEDULERS[1]}",
+        f"{own:.4f} and {other:.4f}",
+        own >= other - WITHIN,
+        {"mean_accuracy": dict(accuracies)},
+    )
+
+
+def _run(fleet: Path, scheduler: str, shares: str) -> dict[str, Any]:
+    """The summary of a run."""
+    command = [sys.executable, "-c", _EKYA, "run", str(fleet)]
+    command += ["--scheduler", scheduler, "--name", scheduler]
+    command += ["--shares", shares, "--no-dashboard", "--runs", str(fleet.parent / "runs"), "--json", "-"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode != 0:
+        raise RuntimeError(f"ekya run --scheduler {scheduler} ended with {ended.returncode}")
+    summary: dict[str, Any] = json.loads(ended.stdout)
+    return summary

@@ -1,0 +1,182 @@
+"""Checks of `make gpu-check`: training and inference at shares, alone and beside each other, and without."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import gpu_check_energy as energy
+from gpu_check_mps import seen_by_cuda
+from gpu_check_report import Finding
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.gpu.cores import usable_cores
+from ekya.gpu.protocol import Measured, Resized, ShareBackend, ShareJob
+from ekya.gpu.registry import SHARE_BACKENDS, Machine
+from ekya.workers.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
+
+if TYPE_CHECKING:
+    from ekya.gpu.window_meter import GpuMeter
+
+SHARES_MILLI = tuple(range(125, 1001, 125))
+SPEC = ProbeSpec("resnet18", 32, RetrainConfig(1, 32, 0, 5, 1.0), "cuda", 0.8)
+"""All blocks train, in batches of 32; inference is asked about a frame of six objects at a time."""
+
+KEPT = 0.9
+"""Of a speed that is expected."""
+
+Both = tuple[Rate, Rate]
+"""Of training and of inference, at the same time."""
+
+
+class NoShares:
+    """Processes that nobody holds to a share. Both backend and handle, as far as probes ask for these."""
+
+    def actor_env(self, job: ShareJob) -> Mapping[str, str]:
+        """Nothing is set."""
+        return {}
+
+    def attach(self, job: ShareJob) -> "NoShares":
+        """Nothing is held."""
+        return self
+
+    def resize(self, share_milli: int) -> Resized:
+        """Whoever wants may have everything."""
+        return Resized(FULL_GPU_MILLI, 0)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Around a batch."""
+        return nullcontext()
+
+    def measured(self) -> Measured:
+        """Nobody counts."""
+        return Measured(0, 0)
+
+    def release(self) -> None:
+        """Nothing was held."""
+
+
+def work() -> Iterator[Finding]:
+    """With the first share backend that can, in the order of ``--shares auto``, and then with none."""
+    inventory = seen_by_cuda()
+    machine = Machine(usable_cores(), inventory)
+    with energy.metered(inventory) as meter:
+        for name, make in SHARE_BACKENDS.items():
+            backend = make(machine)
+            capability = backend.probe()
+            if not capability.usable or capability.device != "cuda":
+                continue
+            try:
+                half = yield from with_shares(backend, name, SPEC, SHARES_MILLI, meter)
+            except UserError as error:
+                yield Finding(f"training and inference by {name}", "work", str(error), False)
+                continue
+            yield from without_shares(name, half, SPEC)
+            return
+
+
+def with_shares(
+    backend: ShareBackend, name: str, spec: ProbeSpec, shares_milli: Sequence[int], meter: "GpuMeter | str"
+) -> Generator[Finding, None, Both]:
+    """A process that trains and one that predicts, alone at each share, and then both; returns these at half.
+
+    Args:
+        backend: not open yet.
+        name: its name.
+        spec: what is trained and asked.
+        shares_milli: rising in equal steps; the last is 1000.
+        meter: of the GPU, or why there is none.
+
+    Raises:
+        UserError: the backend cannot be opened, or a job not begin.
+    """
+    with backend.open(1) as opened, probes(opened, spec, KINDS) as (trainer, predictor):
+        alone: dict[Kind, list[Rate]] = {}
+        for kind, own, other in zip(KINDS, (trainer, predictor), (predictor, trainer), strict=True):
+            rates_at([(other, 0)])
+            alone[kind] = [rates_at([(own, share)])[0] for share in shares_milli]
+            yield _alone(kind, name, spec, alone[kind])
+        rates_at([(predictor, 0)])
+        yield from energy.of_images(meter, lambda: rates_at([(trainer, FULL_GPU_MILLI)])[0])
+
+        def together(share_milli: int) -> Both:
+            training, inference = rates_at(
+                [(trainer, share_milli), (predictor, FULL_GPU_MILLI - share_milli)]
+            )
+            return training, inference
+
+        beside = [together(share) for share in shares_milli[:-1]]
+        yield _beside(name, spec, alone, beside)
+        yield from energy.of_jobs(meter, lambda: together(FULL_GPU_MILLI // 2))
+    return beside[len(beside) // 2]
+
+
+def without_shares(name: str, held: Both, spec: ProbeSpec) -> Iterator[Finding]:
+    """The same two processes as the GPU runs them by itself, beside those that were held to half each."""
+    with probes(NoShares(), spec, KINDS) as (trainer, predictor):
+        training, inference = rates_at([(trainer, FULL_GPU_MILLI), (predictor, FULL_GPU_MILLI)])
+    with_ms, without_ms = held[1].p99_ms, inference.p99_ms
+    yield Finding(
+        f"inference beside training, with half each by {name} and without any shares",
+        "the 99th percentile of a frame's latency no higher with shares than without",
+        f"with: {_latency(held[1])}, training {held[0].images_per_s:.0f}/s; "
+        f"without: {_latency(inference)}, training {training.images_per_s:.0f}/s",
+        with_ms <= without_ms,
+        {
+            "with_shares": {"training": asdict(held[0]), "inference": asdict(held[1])},
+            "without_shares": {"training": asdict(training), "inference": asdict(inference)},
+        },
+    )
+
+
+def _alone(kind: Kind, name: str, spec: ProbeSpec, rates: Sequence[Rate]) -> Finding:
+    full = rates[-1]
+    parts = [rate.images_per_s / full.images_per_s for rate in rates]
+    granted = [rate.granted_milli / full.granted_milli for rate in rates]
+    told = [
+        f"{rate.granted_milli / 10:g}%: {_latency(rate) if kind == 'inference' else _images(rate)}"
+        for rate in rates
+    ]
+    return Finding(
+        f"{kind} of a {spec.architecture} at {len(rates)} shares by {name}, alone",
+        f"a part of the GPU gives at least {KEPT:.0%} of that part of the speed",
+        "; ".join(told),
+        all(part >= KEPT * share for part, share in zip(parts, granted, strict=True)),
+        {"rates": [asdict(rate) for rate in rates]},
+    )
+
+
+def _beside(
+    name: str, spec: ProbeSpec, alone: Mapping[Kind, Sequence[Rate]], beside: Sequence[Both]
+) -> Finding:
+    """Training at a share stands beside inference at what it leaves of the GPU."""
+    left = list(reversed(alone["inference"][:-1]))
+    kept = [
+        (own.images_per_s / one.images_per_s, other.images_per_s / two.images_per_s)
+        for (own, other), one, two in zip(beside, alone["training"][:-1], left, strict=True)
+    ]
+    told = [
+        f"{own.granted_milli / 10:g}% and {other.granted_milli / 10:g}%: training {_images(own)}, "
+        f"inference {_latency(other)}"
+        for own, other in beside
+    ]
+    return Finding(
+        f"training and inference of a {spec.architecture} by {name}, beside each other",
+        f"each at least {KEPT:.0%} of its speed alone at that share",
+        f"at least {min(map(min, kept)):.0%}; " + "; ".join(told),
+        min(map(min, kept)) >= KEPT,
+        {
+            "rates": [{"training": asdict(own), "inference": asdict(other)} for own, other in beside],
+            "kept": kept,
+        },
+    )
+
+
+def _images(rate: Rate) -> str:
+    return f"{rate.images_per_s:.0f}/s"
+
+
+def _latency(rate: Rate) -> str:
+    return f"{_images(rate)}, p50 {rate.p50_ms:.2f} ms, p99 {rate.p99_ms:.2f} ms"
