@@ -1,0 +1,1 @@
+"""More than one server: which training runs where, when and on how much (Deep-Edge, ANDREAS, Okita)."""

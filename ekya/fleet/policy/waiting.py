@@ -1,0 +1,96 @@
+"""What it costs that a training ends late, in the unit of all other costs. Times are in seconds."""
+
+from dataclasses import dataclass
+from math import exp
+from typing import Protocol
+
+
+class WaitingCost(Protocol):
+    """A non-decreasing function of the response time, from arrival to end (Okita §III.B)."""
+
+    @property
+    def per_s(self) -> float:
+        """How sensitive it is: ω in ANDREAS, τ in Okita's priority (Eq. 4)."""
+
+    @property
+    def due_s(self) -> float | None:
+        """Response time from which it counts as late; None where there is no such time."""
+
+    def of(self, response_s: float) -> float:
+        """Cost of a response time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tardiness:
+    """Nothing until it is due, then so much a second (ANDREAS §IV.A).
+
+    Attributes:
+        due_s: after the job's arrival.
+        per_s: ω.
+    """
+
+    due_s: float
+    per_s: float
+
+    def of(self, response_s: float) -> float:
+        """ω times the tardiness."""
+        return self.per_s * max(0.0, response_s - self.due_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """τ e^(rate t): Okita's default, which §V.B calls the sigmoid function.
+
+    Attributes:
+        per_s: τ.
+        rate: 0.25 a slot in the paper.
+    """
+
+    per_s: float
+    rate: float
+    due_s: None = None
+
+    def of(self, response_s: float) -> float:
+        """Cost."""
+        return self.per_s * exp(self.rate * response_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """τ t + b (Okita §V.B).
+
+    Attributes:
+        per_s: τ.
+        base: b.
+    """
+
+    per_s: float
+    base: float
+    due_s: None = None
+
+    def of(self, response_s: float) -> float:
+        """Cost."""
+        return self.per_s * response_s + self.base
+
+
+@dataclass(frozen=True, slots=True)
+class Cliff:
+    """τ₁ before c and τ₂ from then on (Okita §V.B, the piecewise function): a hard deadline.
+
+    Attributes:
+        before, after: τ₁ and τ₂.
+        due_s: c.
+    """
+
+    before: float
+    after: float
+    due_s: float
+
+    @property
+    def per_s(self) -> float:
+        """τ₂: what is at stake."""
+        return self.after
+
+    def of(self, response_s: float) -> float:
+        """Cost."""
+        return self.before if response_s < self.due_s else self.after

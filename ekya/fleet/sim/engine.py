@@ -1,0 +1,274 @@
+"""A fleet on virtual time: jobs come, a policy places them, machines fail, and everything is paid for.
+
+What lies between two snapshots of a job is a stage; whoever is interrupted in one begins it again.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.places import Places
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
+from ekya.fleet.sim.physics import Physics, Stage
+
+
+class BrokenConstraintError(Exception):
+    """A policy gave out what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node that fails, and when it is back; None: never."""
+
+    node: NodeName
+    from_us: int
+    to_us: int | None = None
+
+    def covers(self, now_us: int) -> bool:
+        """Whether it lasts at this time."""
+        return self.from_us <= now_us and (self.to_us is None or now_us < self.to_us)
+
+
+@dataclass(slots=True, eq=False)
+class _Present:
+    """A job that is there: what is left of it, and the stage in which it is.
+
+    ``resumes`` where it has to fetch its last snapshot before the next one.
+    """
+
+    job: TrainJob
+    left: Left
+    assignment: Assignment | None = None
+    stage: Stage | None = None
+    began_us: int = 0
+    ends_us: int = 0
+    resumes: bool = False
+
+    def state(self) -> JobState:
+        return JobState(self.job, self.left, self.assignment)
+
+
+class FleetEngine:
+    """One simulation.
+
+    Args:
+        policy: decides.
+        physics: how long everything takes.
+        jobs: all that will come.
+        places: all machines there are.
+        outages: which of them fail.
+        seed: handed to the policy.
+        until_us: where it ends at the latest.
+        timer: seconds on the host's clock, for what decisions take; it changes nothing.
+    """
+
+    def __init__(
+        self,
+        policy: FleetPolicy,
+        physics: Physics,
+        jobs: Iterable[TrainJob],
+        places: Places,
+        outages: Sequence[Outage] = (),
+        seed: int = 0,
+        until_us: int | None = None,
+        timer: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._policy, self._physics = policy, physics
+        self._places, self._outages = places, tuple(outages)
+        self._seed, self._until_us, self._timer = seed, until_us, timer
+        self._to_come = sorted(jobs, key=lambda job: (job.arrives_us, job.name))
+        self._present: dict[JobName, _Present] = {}
+        self._records = {job.name: JobRecord(job) for job in self._to_come}
+        self._energy_j = dict.fromkeys(places.nodes, 0.0)
+        self._decide_s: list[float] = []
+        self._now_us = 0
+
+    def run(self) -> FleetOutcome:
+        """Until every job is done, or nothing can happen any more.
+
+        Raises:
+            BrokenConstraintError: a decision breaks a constraint of its world; it names which.
+        """
+        while self._to_come or self._present:
+            next_us = self._next_us()
+            if next_us is None or (self._until_us is not None and next_us > self._until_us):
+                break
+            self._pass_to(next_us)
+            matters = [self._end_stages(), self._fail_nodes(), self._let_come()]
+            if self._is_asked(any(matters)):
+                self._decide()
+            self._begin_stages()
+        energy_cost = self._places.energy_cost(sum(self._energy_j.values()))
+        return FleetOutcome(
+            self._policy.name,
+            self._records,
+            self._now_us,
+            self._energy_j,
+            energy_cost,
+            tuple(self._decide_s),
+        )
+
+    def _next_us(self) -> int | None:
+        due = [present.ends_us for present in self._present.values() if present.stage is not None]
+        due += [job.arrives_us for job in self._to_come[:1]]
+        changes = (at for outage in self._outages for at in (outage.from_us, outage.to_us))
+        due += [at for at in changes if at is not None and at > self._now_us]
+        every_us = self._policy.every_us
+        if every_us is not None:
+            if self._present:
+                due.append((self._now_us // every_us + 1) * every_us)
+            # Whoever comes within a slot is seen when the next one begins.
+            due = [-(-at // every_us) * every_us for at in due]
+        return min(due, default=None)
+
+    def _is_asked(self, something_happened: bool) -> bool:
+        if self._policy.every_us is None:
+            return something_happened and bool(self._present)
+        return bool(self._present)
+
+    def _pass_to(self, now_us: int) -> None:
+        passed_s = (now_us - self._now_us) / US_PER_S
+        in_use = dict.fromkeys(self._places.nodes, 0)
+        for present in self._present.values():
+            for part in () if present.assignment is None else present.assignment.parts:
+                in_use[part.node] += part.gpus
+        for name, gpus in in_use.items():
+            node = self._places.nodes[name]
+            # Who has no work is switched off, as in ANDREAS: w_n chooses the nodes that are open.
+            if gpus and node.power_w:
+                self._energy_j[name] += node.power_w[gpus] * passed_s
+        self._now_us = now_us
+
+    def _end_stages(self) -> bool:
+        """Snapshots of stages that end now; whether a job is done."""
+        done = []
+        for present in self._present.values():
+            if present.stage is None or present.ends_us > self._now_us:
+                continue
+            left, present.stage = present.stage.left, None
+            if left is None:
+                done.append(present.job.name)
+            else:
+                present.left = left
+        for name in done:
+            del self._present[name]
+            self._records[name].ended_us = self._now_us
+        return bool(done)
+
+    def _fail_nodes(self) -> bool:
+        """Interrupts whoever is on a node that fails now; whether any node failed or is back."""
+        now_us = self._now_us
+        changed = any(now_us in (outage.from_us, outage.to_us) for outage in self._outages)
+        down = {outage.node for outage in self._outages if outage.covers(now_us)}
+        for present in self._present.values():
+            assignment = present.assignment
+            if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
+                self._interrupt(present)
+                present.assignment, present.resumes = None, True
+        return changed
+
+    def _let_come(self) -> bool:
+        came = False
+        while self._to_come and self._to_come[0].arrives_us <= self._now_us:
+            job = self._to_come.pop(0)
+            self._present[job.name] = _Present(job, Left.all_of(job))
+            came = True
+        return came
+
+    def _view(self) -> FleetView:
+        down = {outage.node for outage in self._outages if outage.covers(self._now_us)}
+        nodes = {name: node for name, node in self._places.nodes.items() if name not in down}
+        states = tuple(present.state() for present in self._present.values())
+        return FleetView(self._now_us, states, replace(self._places, nodes=nodes), self._seed)
+
+    def _decide(self) -> None:
+        view = self._view()
+        began_s = self._timer()
+        decision = self._policy.decide(view)
+        self._decide_s.append(self._timer() - began_s)
+        faults = [*_misplaced(view, decision), *self._physics.faults(view, decision.assignments)]
+        if faults:
+            at_s = view.now_us / US_PER_S
+            raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
+        for present in self._present.values():
+            self._assign(present, decision.of(present.job.name))
+
+    def _assign(self, present: _Present, assignment: Assignment | None) -> None:
+        before, record = present.assignment, self._records[present.job.name]
+        if assignment == before:
+            return
+        self._interrupt(present)
+        if before is not None and assignment is None:
+            record.preemptions += 1
+        if before is not None and assignment is not None and _nodes_of(before) != _nodes_of(assignment):
+            record.migrations += 1
+        present.assignment = assignment
+        present.resumes = record.started_us is not None
+
+    def _interrupt(self, present: _Present) -> None:
+        if present.stage is not None:
+            self._records[present.job.name].lost_us += self._now_us - present.began_us
+            present.stage = None
+
+    def _begin_stages(self) -> None:
+        """Whoever has a place and is between two stages begins the next."""
+        idle = [
+            present
+            for present in self._present.values()
+            if present.assignment is not None and present.stage is None
+        ]
+        if not idle:
+            return
+        view = self._view()
+        running = [present.assignment for present in self._present.values() if present.assignment is not None]
+        for present in idle:
+            self._begin(view, present, running)
+
+    def _begin(self, view: FleetView, present: _Present, running: Sequence[Assignment]) -> None:
+        assignment, record = present.assignment, self._records[present.job.name]
+        if assignment is None:
+            return
+        state = present.state()
+        others = [other for other in running if other is not assignment]
+        stage = self._physics.stage(view, state, assignment, others)
+        resume_us = self._physics.resume_us(view, state, assignment) if present.resumes else 0
+        present.resumes = False
+        if record.started_us is None:
+            record.started_us = self._now_us
+        record.moved_mb += stage.moved_mb
+        record.link_cost += stage.link_cost
+        present.stage, present.began_us = stage, self._now_us
+        present.ends_us = self._now_us + resume_us + stage.takes_us
+
+
+def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
+    nodes = {part.node for part in assignment.parts}
+    return frozenset(nodes if assignment.server is None else nodes | {assignment.server})
+
+
+def _misplaced(view: FleetView, decision: Decision) -> list[str]:
+    """What no world allows."""
+    there, nodes = {state.job.name for state in view.jobs}, view.places.nodes
+    faults, seen, in_use = [], set[JobName](), dict.fromkeys(nodes, 0)
+    for assignment in decision.assignments:
+        if assignment.job not in there or assignment.job in seen:
+            faults.append(f"{assignment.job} is assigned twice, or is not there")
+        seen.add(assignment.job)
+        if not assignment.parts:
+            faults.append(f"{assignment.job} is assigned to no node")
+        for part in assignment.parts:
+            if part.node not in nodes:
+                faults.append(f"{assignment.job} is on {part.node}, which is not there")
+            else:
+                in_use[part.node] += part.gpus
+    for name, gpus in in_use.items():
+        if gpus > nodes[name].gpus:
+            faults.append(f"{name} has {nodes[name].gpus} GPUs, and {gpus} are given out")
+    told = {assignment.job for assignment in decision.assignments if assignment.reason} | {*decision.waiting}
+    faults += [f"{name} has no reason" for name in sorted(there - told)]
+    return faults

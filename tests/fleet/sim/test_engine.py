@@ -1,0 +1,202 @@
+"""The engine of a simulated fleet, with a policy and laws that can be followed by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.waiting import Tardiness
+from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
+from ekya.fleet.sim.physics import Stage
+
+S = 1_000_000
+HERE = SiteName("here")
+
+
+class EpochsOf:
+    """An epoch takes ten seconds on one GPU; a snapshot has to be fetched for three."""
+
+    def faults(self, view, assignments):
+        return []
+
+    def stage(self, view, state, assignment, others):
+        left = state.left.epochs - 1
+        takes_us = 10 * S // sum(part.gpus for part in assignment.parts)
+        return Stage(takes_us, replace(state.left, epochs=left) if left else None, 5.0, 2.0)
+
+    def resume_us(self, view, state, assignment):
+        return 3 * S
+
+
+class InTurn:
+    """One GPU each, to whoever was there first; ``newest`` instead sends the others back."""
+
+    name, every_us = "in-turn", None
+
+    def __init__(self, newest_first=False, every_us=None, reason="it is its turn"):
+        self.newest_first, self.every_us, self.reason = newest_first, every_us, reason
+
+    def decide(self, view):
+        free = {name: node.gpus for name, node in sorted(view.places.nodes.items())}
+        states = view.jobs[::-1] if self.newest_first else view.jobs
+        given = []
+        for state in states:
+            stays = [part.node for part in (state.assignment.parts if state.assignment else ())]
+            node = next((name for name in [*stays, *free] if free.get(name, 0) > 0), None)
+            if node is not None:
+                free[node] -= 1
+                given.append(Assignment(state.job.name, (Part(node, gpus=1),), self.reason))
+        waiting = {state.job.name for state in states} - {assignment.job for assignment in given}
+        return Decision(tuple(given), dict.fromkeys(waiting, "all GPUs are taken"))
+
+
+def places(**gpus):
+    nodes = {
+        NodeName(name): Node(
+            NodeName(name), HERE, "kind", count, (0.0, *[100.0 * (n + 1) for n in range(count)])
+        )
+        for name, count in gpus.items()
+    }
+    return Places(nodes, kwh_cost=0.36, pue=2.0)
+
+
+def job(name, at_s, epochs, due_s=1000.0):
+    return TrainJob(JobName(name), at_s * S, epochs, Tardiness(due_s, 1.0))
+
+
+def run(jobs, where, policy=None, **options):
+    return FleetEngine(policy or InTurn(), EpochsOf(), jobs, where, **options).run()
+
+
+def times(outcome):
+    return {
+        name: (
+            None if record.started_us is None else record.started_us / S,
+            record.ended_us and record.ended_us / S,
+        )
+        for name, record in outcome.jobs.items()
+    }
+
+
+def test_jobs_run_when_there_is_room_and_in_the_order_of_their_coming() -> None:
+    outcome = run([job("b", 5, 2), job("a", 0, 3)], places(one=1))
+    assert times(outcome) == {"a": (0, 30), "b": (30, 50)}
+    assert outcome.makespan_s == 50
+    assert not outcome.unfinished
+
+
+def test_everything_is_paid_for() -> None:
+    outcome = run([job("a", 0, 3, due_s=25), job("b", 0, 1)], places(one=2))
+    record = outcome.jobs[JobName("a")]
+    assert outcome.energy_j == {"one": pytest.approx(10 * 200 + 20 * 100)}
+    assert outcome.energy_cost == pytest.approx(4000 / 3.6e6 * 0.36 * 2)
+    assert (record.tardiness_s(outcome.ended_us), outcome.missed) == (5, 1)
+    assert outcome.waiting_cost == pytest.approx(5)
+    assert (record.moved_mb, record.link_cost, outcome.link_cost) == (15, 6, 8)
+    assert outcome.total_cost == pytest.approx(13 + outcome.energy_cost)
+
+
+def test_who_is_sent_back_goes_on_from_its_last_snapshot() -> None:
+    outcome = run([job("a", 0, 3), job("b", 14, 1)], places(one=1), InTurn(newest_first=True))
+    # Four seconds of a's second epoch are lost; three fetch its snapshot; two epochs are left.
+    assert times(outcome) == {"a": (0, 47), "b": (14, 24)}
+    record = outcome.jobs[JobName("a")]
+    assert (record.preemptions, record.migrations, record.lost_us) == (1, 0, 4 * S)
+
+
+def test_a_node_that_fails_loses_what_is_not_in_a_snapshot_and_its_jobs_go_on_elsewhere() -> None:
+    outage = Outage(NodeName("one"), 12 * S, 100 * S)
+    outcome = run([job("a", 0, 3)], places(one=1, two=1), outages=[outage])
+    assert times(outcome) == {"a": (0, 35)}
+    assert outcome.jobs[JobName("a")].lost_us == 2 * S
+
+
+def test_who_finds_no_node_that_works_waits_for_one() -> None:
+    outage = Outage(NodeName("one"), 12 * S, 40 * S)
+    assert times(run([job("a", 0, 2)], places(one=1), outages=[outage])) == {"a": (0, 53)}
+    for_ever = run([job("a", 0, 2, due_s=5)], places(one=1), outages=[replace(outage, to_us=None)])
+    assert for_ever.unfinished == ("a",)
+    assert for_ever.waiting_cost == 7
+
+
+def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
+    class Slots(EpochsOf):
+        def stage(self, view, state, assignment, others):
+            return replace(super().stage(view, state, assignment, others), takes_us=20 * S)
+
+        def resume_us(self, view, state, assignment):
+            return 0
+
+    policy = InTurn(every_us=20 * S)
+    outcome = FleetEngine(policy, Slots(), [job("a", 3, 2), job("b", 20, 1)], places(one=1)).run()
+    assert times(outcome) == {"a": (20, 60), "b": (60, 80)}
+    assert len(outcome.decide_s) == 3
+
+
+def test_a_simulation_can_end_before_its_jobs() -> None:
+    outcome = run([job("a", 0, 3)], places(one=1), until_us=15 * S)
+    assert outcome.unfinished == ("a",)
+    assert outcome.ended_us == 10 * S
+
+
+class Says:
+    name, every_us = "says", None
+
+    def __init__(self, *assignments):
+        self.assignments = assignments
+
+    def decide(self, view):
+        return Decision(self.assignments)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "fault"),
+    [
+        ((), "a has no reason"),
+        ([Assignment("a", (Part("one", 1),), "")], "a has no reason"),
+        ([Assignment("a", (Part("one", 2),), "why")], "one has 1 GPUs, and 2 are given out"),
+        ([Assignment("a", (Part("two", 1),), "why")], "a is on two, which is not there"),
+        ([Assignment("a", (), "why")], "a is assigned to no node"),
+        ([Assignment("a", (Part("one"),), "why")] * 2, "a is assigned twice"),
+        (
+            [Assignment("a", (Part("one"),), "why"), Assignment("c", (Part("one"),), "why")],
+            "c is assigned twice",
+        ),
+    ],
+)
+def test_a_policy_that_gives_out_what_is_not_there_is_found_out(assignments, fault) -> None:
+    with pytest.raises(BrokenConstraintError, match=f"says at 0 s: .*{fault}"):
+        run([job("a", 0, 1)], places(one=1), Says(*assignments))
+
+
+some_jobs = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 4)), min_size=1, max_size=6)
+some_outages = st.lists(
+    st.builds(
+        lambda node, at_s, for_s: Outage(NodeName(node), at_s * S, (at_s + for_s) * S),
+        st.sampled_from(["one", "two"]),
+        st.integers(1, 120),
+        st.integers(1, 60),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=60)
+@given(some_jobs, some_outages, st.booleans())
+def test_whatever_fails_every_job_is_done_in_the_end_and_no_work_for_nothing(drawn, outages, newest) -> None:
+    jobs = [job(f"j{place}", at_s, epochs) for place, (at_s, epochs) in enumerate(drawn)]
+    where = places(one=1, two=2)
+    outcome = run(jobs, where, InTurn(newest), outages=outages)
+    assert not outcome.unfinished
+    again = run(jobs, where, InTurn(newest), outages=outages)
+    assert times(again) == times(outcome)
+    for record in outcome.jobs.values():
+        worked_s = 10 * record.job.epochs + record.lost_us / S
+        assert record.response_s(outcome.ended_us) >= worked_s
+        assert record.moved_mb >= 5 * record.job.epochs
+    assert Left.all_of(jobs[0]).epochs == jobs[0].epochs
