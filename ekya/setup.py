@@ -12,6 +12,7 @@ from ekya.config import FleetConfig, StreamConfig
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.classes import BACKGROUND
 from ekya.core.events import StreamBack, StreamLost
+from ekya.core.gpu_groups import GpuGroups
 from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import seconds_to_us, us_to_seconds
@@ -114,10 +115,16 @@ def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
 
 
 def loop_options(
-    fleet: FleetConfig, card: CostCard, seed: int, share_step_milli: int, capacity_milli: int
+    fleet: FleetConfig,
+    card: CostCard,
+    seed: int,
+    share_step_milli: int,
+    capacity_milli: int,
+    training_groups: GpuGroups | None = None,
 ) -> LoopOptions:
-    """The loop's constants for a fleet."""
+    """The loop's constants for a fleet; the preparation trains too, and gets whole groups."""
     window_us = seconds_to_us(fleet.window_s)
+    preparation_milli = fleet.preparation.share_milli
     return LoopOptions(
         window_us=window_us,
         windows=fleet.windows,
@@ -125,13 +132,16 @@ def loop_options(
         quantum_milli=fleet.quantum_milli,
         steal_milli=fleet.steal_milli,
         min_accuracy=fleet.min_accuracy,
-        preparation_share_milli=fleet.preparation.share_milli,
+        preparation_share_milli=training_groups.down(preparation_milli)
+        if training_groups
+        else preparation_milli,
         preparation_us=int(window_us * fleet.preparation.fraction),
         checkpoint_delay_us=CHECKPOINT_DELAY_US,
         retrain_configs=fleet.retrain_configs(),
         inference_configs=fleet.inference_configs(),
         family_costs=card.family_costs(fleet.retrain_configs(), crop_side(fleet)),
         share_step_milli=share_step_milli,
+        training_groups=training_groups,
         packing=fleet.placement,
         seed=seed,
         objective=fleet.objective,

@@ -250,7 +250,7 @@ def _model() -> torch.nn.Module:
 
 
 def _quarter(layout: SmLayout, quarters: int) -> int:
-    return layout.groups * quarters // 4 * layout.step_milli
+    return layout.grouping.share_milli(layout.groups * quarters // 4)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.gpu_groups import GpuGroups
 from ekya.core.ids import StreamId
 from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
@@ -43,6 +44,7 @@ class LoopOptions:
         family_costs: one per family of Γ.
         training_speed: speed of a retraining at a share.
         share_step_milli: what the share backend can enforce.
+        training_groups: in which training has multiprocessors of its own; None where it has none.
         objective: what is maximised.
         terms: of the streams that have any but the usual ones, sorted by id.
         packing: how shares come to stand on GPUs.
@@ -74,5 +76,6 @@ class LoopOptions:
     homes: tuple[StreamHome, ...] = ()
     profiler: Profiler = Profiler.EKYA
     last_join_us: int = 0
+    training_groups: GpuGroups | None = None
     serve_margin: float = SERVE_MARGIN
     roll_back_margin: float = ROLL_BACK_MARGIN

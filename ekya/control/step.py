@@ -18,6 +18,7 @@ from ekya.control.views import (
 )
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.gpu_groups import GpuGroups
 from ekya.core.ids import StreamId
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
@@ -27,12 +28,13 @@ from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.placement.homes import AtHome
 from ekya.placement.pack import pack
+from ekya.placement.steps import Steps
 from ekya.profiling.gate import why_back, why_not
 from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
 from ekya.profiling.speed import refined
-from ekya.scheduling.allocation import Job, shares_of
+from ekya.scheduling.allocation import Job, JobKind, shares_of
 from ekya.scheduling.leftover import Grants
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.regrant import regrant
@@ -124,6 +126,10 @@ def _at_granted_shares(
 
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
+    def groups_of(job: Job) -> GpuGroups | None:
+        return options.training_groups if job.kind is JobKind.RETRAINING else None
+
+    steps = Steps(options.share_step_milli, groups_of)
     if options.homes:
         homes = {one.stream: one.gpu for one in options.homes}
         return AtHome(
@@ -131,14 +137,14 @@ def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) 
             shares,
             lambda job: homes[job.stream],
             rooms_at_home(fleet, options),
-            options.share_step_milli,
+            steps,
         )
     return pack(
         options.packing,
         shares,
         capacity_milli=options.capacity_milli,
         held_milli=held_milli(fleet, options),
-        step_milli=options.share_step_milli,
+        steps=steps,
     )
 
 

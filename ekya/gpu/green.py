@@ -9,7 +9,7 @@ from ekya.gpu.green_handle import GreenHandle
 from ekya.gpu.green_process import GreenProcesses
 from ekya.gpu.nvml import GpuInventory
 from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob, round_down
-from ekya.gpu.sm_layout import SmReport, common_step_milli, quantise_sms
+from ekya.gpu.sm_layout import SmReport, coarsest, quantise_sms
 
 _APART = (
     "its jobs run in processes of their own, which take turns on the GPU without MPS: green contexts share "
@@ -45,7 +45,7 @@ class GreenShares:
             device="cuda",
             capacity_milli=len(report.layouts) * FULL_GPU_MILLI if usable else 0,
             step_milli=1,
-            group_milli=common_step_milli(report.layouts) if report.layouts else 0,
+            groups=coarsest(report.layouts) if report.layouts else None,
             live_resize=True,
             why=self._why(report),
         )
@@ -61,8 +61,8 @@ class GreenShares:
         capped = round_down(shares, 1, len(layouts) * FULL_GPU_MILLI)
         if not layouts:
             return capped
-        group_milli = common_step_milli(layouts)
-        large = {job: share for job, share in capped.share_milli.items() if share >= group_milli}
+        least_milli = coarsest(layouts).share_milli(1)
+        large = {job: share for job, share in capped.share_milli.items() if share >= least_milli}
         own = quantise_sms(large, layouts)
         granted = {**capped.share_milli, **own.share_milli}
         return Grants(granted, sum(shares.values()) - sum(granted.values()), own.spans)

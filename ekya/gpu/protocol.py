@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from ekya.core.gpu_groups import GpuGroups
 from ekya.gpu.sm_layout import SmSpan
 
 Enforcement = Literal["hard", "cap", "cooperative"]
@@ -30,8 +31,8 @@ class Capability:
         step_milli: the smallest step between two shares that it can tell apart.
         live_resize: whether the share of a running job can change.
         why: one sentence: what it found, or what is missing and how to get it.
-        group_milli: the share that one group of multiprocessors stands for, where a backend shares these
-            out: a job with as much or more has whole groups, and loses what is over. 0 elsewhere.
+        groups: of multiprocessors, where a backend shares these out: a training with as much as one or
+            more has whole groups, and loses what is over. None elsewhere.
     """
 
     usable: bool
@@ -41,7 +42,7 @@ class Capability:
     step_milli: int
     live_resize: bool
     why: str
-    group_milli: int = 0
+    groups: GpuGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ekya.core.gpu_groups import GpuGroups
 from ekya.core.units import FULL_GPU_MILLI
 
 
@@ -46,21 +47,21 @@ class SmLayout:
         return self.group_sms * self.groups + self.rest_sms
 
     @property
-    def step_milli(self) -> int:
-        """The share that one group stands for, rounded down: k groups are granted as k of these."""
-        return FULL_GPU_MILLI * self.group_sms // self.sms
+    def grouping(self) -> GpuGroups:
+        """What its groups are worth as shares."""
+        return GpuGroups(self.group_sms, self.sms)
 
     def sms_of(self, first: int, groups: int) -> int:
         """SMs of a span; what the driver grants can be fewer."""
         return groups * self.group_sms + (self.rest_sms if groups and first + groups == self.groups else 0)
 
     def share_milli(self, sms: int) -> int:
-        """What so many SMs are of this GPU."""
-        return FULL_GPU_MILLI * sms // self.sms
+        """What so many SMs are of this GPU, rounded up as the share of groups is."""
+        return -(-FULL_GPU_MILLI * sms // self.sms)
 
     def groups_for(self, share_milli: int) -> int:
         """The most groups that a share pays for; a full share pays for all."""
-        return min(share_milli // self.step_milli, self.groups)
+        return min(self.grouping.groups_for(share_milli), self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class SmGrants:
     """Shares as groups of SMs.
 
     Attributes:
-        share_milli: by job, multiples of ``common_step_milli``, never above what was asked.
+        share_milli: by job, those of whole groups of ``coarsest``, never above what was asked.
         spans: of every job that got a group; no two overlap.
     """
 
@@ -89,9 +90,9 @@ class SmGrants:
     spans: Mapping[str, SmSpan]
 
 
-def common_step_milli(layouts: Sequence[SmLayout]) -> int:
-    """The smallest share that is at least a group on every GPU."""
-    return max(layout.step_milli for layout in layouts)
+def coarsest(layouts: Sequence[SmLayout]) -> GpuGroups:
+    """The groups of the GPU on which one is most of it: in these, shares are granted on every GPU."""
+    return max((layout.grouping for layout in layouts), key=lambda one: one.group_sms / one.sms)
 
 
 def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGrants:
@@ -106,19 +107,24 @@ def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGr
         shares: thousandths of a GPU by job; what is above a whole GPU is lost.
         layouts: one a GPU, at least one.
     """
-    step = common_step_milli(layouts)
-    rooms = [layout.groups * layout.step_milli // step for layout in layouts]
-    wanted = {job: min(share // step, max(rooms)) for job, share in shares.items()}
+    step = coarsest(layouts)
+    rooms = [_of(step, layout.grouping, layout.groups) for layout in layouts]
+    wanted = {job: min(step.groups_for(share), max(rooms)) for job, share in shares.items()}
     steps = _cut(wanted, sum(rooms))
     gpus = _place(steps, rooms)
     ends = [layout.groups for layout in layouts]
     spans: dict[str, SmSpan] = {}
     for job in sorted(gpus):
         gpu = gpus[job]
-        groups = steps[job] * step // layouts[gpu].step_milli
+        groups = _of(layouts[gpu].grouping, step, steps[job])
         ends[gpu] -= groups
         spans[job] = SmSpan(gpu, ends[gpu], groups)
-    return SmGrants({job: steps[job] * step for job in shares}, spans)
+    return SmGrants({job: step.share_milli(steps[job]) for job in shares}, spans)
+
+
+def _of(groups: GpuGroups, others: GpuGroups, count: int) -> int:
+    """How many whole groups there are in so many of another GPU's, as parts of a GPU."""
+    return count * others.group_sms * groups.sms // (others.sms * groups.group_sms)
 
 
 def _cut(wanted: Mapping[str, int], most: int) -> dict[str, int]:

@@ -4,32 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.placement.pool import round_down, round_up
+from ekya.placement.pool import round_down
+from ekya.placement.steps import Steps
 
 JobT = TypeVar("JobT")
 
 
 class BestFit(Generic[JobT]):
-    """Granted shares on GPUs, in steps of the backend.
+    """Granted shares on GPUs, of any size that the backend can grant.
 
     The largest job comes first, each on the GPU that has least room of those on which it fits. One that
     fits on none is cut to what the emptiest GPU has left: no job stands on two GPUs.
     """
 
-    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], step_milli: int) -> None:
+    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], steps: Steps[JobT]) -> None:
         """Packs.
 
         Args:
             shares: the share asked for by each job, in thousandths of a GPU.
             gpus_milli: what each GPU has, 0 to 1000.
-            step_milli: the smallest difference between two grants, 1 to 1000.
+            steps: what can be granted.
 
         Raises:
             ValueError: as ``round_down``.
         """
-        self._step_milli = step_milli
-        self._free = [milli // step_milli * step_milli for milli in gpus_milli]
-        self._shares = round_down(shares, step_milli, sum(self._free))
+        self._steps = steps
+        self._free = [steps.whole(milli) for milli in gpus_milli]
+        self._shares = round_down(shares, steps, sum(self._free))
         self._gpus: dict[JobT, int] = {}
         for job in sorted(self._shares, key=lambda one: -self._shares[one]):
             if self._shares[job] == 0:
@@ -37,7 +38,7 @@ class BestFit(Generic[JobT]):
             gpu = self._best_gpu(self._shares[job])
             if gpu is None:
                 gpu = max(range(len(self._free)), key=lambda one: (self._free[one], -one))
-                self._shares[job] = self._free[gpu]
+                self._shares[job] = steps.down(job, self._free[gpu])
             self._put(job, gpu, self._shares[job])
 
     @property
@@ -58,7 +59,7 @@ class BestFit(Generic[JobT]):
         """The smallest share of at least ``wanted_milli`` that the job can grow to, where it stands or on
         another GPU; None if none fits.
         """
-        share = round_up(wanted_milli, self._step_milli)
+        share = self._steps.up(job, wanted_milli)
         room = max((self._room(job, gpu) for gpu in range(len(self._free))), default=0)
         return share if share <= min(room, FULL_GPU_MILLI) else None
 

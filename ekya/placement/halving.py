@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.placement.steps import Steps
 
 JobT = TypeVar("JobT")
 
@@ -26,9 +27,9 @@ _WHOLE = 1 << LAST_LEVEL
 """Slots of the smallest size on a GPU."""
 
 
-def share_of_level(level: int, step_milli: int = 1) -> int:
-    """1/2^level of a GPU in thousandths, rounded down to the backend's step."""
-    return (FULL_GPU_MILLI >> level) // step_milli * step_milli
+def share_of_level(level: int) -> int:
+    """1/2^level of a GPU in thousandths, rounded down."""
+    return FULL_GPU_MILLI >> level
 
 
 class Halves(Generic[JobT]):
@@ -37,30 +38,30 @@ class Halves(Generic[JobT]):
     Which GPU a job stands on follows from the shares alone, so a share that grows can move others.
     """
 
-    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], step_milli: int) -> None:
+    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], steps: Steps[JobT]) -> None:
         """Rounds every share down; where they do not fit, the largest are halved, the last one first.
 
         Args:
             shares: the share asked for by each job, in thousandths of a GPU.
             gpus_milli: what each GPU has, 0 to 1000.
-            step_milli: the smallest difference between two grants, 1 to 1000.
+            steps: what can be granted: a job of a slot gets what fits into it.
 
         Raises:
             ValueError: a negative share.
         """
         if any(share < 0 for share in shares.values()):
             raise ValueError("shares cannot be negative")
-        self._step_milli = step_milli
+        self._steps = steps
         self._rooms = tuple(milli * _WHOLE // FULL_GPU_MILLI for milli in gpus_milli)
         self._limits = [_slots(self._rooms, level) for level in range(LAST_LEVEL + 1)]
-        self._levels = {job: self._level_below(share) for job, share in shares.items()}
+        self._levels = {job: self._level_below(job, share) for job, share in shares.items()}
         self._counts = [0] * (LAST_LEVEL + 2)
         for level in self._levels.values():
             self._counts[level] += 1
         jobs = list(self._levels)
         while not self._fits():
             place = min(range(len(jobs)), key=lambda index: (self._levels[jobs[index]], -index))
-            self._move(jobs[place], self._smaller(self._levels[jobs[place]]))
+            self._move(jobs[place], self._smaller(jobs[place], self._levels[jobs[place]]))
 
     @property
     def spare_milli(self) -> int:
@@ -89,23 +90,23 @@ class Halves(Generic[JobT]):
 
     def share_milli(self, job: JobT) -> int:
         """What a job holds; 0 for one that was not asked for."""
-        return self._share(self._levels.get(job, LAST_LEVEL + 1))
+        return self._share(job, self._levels.get(job, LAST_LEVEL + 1))
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
         """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
-        enough = (level for level in range(LAST_LEVEL, -1, -1) if share_of_level(level, self._step_milli) > 0)
-        level = next((one for one in enough if self._share(one) >= wanted_milli), None)
+        shares = ((level, self._share(job, level)) for level in range(LAST_LEVEL, -1, -1))
+        level = next((level for level, share in shares if share >= max(wanted_milli, 1)), None)
         if level is None:
             return None
         before = self._levels.get(job, LAST_LEVEL + 1)
         self._move(job, level)
         fits = self._fits()
         self._move(job, before)
-        return self._share(level) if fits else None
+        return self._share(job, level) if fits else None
 
     def grow(self, job: JobT, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` named."""
-        self._move(job, self._level_below(share_milli))
+        self._move(job, self._level_below(job, share_milli))
 
     def _fits(self) -> bool:
         """Whether the slots of each size or more are no more than there is room for."""
@@ -122,16 +123,16 @@ class Halves(Generic[JobT]):
         self._levels[job] = level
         self._counts[level] += 1
 
-    def _share(self, level: int) -> int:
-        return share_of_level(level, self._step_milli) if level <= LAST_LEVEL else 0
+    def _share(self, job: JobT, level: int) -> int:
+        return self._steps.down(job, share_of_level(level)) if level <= LAST_LEVEL else 0
 
-    def _level_below(self, share_milli: int) -> int:
+    def _level_below(self, job: JobT, share_milli: int) -> int:
         """The largest inverse power of two that is not above a share; nothing is the level after the last."""
-        fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(level) <= share_milli)
+        fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(job, level) <= share_milli)
         return next(fitting, LAST_LEVEL + 1)
 
-    def _smaller(self, level: int) -> int:
-        return level + 1 if self._share(level + 1) > 0 else LAST_LEVEL + 1
+    def _smaller(self, job: JobT, level: int) -> int:
+        return level + 1 if self._share(job, level + 1) > 0 else LAST_LEVEL + 1
 
 
 def _slots(rooms: Sequence[int], level: int) -> int:

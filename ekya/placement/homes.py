@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.placement.pack import Packing, Placed, pack, rooms_milli
+from ekya.placement.steps import Steps
 
 JobT = TypeVar("JobT")
 
@@ -38,7 +39,7 @@ class AtHome(Generic[JobT]):
         shares: Mapping[JobT, int],
         home: Callable[[JobT], int],
         gpus_milli: Sequence[int],
-        step_milli: int,
+        steps: Steps[JobT],
     ) -> None:
         """Packs.
 
@@ -47,10 +48,10 @@ class AtHome(Generic[JobT]):
             shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
             home: the GPU of a job, also of one that is not among these.
             gpus_milli: what each GPU has, 0 to 1000.
-            step_milli: the smallest difference between two grants, 1 to 1000.
+            steps: what can be granted.
 
         Raises:
-            ValueError: a negative share, a step outside 1 to 1000, or more than a GPU in one.
+            ValueError: a negative share, or more than a GPU in one.
         """
         if any(milli > FULL_GPU_MILLI for milli in gpus_milli):
             raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
@@ -62,7 +63,7 @@ class AtHome(Generic[JobT]):
                 {job: share for job, share in shares.items() if home(job) == gpu},
                 capacity_milli=milli,
                 held_milli=(),
-                step_milli=step_milli,
+                steps=steps,
             )
             for gpu, milli in enumerate(gpus_milli)
         ]

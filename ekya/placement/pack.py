@@ -8,6 +8,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.placement.best_fit import BestFit
 from ekya.placement.halving import Halves
 from ekya.placement.pool import Pool
+from ekya.placement.steps import Steps
 
 JobT = TypeVar("JobT")
 
@@ -34,7 +35,7 @@ def pack(
     *,
     capacity_milli: int,
     held_milli: Sequence[int],
-    step_milli: int,
+    steps: Steps[JobT],
 ) -> Placed[JobT]:
     """Rounds shares down to what can be granted, and packs them.
 
@@ -43,18 +44,18 @@ def pack(
         shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
         capacity_milli: what there is over all GPUs; a part of a GPU is the last one's.
         held_milli: what others hold and keep, such as the preparation.
-        step_milli: the smallest difference between two grants, 1 to 1000.
+        steps: what can be granted.
 
     Raises:
-        ValueError: a negative share, or a step outside 1 to 1000.
+        ValueError: a negative share.
     """
     match packing:
         case Packing.POOL:
-            return Pool(shares, max(capacity_milli - sum(held_milli), 0), step_milli)
+            return Pool(shares, max(capacity_milli - sum(held_milli), 0), steps)
         case Packing.QUANTISED:
-            return Halves(shares, rooms_milli(capacity_milli, held_milli), step_milli)
+            return Halves(shares, rooms_milli(capacity_milli, held_milli), steps)
         case Packing.BEST_FIT:
-            return BestFit(shares, rooms_milli(capacity_milli, held_milli), step_milli)
+            return BestFit(shares, rooms_milli(capacity_milli, held_milli), steps)
 
 
 def rooms_milli(capacity_milli: int, held_milli: Sequence[int]) -> tuple[int, ...]:

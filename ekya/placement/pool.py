@@ -4,53 +4,47 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.placement.steps import Steps
 
 JobT = TypeVar("JobT")
 
 
-def round_down(shares: Mapping[JobT, int], step_milli: int, capacity_milli: int) -> dict[JobT, int]:
-    """Every share rounded down to the backend's step.
+def round_down(shares: Mapping[JobT, int], steps: Steps[JobT], capacity_milli: int) -> dict[JobT, int]:
+    """Every share rounded down to one that can be granted.
 
     Where the shares ask for more than there is, the largest grants give way step by step, the last
     asked for first among equals, so that a small share is not the one that disappears.
 
     Args:
         shares: the share asked for by each job, in thousandths of a GPU.
-        step_milli: the smallest difference between two grants, 1 to 1000.
+        steps: what can be granted.
         capacity_milli: what there is over all GPUs.
 
     Returns:
-        Granted shares in the order in which they were asked for: multiples of the step, at most one
-        GPU each, together at most the capacity.
+        Granted shares in the order in which they were asked for: at most one GPU each, together at most
+        the capacity.
 
     Raises:
-        ValueError: a negative share or capacity, or a step outside 1 to 1000.
+        ValueError: a negative share or capacity.
     """
-    if not 1 <= step_milli <= FULL_GPU_MILLI:
-        raise ValueError(f"a step of {step_milli} thousandths is not between 1 and {FULL_GPU_MILLI}")
     if capacity_milli < 0 or any(share < 0 for share in shares.values()):
         raise ValueError("shares and capacity cannot be negative")
-    steps = [min(share, FULL_GPU_MILLI) // step_milli for share in shares.values()]
-    available = capacity_milli // step_milli
-    while sum(steps) > available:
-        largest = max(range(len(steps)), key=lambda index: (steps[index], index))
-        steps[largest] -= 1
-    return {job: count * step_milli for job, count in zip(shares, steps, strict=True)}
-
-
-def round_up(share_milli: int, step_milli: int) -> int:
-    """The smallest multiple of the step that is not below the share."""
-    return -(-share_milli // step_milli) * step_milli
+    granted = {job: steps.down(job, share) for job, share in shares.items()}
+    places = {job: place for place, job in enumerate(granted)}
+    while sum(granted.values()) > capacity_milli:
+        largest = max(granted, key=lambda job: (granted[job], places[job]))
+        granted[largest] = steps.down(largest, granted[largest] - 1)
+    return granted
 
 
 class Pool(Generic[JobT]):
     """Granted shares of one pool, which may still grow into what is left. Nobody stands on a GPU."""
 
-    def __init__(self, shares: Mapping[JobT, int], capacity_milli: int, step_milli: int) -> None:
+    def __init__(self, shares: Mapping[JobT, int], capacity_milli: int, steps: Steps[JobT]) -> None:
         """See ``round_down``."""
-        self._step_milli = step_milli
-        self._shares = round_down(shares, step_milli, capacity_milli)
-        self._spare_milli = capacity_milli // step_milli * step_milli - sum(self._shares.values())
+        self._steps = steps
+        self._shares = round_down(shares, steps, capacity_milli)
+        self._spare_milli = steps.whole(capacity_milli) - sum(self._shares.values())
 
     @property
     def spare_milli(self) -> int:
@@ -68,7 +62,7 @@ class Pool(Generic[JobT]):
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
         """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
-        share = round_up(wanted_milli, self._step_milli)
+        share = self._steps.up(job, wanted_milli)
         fits = share <= FULL_GPU_MILLI and share - self.share_milli(job) <= self._spare_milli
         return share if fits else None
 

@@ -98,6 +98,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
+        chosen.capability.groups,
     )
     # A run that goes on is planned as it was: what was measured since then is for the next one.
     speeds = kept_speeds(chosen, fleet.edge.model)

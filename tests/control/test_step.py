@@ -31,6 +31,7 @@ from ekya.control.step import take_turn
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.compared import Compared
+from ekya.core.gpu_groups import GpuGroups
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import inference_holder
@@ -88,6 +89,13 @@ def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
     hand = opened_1(options=apart, wishes={A: Wish(800), B: Wish(800)})
     shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
     assert shares == {A: 500, B: 800}  # The preparation holds its share on the first GPU.
+
+
+def test_training_is_granted_whole_groups_of_multiprocessors_and_inference_is_not():
+    hand = retraining(share_milli=230, options=replace(OPTIONS, training_groups=GpuGroups(8, 132)))
+    (planned,) = (one for one in hand.state.phases[0].assignments if one.stream == A)
+    assert (planned.retrain_share_milli, planned.inference_share_milli) == (182, 300)
+    assert hand.stream().job.share_milli == 182
 
 
 def test_a_scheduler_sees_the_objective_and_what_streams_were_promised():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_gpu import FakeDriver, FakeGpu
 
+from ekya.core.gpu_groups import GpuGroups
 from ekya.errors import UserError
 from ekya.gpu.claims import SmClaims
 from ekya.gpu.cuda_context import NoCudaError
@@ -87,9 +88,9 @@ def test_jobs_of_one_process_stand_side_by_side_on_their_gpu(made):
 
 def test_a_grant_says_which_multiprocessors():
     grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 700, "b": 260, "c": 990, "d": 30})
-    assert grants.share_milli == {"a": 660, "b": 240, "c": 960, "d": 30}
+    assert grants.share_milli == {"a": 667, "b": 243, "c": 970, "d": 30}
     assert grants.spans["a"].gpu == grants.spans["b"].gpu != grants.spans["c"].gpu
-    assert grants.lost_milli == 90
+    assert grants.lost_milli == 70
     assert grants.spans["c"] == SmSpan(grants.spans["c"].gpu, 0, 16)
     assert "d" not in grants.spans, "what is less than a group has none of its own"
     assert GreenShares(TWO_GPUS, no_split, True).quantise({"a": 740}).lost_milli == 740
@@ -126,7 +127,11 @@ def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         }
     capability = backend.probe()
-    assert (capability.enforcement, capability.live_resize, capability.group_milli) == ("hard", True, 60)
+    assert (capability.enforcement, capability.live_resize, capability.groups) == (
+        "hard",
+        True,
+        GpuGroups(8, 132),
+    )
 
 
 def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_sees(made, monkeypatch):
@@ -135,7 +140,7 @@ def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_
     joined = []
     monkeypatch.setattr(MpsShares, "require_client", lambda _self, job: joined.append(job.gpu))
     handle = backend.attach(ShareJob("a", "retraining", 500, gpu=1))
-    assert handle.resize(250).share_milli == 242
+    assert handle.resize(250).share_milli == 243
     assert joined == [1]
     assert set(made) == {"make", 0}
     handle.release()

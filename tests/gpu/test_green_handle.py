@@ -64,10 +64,23 @@ def test_a_batch_runs_on_the_sms_of_its_share(process):
     assert process.gpu.current() == handle.level.stream
 
 
+@pytest.mark.parametrize("planned", [100, 230, 500, 669, 960])
+def test_a_share_that_the_planner_grants_is_what_the_job_says_that_it_has(process, planned):
+    groups = process.pool.layout.grouping
+    granted = groups.down(planned)
+    resized = process.job(0).resize(granted)
+    assert (resized.share_milli, resized.note) == (granted, "")
+
+
+def test_who_has_the_last_group_has_more_than_was_granted_by_what_makes_no_whole_group(process):
+    process.job(500)
+    assert process.job(0).resize(243).share_milli == 273
+
+
 def test_a_resize_says_what_was_granted_as_it_was_read_back(tmp_path):
     process = Process(tmp_path / "gpu", granted=lambda sms: sms - 2)
     resized = process.job(0).resize(250)
-    assert (resized.share_milli, resized.note) == (30 * 1000 // 132, "")
+    assert (resized.share_milli, resized.note) == (228, "")
     process.close()
 
 
@@ -128,7 +141,7 @@ def test_a_batch_that_does_not_end_is_not_waited_for_and_its_job_changes_after_i
     with thread(work):
         assert inside.wait(5)
         resized = handle.resize(250)
-        assert resized.share_milli == 484
+        assert resized.share_milli == 485
         assert "has not ended" in resized.note
         assert not resized.settled
         assert process.job(700).level.groups == 8, "its SMs are still its own"
@@ -211,10 +224,10 @@ def test_guests_always_have_the_first_group(process):
 def test_a_job_with_less_than_a_group_is_a_guest_until_it_has_more(process):
     handle = process.job(500)
     assert handle.resize(59) == replace(handle.resize(59), share_milli=59, note="")
-    assert process.job(480).level.groups == 8, "it has let go of its own"
+    assert process.job(485).level.groups == 8, "it has let go of its own"
     process.gpu.now_ns += 1000 * MS
     assert run_for(process, handle, 5, 4) == pytest.approx(59, rel=0.06)
-    assert handle.resize(250).share_milli == 242
+    assert handle.resize(250).share_milli == 243
     process.gpu.now_ns += 1000 * MS
     with handle.scope():
         assert len(process.groups(handle)) == 4
@@ -299,7 +312,7 @@ def test_release_ends_a_resize_that_waits_for_a_batch(process):
 def test_a_grower_takes_at_a_batch_boundary_what_a_shrinker_let_go(process):
     grower, shrinker = process.job(250), process.job(750)
     resized = grower.resize(500)
-    assert resized.share_milli == 242
+    assert resized.share_milli == 243
     assert resized.note == "4 of 8 groups of SMs are free; the others follow"
     shrinker.resize(250)
     process.gpu.now_ns += 100 * MS
@@ -338,14 +351,14 @@ def test_a_level_that_fails_the_gate_is_not_used_and_the_resize_says_so(tmp_path
     process = Process(tmp_path / "gpu", bad={64})
     handle = process.job(250)
     resized = handle.resize(500)
-    assert resized.share_milli == 56 * 1000 // 132
+    assert resized.share_milli == 425
     assert resized.note == "on 64 SMs a product in float16 has values that are not finite"
     calls = len(process.driver.calls)
     process.gpu.now_ns += 100 * MS
     with handle.scope():
         assert len(process.groups(handle)) == 7
     assert len(process.driver.calls) == calls, "it is not tried again with every batch"
-    assert process.job(540).level.groups == 9, "what it does not use is free"
+    assert process.job(546).level.groups == 9, "what it does not use is free"
     process.close()
 
 
@@ -361,7 +374,7 @@ def test_a_driver_that_refuses_a_level_leaves_the_job_where_it_is(process, name)
     handle = process.job(250)
     process.driver.fails.add(name)
     resized = handle.resize(1000)
-    assert (resized.share_milli, name in resized.note) == (242, True)
+    assert (resized.share_milli, name in resized.note) == (243, True)
     assert process.groups(handle) == {0, 1, 2, 3}
     process.driver.fails.clear()
     assert process.job(750).level.groups == 12
@@ -395,7 +408,7 @@ def test_a_thread_that_is_not_where_it_should_be_does_not_begin_its_batch(proces
     with pytest.raises(RuntimeError, match="not that of its level"), handle.scope():
         pytest.fail("the batch began")
     monkeypatch.undo()
-    assert handle.resize(250).share_milli == 242
+    assert handle.resize(250).share_milli == 243
 
 
 def test_what_is_measured_is_time_by_the_part_of_the_gpu(process):
@@ -405,7 +418,7 @@ def test_what_is_measured_is_time_by_the_part_of_the_gpu(process):
     assert handle.measured().used_us == 0, "the GPU has not done it"
     process.gpu.now_ns += 20 * MS
     measured = handle.measured()
-    assert (measured.used_us, measured.wall_us) == (4840, 20_000)
+    assert (measured.used_us, measured.wall_us) == (4850, 20_000)
     handle.resize(1000)
     with handle.scope():
         process.gpu.launch(10)
@@ -428,7 +441,7 @@ def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
     guest = process.job(100, "inference")
     jobs = [process.job(0) for _ in range(4)]
     for job, groups in steps:
-        jobs[job].resize(groups * process.pool.layout.step_milli)
+        jobs[job].resize(process.pool.layout.grouping.share_milli(groups))
         assert len(process.groups(jobs[job])) <= groups
         process.gpu.now_ns += 100 * MS
         for one in jobs:

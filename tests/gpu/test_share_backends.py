@@ -66,7 +66,8 @@ def test_every_backend_grants_no_more_than_asked_and_than_there_is(name, shares)
     assert sum(grants.share_milli.values()) <= capability.capacity_milli
     assert grants.lost_milli == sum(shares.values()) - sum(grants.share_milli.values())
     if sum(shares.values()) <= capability.capacity_milli:
-        most_lost = max(capability.step_milli, capability.group_milli)
+        group_milli = capability.groups.share_milli(1) if capability.groups else 0
+        most_lost = max(capability.step_milli, group_milli)
         assert grants.lost_milli < max(1, len(shares)) * most_lost
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.sm_layout import SmLayout, SmSpan, common_step_milli, place_again, quantise_sms
+from ekya.gpu.sm_layout import SmLayout, SmSpan, coarsest, place_again, quantise_sms
 
 H200 = SmLayout(8, 16, 4)
 A100 = SmLayout(2, 54)
@@ -28,17 +28,18 @@ def test_spans_lie_on_their_gpu_and_never_overlap(shares, layouts):
 @given(SHARES, LAYOUTS)
 def test_a_grant_is_whole_steps_and_never_above_what_was_asked_or_is_there(shares, layouts):
     granted = quantise_sms(shares, layouts)
-    step = common_step_milli(layouts)
+    step = coarsest(layouts)
     assert granted.share_milli.keys() == shares.keys()
     assert granted.spans.keys() == {job for job, share in granted.share_milli.items() if share > 0}
     for job, share in granted.share_milli.items():
-        assert share % step == 0
+        assert share == 0 or share == step.down(share) >= step.share_milli(1)
         assert 0 <= share <= min(shares[job], 1000)
-    assert sum(granted.share_milli.values()) <= 1000 * len(layouts)
+    # Each share is rounded up to a whole thousandth, and pays for no more than there is.
+    assert sum(max(share - 1, 0) for share in granted.share_milli.values()) <= 1000 * len(layouts)
     for job, span in granted.spans.items():
-        layout = layouts[span.gpu]
-        # The groups of a span are what its share pays for, to the group.
-        assert span.groups == granted.share_milli[job] // layout.step_milli
+        # The groups of a span are what its share pays for; on other GPUs than the coarsest to the group.
+        pays = layouts[span.gpu].groups_for(granted.share_milli[job])
+        assert pays - (layouts[span.gpu].grouping != step) <= span.groups <= pays
 
 
 @given(SHARES, LAYOUTS)
@@ -49,9 +50,9 @@ def test_the_order_of_jobs_does_not_matter(shares, layouts):
 
 @given(SHARES, LAYOUTS)
 def test_who_asks_for_a_step_gets_one_as_long_as_there_are_enough(shares, layouts):
-    step = common_step_milli(layouts)
-    asking = [job for job, share in shares.items() if share >= step]
-    room = sum(layout.groups * layout.step_milli // step for layout in layouts)
+    step = coarsest(layouts)
+    asking = [job for job, share in shares.items() if share >= step.share_milli(1)]
+    room = sum(step.groups_for(layout.grouping.share_milli(layout.groups)) for layout in layouts)
     granted = quantise_sms(shares, layouts)
     assert len(granted.spans) == min(len(asking), room)
     assert granted.spans.keys() <= set(asking)
@@ -72,12 +73,12 @@ def test_on_one_gpu_only_rounding_is_lost_where_there_is_room(shares, layout):
 
 
 @pytest.mark.parametrize(
-    ("layout", "sms", "step"), [(H200, 132, 60), (A100, 108, 18), (SmLayout(2, 66), 132, 15)]
+    ("layout", "sms", "step"), [(H200, 132, 61), (A100, 108, 19), (SmLayout(2, 66), 132, 16)]
 )
 def test_a_full_share_is_every_sm(layout, sms, step):
     granted = quantise_sms({"a": 1000}, [layout])
     assert layout.sms_of(granted.spans["a"].first, granted.spans["a"].groups) == sms
-    assert layout.step_milli == step
+    assert layout.grouping.share_milli(1) == step
 
 
 def test_an_h200_gives_three_quarters_and_a_quarter_all_of_its_multiprocessors():
@@ -92,7 +93,7 @@ def test_large_jobs_go_to_gpus_of_their_own_and_what_fits_on_none_is_cut():
     granted = quantise_sms({"a": 700, "b": 700, "c": 600}, [H200, H200])
     spans = granted.spans
     assert {spans["a"].gpu, spans["b"].gpu} == {0, 1}
-    assert granted.share_milli == {"a": 660, "b": 660, "c": 300}
+    assert granted.share_milli == {"a": 667, "b": 667, "c": 304}
 
 
 TAKEN = st.lists(st.booleans(), min_size=1, max_size=24)

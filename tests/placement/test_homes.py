@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.placement.homes import AtHome, deal
 from ekya.placement.pack import Packing, pack
+from ekya.placement.steps import Steps
 
 JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
 ROOMS = st.lists(st.integers(0, 1000), min_size=1, max_size=3)
@@ -13,7 +14,7 @@ few = settings(max_examples=60)
 
 
 def at_home(packing, asked, rooms, step=1):
-    return AtHome(packing, asked, lambda job: job % len(rooms), rooms, step)
+    return AtHome(packing, asked, lambda job: job % len(rooms), rooms, Steps(step))
 
 
 def assert_in_place(grants, asked, rooms, step):
@@ -34,7 +35,7 @@ def test_a_gpu_gives_its_own_jobs_what_it_would_give_them_alone(packing, asked, 
     assert_in_place(grants, asked, rooms, step)
     for gpu, room in enumerate(rooms):
         own = {job: share for job, share in asked.items() if job % len(rooms) == gpu}
-        alone = pack(packing, own, capacity_milli=room, held_milli=(), step_milli=step)
+        alone = pack(packing, own, capacity_milli=room, held_milli=(), steps=Steps(step))
         assert {job: grants.share_milli(job) for job in own} == {job: alone.share_milli(job) for job in own}
 
 

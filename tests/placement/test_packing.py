@@ -8,6 +8,7 @@ from ekya.placement.best_fit import BestFit
 from ekya.placement.halving import LAST_LEVEL, Halves, share_of_level
 from ekya.placement.pack import Packing, pack, rooms_milli
 from ekya.placement.pool import round_down
+from ekya.placement.steps import Steps
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
 on_gpus = pytest.mark.parametrize("packing", [Packing.QUANTISED, Packing.BEST_FIT])
@@ -19,7 +20,7 @@ few = settings(max_examples=60)
 
 
 def packed(packing, asked, capacity=2000, held=(), step=1):
-    return pack(packing, asked, capacity_milli=capacity, held_milli=held, step_milli=step)
+    return pack(packing, asked, capacity_milli=capacity, held_milli=held, steps=Steps(step))
 
 
 def assert_in_place(grants, packing, asked, capacity, held, step):
@@ -34,7 +35,9 @@ def assert_in_place(grants, packing, asked, capacity, held, step):
         assert sum(granted[job] for job, where in grants.gpus.items() if where == gpu) <= room
     assert sum(granted.values()) + grants.spare_milli <= capacity
     if packing is Packing.QUANTISED:
-        assert all(share in {0, *(share_of_level(k, step) for k in range(10))} for share in granted.values())
+        assert all(
+            share in {0, *(share_of_level(k) // step * step for k in range(10))} for share in granted.values()
+        )
 
 
 @every_packing
@@ -86,7 +89,7 @@ def test_what_was_granted_once_is_granted_again(packing, asked, step):
 def test_inverse_powers_are_lost_only_where_no_packing_could_keep_them(levels, rooms):
     """First fit in descending order is perfect: see the proof in `halving`."""
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
-    halves = Halves(asked, rooms, 1)
+    halves = Halves(asked, rooms, Steps(1))
     slots = [room * 2**LAST_LEVEL // 1000 for room in rooms]
     possible = all(
         sum(2 ** (LAST_LEVEL - level) for level in levels if level <= least)
@@ -107,20 +110,20 @@ def test_inverse_powers_fill_whole_gpus_to_the_last_slot(levels):
     sixteenths = sum(16 >> level for level in levels)
     gpus = -(-sixteenths // 16)
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
-    halves = Halves(asked, [1000] * gpus, 1)
+    halves = Halves(asked, [1000] * gpus, Steps(1))
     assert all(halves.share_milli(job) == share for job, share in asked.items())
     assert set(halves.gpus.values()) == set(range(gpus))
 
 
 def test_shares_become_inverse_powers_of_two():
-    halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], 1)
+    halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], Steps(1))
     assert [halves.share_milli(job) for job in "abcde"] == [1000, 500, 250, 62, 0]
     assert halves.gpus == {"a": 0, "b": 1, "c": 1, "d": 1}
     assert halves.spare_milli == 187
 
 
 def test_a_share_may_double_where_the_others_can_still_be_packed():
-    halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], 1)
+    halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], Steps(1))
     assert halves.fitting_milli("c", 251) == 500
     assert halves.fitting_milli("c", 501) == 1000
     halves.grow("c", 1000)
@@ -130,19 +133,19 @@ def test_a_share_may_double_where_the_others_can_still_be_packed():
 
 
 def test_too_much_is_halved_largest_and_last_first():
-    halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], 1)
+    halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], Steps(1))
     assert [halves.share_milli(job) for job in "abc"] == [1000, 500, 62]
 
 
 def test_best_fit_leaves_the_emptiest_gpu_to_who_needs_it():
-    packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], 1)
+    packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], Steps(1))
     assert packed_.gpus == {"large": 0, "middle": 1, "small": 0}
     assert packed_.fitting_milli("middle", 900) == 900
     assert packed_.fitting_milli("small", 301) == 301
 
 
 def test_a_job_moves_to_grow_and_only_then():
-    packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], 1)
+    packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], Steps(1))
     assert packed_.gpus == {"a": 0, "c": 1, "b": 0}
     packed_.grow("b", 500)
     assert packed_.gpus["b"] == 1
@@ -151,7 +154,7 @@ def test_a_job_moves_to_grow_and_only_then():
 
 
 def test_no_job_stands_on_two_gpus():
-    packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], 1)
+    packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], Steps(1))
     assert [packed_.share_milli(job) for job in "abc"] == [700, 700, 300]
     assert packed_.spare_milli == 300
 
@@ -164,8 +167,8 @@ def test_what_is_held_leaves_the_other_gpus_whole():
 
 
 def test_the_largest_give_way():
-    assert round_down({"a": 250, "b": 500}, 125, 1000) == {"a": 250, "b": 500}
-    assert round_down({"a": 800, "b": 100}, 100, 500) == {"a": 400, "b": 100}
+    assert round_down({"a": 250, "b": 500}, Steps(125), 1000) == {"a": 250, "b": 500}
+    assert round_down({"a": 800, "b": 100}, Steps(100), 500) == {"a": 400, "b": 100}
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,6 @@ def test_the_largest_give_way():
 )
 def test_what_cannot_be_is_an_error(asked, step, capacity):
     with pytest.raises(ValueError, match=r"step|negative"):
-        round_down(asked, step, capacity)
+        round_down(asked, Steps(step), capacity)
     with pytest.raises(ValueError, match="negative"):
-        Halves({"a": -1}, [1000], 1)
+        Halves({"a": -1}, [1000], Steps(1))

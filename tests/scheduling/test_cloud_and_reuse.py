@@ -14,6 +14,7 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.placement.pack import Packing, pack
+from ekya.placement.steps import Steps
 from ekya.scheduling.allocation import shares_of
 from ekya.scheduling.network import Network
 from ekya.scheduling.objective import evaluate
@@ -50,7 +51,7 @@ def cloud(seen, **options):
         shares_of(plan.phases[0]),
         capacity_milli=seen.capacity_milli,
         held_milli=(),
-        step_milli=1,
+        steps=Steps(1),
     )
     assert regrant(seen, plan, grants, scheduler.needs).phases == plan.phases
     return plan.phases[0].assignments

@@ -11,6 +11,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.placement.pack import Packing, pack
+from ekya.placement.steps import Steps
 from ekya.scheduling.allocation import shares_of
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.registry import SCHEDULERS, make_scheduler
@@ -27,7 +28,7 @@ def granted_plan(name, view, step, packing=Packing.POOL):
 
 def at_grants(view, plan, step, packing, needs):
     shares = shares_of(plan.phases[0])
-    grants = pack(packing, shares, capacity_milli=view.capacity_milli, held_milli=(), step_milli=step)
+    grants = pack(packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(step))
     return regrant(view, plan, grants, needs)
 
 

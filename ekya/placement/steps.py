@@ -1,0 +1,48 @@
+"""The shares that jobs can have."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ekya.core.gpu_groups import GpuGroups
+from ekya.core.units import FULL_GPU_MILLI
+
+JobT = TypeVar("JobT")
+
+GroupsOf = Callable[[JobT], GpuGroups | None]
+"""In which groups a job has multiprocessors of its own; None for one that has none, and goes by the step."""
+
+
+def no_groups(_job: object) -> None:
+    """Nobody has multiprocessors of its own."""
+
+
+class Steps(Generic[JobT]):
+    """From any share to one that a job can have.
+
+    Args:
+        step_milli: the smallest difference between two shares, 1 to 1000.
+        groups: for whom that is whole groups of multiprocessors instead.
+
+    Raises:
+        ValueError: a step outside 1 to 1000.
+    """
+
+    def __init__(self, step_milli: int, groups: GroupsOf[JobT] = no_groups) -> None:
+        if not 1 <= step_milli <= FULL_GPU_MILLI:
+            raise ValueError(f"a step of {step_milli} thousandths is not between 1 and {FULL_GPU_MILLI}")
+        self._step_milli = step_milli
+        self._groups = groups
+
+    def down(self, job: JobT, share_milli: int) -> int:
+        """The largest share that is not above this one, of one GPU at most."""
+        share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
+        return self.whole(share_milli) if groups is None else groups.down(share_milli)
+
+    def up(self, job: JobT, share_milli: int) -> int:
+        """The smallest share that is not below this one; can be more than a GPU."""
+        groups = self._groups(job)
+        return -self.whole(-share_milli) if groups is None else groups.up(share_milli)
+
+    def whole(self, milli: int) -> int:
+        """Rounded down to the step."""
+        return milli // self._step_milli * self._step_milli

@@ -1,0 +1,48 @@
+"""Whole groups of multiprocessors in whole thousandths: nothing is promised that is not there."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.gpu_groups import GpuGroups
+
+SHARES = st.integers(0, 1000)
+GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108), GpuGroups(4, 144)])
+
+
+def test_an_h200_has_sixteen_groups_of_sixty_and_a_half_thousandths():
+    h200 = GpuGroups(8, 132)
+    assert [h200.share_milli(groups) for groups in (1, 2, 3, 16)] == [61, 122, 182, 970]
+    assert [h200.down(share) for share in (0, 30, 60, 61, 230, 969, 1000)] == [0, 30, 60, 61, 182, 910, 970]
+    assert [h200.up(share) for share in (0, 30, 61, 62, 230, 970, 971)] == [0, 30, 61, 122, 243, 970, 1031]
+
+
+@given(GPUS, SHARES)
+def test_a_share_is_rounded_to_its_neighbours(gpu, share):
+    down, up = gpu.down(share), gpu.up(share)
+    assert down <= share <= up
+    assert gpu.down(down) == gpu.up(down) == down
+    assert gpu.down(up) == up
+    assert gpu.groups_for(down) == gpu.groups_for(share)
+    assert gpu.groups_for(up) <= gpu.groups_for(share) + 1
+
+
+@given(GPUS, SHARES, SHARES)
+def test_more_is_never_rounded_to_less(gpu, one, other):
+    less, more = sorted((one, other))
+    assert gpu.down(less) <= gpu.down(more)
+    assert gpu.up(less) <= gpu.up(more)
+
+
+@given(GPUS, st.lists(st.integers(0, 400), max_size=20))
+def test_shares_that_fit_a_gpu_pay_for_no_more_multiprocessors_than_it_has(gpu, asked):
+    granted = []
+    for share in asked:
+        granted.append(gpu.down(min(share, 1000 - sum(granted))))
+    groups = [gpu.groups_for(share) for share in granted]
+    assert sum(groups) * gpu.group_sms <= gpu.sms
+    for share, own in zip(granted, groups, strict=True):
+        if own:
+            exact = Fraction(1000 * own * gpu.group_sms, gpu.sms)
+            assert exact <= share < exact + 1
