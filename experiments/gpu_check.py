@@ -40,6 +40,7 @@ CHECKS = (
     Check("restart", "gpu_check_shares", "restart", 25),
     Check("mps", "gpu_check_mps", "mps", 45),
     Check("work", "gpu_check_work", "work", 75),
+    Check("swap", "gpu_check_swap", "swap", 30),
     Check("memory", "gpu_check_counters", "memory", 20),
     Check("counters", "gpu_check_counters", "counters", 10),
     Check("inference", "gpu_check_inference", "ways", 40),

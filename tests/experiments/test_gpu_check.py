@@ -226,7 +226,7 @@ def test_what_was_left_out_is_no_failure(checks, with_gpu):
 
 # Of other wheels than torch and torchvision; a check that needs more is left out where it is missing.
 BROUGHT = {"torch", "torchvision", "numpy", "cuda"}
-MORE = {"gpu_check_counters": {"pynvml"}}
+MORE = {"gpu_check_counters": {"pynvml"}, "gpu_check_swap": {"safetensors"}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,325 @@
+"""Check of `make gpu-check`: new weights come from a trainer's process to inference, by either way."""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+from gpu_check_mps import seen_by_cuda
+from gpu_check_report import Finding
+from inference_ways import FRAMES, OBJECTS, SIDE, settled
+
+from ekya.core.ids import ModelVersion
+from ekya.errors import UserError
+from ekya.gpu.mps_service import look_for_mps, mps_service
+from ekya.gpu.sm_driver import SmDriverError
+from ekya.learning.checkpoints import from_bytes, to_bytes
+from ekya.learning.edge import EdgeModel, build_edge_model
+from ekya.learning.predictor import Predictor
+from ekya.runtime.lending import LentWeights, WeightLender, borrow, open_ipc
+
+CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
+OBJECT_STORE, CUDA_IPC = "object-store", "cuda-ipc"
+WAYS: Mapping[str, str] = {OBJECT_STORE: "through the host's memory", CUDA_IPC: "by CUDA IPC"}
+BEFORE, COMING, CHECKING = "before", "coming", "checking"
+"""What a batch was served beside."""
+
+HAND_OVERS = 10
+STALL_LIMIT_MS = 1.0
+
+SAME = 0.01
+"""Answers of the same weights may differ by this part: they are made ready in another place."""
+
+_MODELS = 2
+_CROPS = np.random.default_rng(0).integers(0, 256, (FRAMES[0] * OBJECTS, SIDE, SIDE, 3)).astype(np.uint8)
+_BATCHES_BEFORE = 20
+_WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of several hand-overs by one way.
+
+    Attributes:
+        delays_ms: from the trainer's first step until the new weights serve.
+        stalls_ms: from the end of the last batch of the old weights to the begin of the first of the new.
+        batches_ms, meanwhile_ms: what batches took before, and while weights came.
+        off: largest part by which answers differ from those of the same weights that never travelled.
+        moved: smallest part by which a swap changed them.
+        back: largest part by which they differ when the old weights serve again.
+        processes: numbers of the process that serves, before and after.
+    """
+
+    delays_ms: tuple[float, ...]
+    stalls_ms: tuple[float, ...]
+    batches_ms: tuple[float, ...]
+    meanwhile_ms: tuple[float, ...]
+    off: float
+    moved: float
+    back: float
+    processes: tuple[int, int]
+
+
+def swap() -> Iterator[Finding]:
+    """Both ways between two processes on one GPU, as clients of MPS where a daemon can be had."""
+    inventory = seen_by_cuda()
+    with ExitStack() as stack:
+        where = "two clients of MPS"
+        try:
+            daemons = mps_service(look_for_mps(inventory), inventory.gpus)
+            os.environ.update(stack.enter_context(daemons).of(0))
+        except UserError as error:
+            where = f"two processes without MPS ({error})"
+        for way in WAYS:
+            yield from findings_of(way, where, in_a_process(way, "cuda", "resnet18", HAND_OVERS))
+
+
+def in_a_process(way: str, device: str, architecture: str, times: int) -> Measured:
+    """Measures in a process of its own, which the trainer's is a child of."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        return pool.submit(measure, way, device, architecture, times).result()
+
+
+def findings_of(way: str, where: str, measured: Measured) -> Iterator[Finding]:
+    """What is expected of it, and whether it came."""
+    delay_ms, longest_ms = _middle_and_most(measured.delays_ms)
+    stall_ms, longest_stall_ms = _middle_and_most(measured.stalls_ms)
+    batch_ms, _ = _middle_and_most(measured.batches_ms)
+    meanwhile_ms, slowest_ms = _middle_and_most(measured.meanwhile_ms)
+    yield Finding(
+        f"new weights of a ResNet18 {WAYS[way]}, between {where}",
+        f"no pause between two batches of over {STALL_LIMIT_MS:g} ms at the median",
+        f"serve after {delay_ms:.1f} ms (most {longest_ms:.1f}); pause {stall_ms:.3f} ms (most "
+        f"{longest_stall_ms:.3f}); a batch takes {batch_ms:.2f} ms, and while they come "
+        f"{meanwhile_ms:.2f} ms (most {slowest_ms:.2f})",
+        stall_ms <= STALL_LIMIT_MS,
+        {
+            "delays_ms": measured.delays_ms,
+            "stalls_ms": measured.stalls_ms,
+            "batch_ms": batch_ms,
+            "meanwhile_ms": meanwhile_ms,
+            "meanwhile_most_ms": slowest_ms,
+        },
+    )
+    before, after = measured.processes
+    yield Finding(
+        f"answers after a swap {WAYS[way]}, and after going back",
+        f"those of the weights that serve, within {SAME:g}, in the same process",
+        f"within {measured.off:.1e} of the same weights' own, {measured.moved:.2f} from the ones before, "
+        f"within {measured.back:.1e} after going back; process {before}, then {after}",
+        measured.off <= SAME < measured.moved and measured.back == 0.0 and before == after,
+        {"off": measured.off, "moved": measured.moved, "back": measured.back},
+    )
+
+
+def measure(way: str, device: str, architecture: str, times: int) -> Measured:
+    """Serves here without a break, while another process hands over weights so many times."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    trainer = spawn.Process(target=_train, args=(there, way, device, architecture), daemon=True)
+    trainer.start()
+    models = [_model(architecture, seed) for seed in range(_MODELS)]
+    expected = [_answers_of(Predictor(model, device)) for model in models]
+    serving = _Serving(device, models[0])
+    pid, off, moved, back = os.getpid(), 0.0, np.inf, 0.0
+    try:
+        take = _taker(way, device)
+        _next(here)
+        serving.start()
+        serving.wait_for_batches(_BATCHES_BEFORE)
+        old, was = serving.predictor, _answers_of(serving.predictor)
+        for turn in range(1, times + 1):
+            serving.expect()
+            began_ns = time.monotonic_ns()
+            here.send(turn)
+            ready = take(_next(here))
+            here.send("taken")
+            serving.swap(ready, began_ns)
+            is_now = _answers_of(serving.predictor)
+            off = max(off, _apart(is_now, expected[turn % _MODELS]))
+            moved = min(moved, _apart(is_now, was))
+            back = max(back, _apart(_answers_of(old), was))
+            old, was = serving.predictor, is_now
+    finally:
+        serving.stop()
+        here.close()
+        trainer.join(_WAIT_S)
+    return Measured(
+        tuple(serving.delays_ms),
+        tuple(serving.stalls_ms),
+        tuple(serving.batches_ms[BEFORE]),
+        tuple(serving.batches_ms[COMING]),
+        off,
+        float(moved),
+        back,
+        (pid, os.getpid()),
+    )
+
+
+class _Serving:
+    """What an inference actor's loop does, without a camera: batch after batch, and a swap between two."""
+
+    def __init__(self, device: str, model: EdgeModel) -> None:
+        self.predictor = Predictor(model, device)
+        self.delays_ms: list[float] = []
+        self.stalls_ms: list[float] = []
+        self.batches_ms: dict[str, list[float]] = {BEFORE: [], COMING: [], CHECKING: []}
+        self._lock = threading.Condition()
+        self._next: tuple[Predictor, int] | None = None
+        self._phase, self._stopped = BEFORE, False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Serves from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serves no more."""
+        with self._lock:
+            self._stopped = True
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def wait_for_batches(self, count: int) -> None:
+        """Returns when so many were served."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: len(self.batches_ms[self._phase]) >= count, _WAIT_S)
+
+    def expect(self) -> None:
+        """Weights are coming from now on."""
+        with self._lock:
+            self._phase = COMING
+
+    def swap(self, predictor: Predictor, began_ns: int) -> None:
+        """Serves others from the next batch on; returns when they have served one."""
+        with self._lock:
+            self._next, swaps = (predictor, began_ns), len(self.delays_ms)
+            assert self._lock.wait_for(lambda: len(self.delays_ms) > swaps, _WAIT_S)
+            self._phase = CHECKING
+
+    def _run(self) -> None:
+        ended_ns = time.monotonic_ns()
+        while True:
+            with self._lock:
+                if self._stopped:
+                    return
+                swap, self._next = self._next, None
+                if swap is not None:
+                    self.predictor = swap[0]
+            began_ns = time.monotonic_ns()
+            self.predictor.predict(_CROPS, SIDE)
+            now_ns = time.monotonic_ns()
+            with self._lock:
+                if swap is not None:
+                    self.stalls_ms.append((began_ns - ended_ns) / 1e6)
+                    self.delays_ms.append((began_ns - swap[1]) / 1e6)
+                self.batches_ms[self._phase].append((now_ns - began_ns) / 1e6)
+                self._lock.notify_all()
+            ended_ns = now_ns
+
+
+def _taker(way: str, device: str) -> Callable[[Any], Predictor]:
+    """How inference takes what came through the pipe and makes it ready, as its actor does."""
+
+    def stored(name: str) -> Predictor:
+        # As Ray's object store: shared memory, and a copy of it for whoever asks.
+        memory = SharedMemory(name)
+        try:
+            return Predictor(from_bytes(bytes(memory.buf)), device)
+        finally:
+            memory.close()
+
+    if way == OBJECT_STORE:
+        return stored
+    ipc = open_ipc()
+
+    def lent(weights: LentWeights) -> Predictor:
+        ready = Predictor(borrow(ipc, weights, device), device)
+        ipc.finish()
+        return ready
+
+    return lent
+
+
+_Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
+
+
+def _train(there: Connection, way: str, device: str, architecture: str) -> None:
+    """The trainer's process: hands over when it is told to, and keeps what it gave until it was taken."""
+    models = [_model(architecture, seed) for seed in range(_MODELS)]
+    give: _Give = _storing if way == OBJECT_STORE else _lending(WeightLender(open_ipc(), device))
+    there.send("ready")
+    while (turn := _order(there)) is not None:
+        try:
+            with give(ModelVersion(turn), models[turn % _MODELS]) as given:
+                there.send(given)
+                _order(there)
+        except SmDriverError as error:
+            there.send(error)
+
+
+@contextmanager
+def _storing(_version: ModelVersion, model: EdgeModel) -> Iterator[str]:
+    data = to_bytes(model)
+    memory = SharedMemory(create=True, size=len(data))
+    try:
+        memory.buf[: len(data)] = data
+        yield memory.name
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def _lending(
+    lender: WeightLender,
+) -> Callable[[ModelVersion, EdgeModel], AbstractContextManager[LentWeights]]:
+    @contextmanager
+    def lending(version: ModelVersion, model: EdgeModel) -> Iterator[LentWeights]:
+        yield lender.lend(version, model, 0.0)
+        lender.end(version)
+
+    return lending
+
+
+def _order(pipe: Connection) -> Any:
+    """None when there will be no more."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
+def _next(pipe: Connection) -> Any:
+    if not pipe.poll(_WAIT_S):
+        raise TimeoutError(f"the other process said nothing for {_WAIT_S:g} s")
+    told = pipe.recv()
+    if isinstance(told, Exception):
+        raise told
+    return told
+
+
+def _model(architecture: str, seed: int) -> EdgeModel:
+    return settled(build_edge_model(CLASSES, 0, seed, architecture), seed)
+
+
+def _answers_of(predictor: Predictor) -> np.ndarray:
+    """What it answers, and what its head sees, of the crops of a frame: (N, 1 + F)."""
+    sure, seen = predictor.look(_CROPS)
+    return np.column_stack((sure, seen))
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+
+
+def _middle_and_most(values: Sequence[float]) -> tuple[float, float]:
+    return float(np.median(values)), float(max(values))

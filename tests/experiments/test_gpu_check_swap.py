@@ -1,0 +1,68 @@
+"""The check of a hand-over, with two threads for two processes and a GPU that is not there."""
+
+import importlib
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from bars import tiny_trunk
+from fake_ipc import FakeGpu
+
+from ekya.learning.architectures import EDGE_MODELS
+
+pytest.importorskip("cuda.bindings")
+check = importlib.import_module("gpu_check_swap")
+
+FOUND = check.Measured((20.0, 30.0), (0.1, 0.5), (1.0, 1.0), (1.2, 2.0), 1e-6, 0.8, 0.0, (7, 7))
+
+
+@pytest.fixture
+def models():
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield [check._model("tiny", seed) for seed in range(check._MODELS)]
+    del EDGE_MODELS["tiny"]
+
+
+def findings(measured, way=check.OBJECT_STORE):
+    return tuple(check.findings_of(way, "two processes", measured))
+
+
+@pytest.mark.parametrize("way", check.WAYS)
+def test_weights_come_by_either_way_and_those_that_serve_answer(way, models, monkeypatch):
+    # Torch draws for all threads from one place.
+    monkeypatch.setattr(check, "_model", lambda _, seed: models[seed])
+    gpu = FakeGpu()
+    monkeypatch.setattr(check, "open_ipc", lambda: gpu.process().ipc())
+    threads = SimpleNamespace(Pipe=check.multiprocessing.Pipe, Process=threading.Thread)
+    monkeypatch.setattr(check.multiprocessing, "get_context", lambda _: threads)
+    measured = check.measure(way, "cpu", "tiny", 2)
+    assert len(measured.delays_ms) == len(measured.stalls_ms) == 2
+    assert all(delay > 0 for delay in measured.delays_ms)
+    assert all(stall < delay for stall, delay in zip(measured.stalls_ms, measured.delays_ms, strict=True))
+    assert findings(measured, way)[1].met
+    assert gpu.lent == {}, "what was lent is freed"
+
+
+def test_what_the_driver_says_to_the_trainer_is_told(models, monkeypatch):
+    process = FakeGpu().process()
+    process.fails["cuIpcGetMemHandle"] = "CUDA_ERROR_NOT_SUPPORTED"
+    monkeypatch.setattr(check, "open_ipc", process.ipc)
+    threads = SimpleNamespace(Pipe=check.multiprocessing.Pipe, Process=threading.Thread)
+    monkeypatch.setattr(check.multiprocessing, "get_context", lambda _: threads)
+    monkeypatch.setattr(check, "_model", lambda _, seed: models[seed])
+    monkeypatch.setattr(check, "_WAIT_S", 2.0)
+    with pytest.raises(check.SmDriverError, match="CUDA_ERROR_NOT_SUPPORTED"):
+        check.measure(check.CUDA_IPC, "cpu", "tiny", 1)
+
+
+def test_a_pause_that_is_too_long_is_not_met():
+    assert [one.met for one in findings(FOUND)] == [True, True]
+    assert not findings(replace(FOUND, stalls_ms=(1.5, 1.6)))[0].met
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"off": 0.1}, {"moved": 0.001}, {"back": 1e-9}, {"processes": (7, 8)}], ids=str
+)
+def test_other_answers_and_another_process_are_not_met(wrong):
+    assert not findings(replace(FOUND, **wrong))[1].met
