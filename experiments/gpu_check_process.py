@@ -131,7 +131,8 @@ def _write(finding: Finding) -> None:
 @contextmanager
 def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(FOLDER.parent), str(FOLDER)))}
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+    # Both sides have one place in the file: what the other one writes is to go to its end.
+    with tempfile.TemporaryFile("a+", errors="replace") as errors:
         # A group of its own: what it has started ends with it.
         process = subprocess.Popen(
             [sys.executable, str(script), "--child", *names],
@@ -145,6 +146,9 @@ def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
         child = _Child(process, errors)
         try:
             yield child
+        except BaseException:
+            child.is_well = False
+            raise
         finally:
             child.end()
 

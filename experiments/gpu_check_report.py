@@ -78,17 +78,17 @@ def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
 
 
 def write_up(machine: Machine, findings: Sequence[Finding], document: Path, page: Path) -> None:
-    """Both at once: the page's table goes between its two marks.
+    """The document, and the page's table between its two marks.
 
     Raises:
         ValueError: the page has not both marks.
     """
+    write_text_atomic(document, as_json(machine, findings))
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{page}: the marks {BEGIN} and {END} are missing")
-    write_text_atomic(document, as_json(machine, findings))
     write_text_atomic(page, f"{before}{BEGIN}\n{as_table(machine, findings)}\n{END}{after}")
 
 

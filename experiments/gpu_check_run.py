@@ -6,11 +6,13 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_check_report import Finding
+
+from ekya.core.events import GpuMeasured
 
 STREAMS, WINDOWS = 16, 2
 """In the first window cameras are watched and labelled; in the second one retrainings can be worth it."""
@@ -58,7 +60,7 @@ def compared(streams: int, gpus: float, preparation_milli: int, shares: str) -> 
             summary = _run(fleet, scheduler, shares)
             accuracies[scheduler] = summary["mean_accuracy"]
             yield of_frames(scheduler, shares, summary)
-            yield of_energy(scheduler, summary)
+            yield of_energy(scheduler, summary, _windows_j(_runs(fleet) / scheduler / "journal.jsonl"))
     yield of_accuracies(streams, accuracies)
 
 
@@ -115,7 +117,7 @@ def of_frames(scheduler: str, shares: str, summary: Mapping[str, Any]) -> Findin
     )
 
 
-def of_energy(scheduler: str, summary: Mapping[str, Any]) -> Finding:
+def of_energy(scheduler: str, summary: Mapping[str, Any], windows_j: Sequence[float]) -> Finding:
     """What the run's windows took; a job's part of it is a model's."""
     name, expected = f"energy of that run under {scheduler}", "told by the driver's counter, for each window"
     gpu = summary["host"].get("gpus", {}).get("0", {})
@@ -130,10 +132,11 @@ def of_energy(scheduler: str, summary: Mapping[str, Any]) -> Finding:
     return Finding(
         name,
         expected,
-        f"{gpu['energy_j']:.0f} J in {gpu['measured_s']:.0f} s, by {gpu['energy_from']}; by a model: "
+        f"{' + '.join(f'{joules:.0f}' for joules in windows_j)} J in {gpu['measured_s']:.0f} s, "
+        f"by {gpu['energy_from']}; by a model: "
         + ", ".join([f"idle {model['idle']:.0f} J" if model else "nothing", *told]),
-        gpu["energy_from"] == "counter",
-        {"gpu": gpu},
+        gpu["energy_from"] == "counter" and len(windows_j) > 0,
+        {"gpu": gpu, "windows_j": windows_j},
     )
 
 
@@ -149,11 +152,22 @@ def of_accuracies(streams: int, accuracies: Mapping[str, float]) -> Finding:
     )
 
 
+def _runs(fleet: Path) -> Path:
+    return fleet.parent / "runs"
+
+
+def _windows_j(journal: Path) -> list[float]:
+    """Energy by window, as the journal has it; empty where nothing was measured."""
+    _, _, turns = importlib.import_module("ekya.journal").read_journal(journal)
+    told = [event for turn in turns for event in turn.events if isinstance(event, GpuMeasured)]
+    return [use.energy_j for event in told for use in event.gpus if use.energy_j is not None]
+
+
 def _run(fleet: Path, scheduler: str, shares: str) -> dict[str, Any]:
     """The summary of a run."""
     command = [sys.executable, "-c", _EKYA, "run", str(fleet)]
     command += ["--scheduler", scheduler, "--name", scheduler]
-    command += ["--shares", shares, "--no-dashboard", "--runs", str(fleet.parent / "runs"), "--json", "-"]
+    command += ["--shares", shares, "--no-dashboard", "--runs", str(_runs(fleet)), "--json", "-"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"ekya run --scheduler {scheduler} ended with {ended.returncode}")

@@ -70,7 +70,7 @@ def work() -> Iterator[Finding]:
                 continue
             try:
                 half = yield from with_shares(backend, name, SPEC, SHARES_MILLI, meter)
-            except UserError as error:
+            except (UserError, RuntimeError) as error:
                 yield Finding(f"training and inference by {name}", "work", str(error), False)
                 continue
             yield from without_shares(name, half, SPEC)
@@ -91,6 +91,7 @@ def with_shares(
 
     Raises:
         UserError: the backend cannot be opened, or a job not begin.
+        RuntimeError: a job has died.
     """
     with backend.open(1) as opened, probes(opened, spec, KINDS) as (trainer, predictor):
         alone: dict[Kind, list[Rate]] = {}

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -143,13 +143,20 @@ class Rate:
 
 
 def _probe(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
-    """A job's process: measures at the shares that it is asked for until it is told None."""
+    """A job's process: works until it is told to end, or says why it cannot."""
     torch.set_num_threads(1)
     try:
-        handle = backend.attach(job)
+        _measure(backend, spec, kind, job, asked)
     except UserError as error:
         asked.send(error)
-        return
+    except Exception as error:
+        asked.send(RuntimeError(f"a process for {kind} has died ({type(error).__name__}: {error})"))
+        raise
+
+
+def _measure(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
+    """Measures at the shares that it is asked for until it is told None."""
+    handle = backend.attach(job)
     counter = _Counter(handle)
     work = _training(spec, counter) if kind == "training" else _inference(spec, counter)
     asked.send(None)
@@ -243,14 +250,14 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _answer(pipe: Connection) -> Any:
-    """What a probe says. Raises UserError as it does, and RuntimeError where it died or says nothing."""
+    """What a probe says. Raises the error that it says, and RuntimeError where it says nothing."""
     try:
         answer = pipe.recv() if pipe.poll(_ANSWER_S) else _NOTHING
     except EOFError:
         answer = _NOTHING
     if answer is _NOTHING:
-        raise RuntimeError("a process that measured speeds has died or hangs; its own message says why")
-    if isinstance(answer, UserError):
+        raise RuntimeError("a process that measured speeds was killed, or hangs")
+    if isinstance(answer, UserError | RuntimeError):
         raise answer
     return answer
 
@@ -262,5 +269,6 @@ def rates_at(shares: Sequence[tuple[Connection, int]]) -> list[Rate]:
         RuntimeError: one of them has died, or hangs.
     """
     for pipe, share_milli in shares:
-        pipe.send(share_milli)
+        with suppress(OSError):  # Its last words are still to be read.
+            pipe.send(share_milli)
     return [_answer(pipe) for pipe, _ in shares]

@@ -7,8 +7,15 @@ import sys
 import pytest
 
 from ekya.config import load_fleet
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.core.events import GpuMeasured, GpuUse
+from ekya.journal import FileJournal
 
 check = importlib.import_module("gpu_check_run")
+
+
+OPTIONS = LoopOptions(8_000_000, 2, 1200, 10, 100, 0.4, 700, 1_200_000, 0, (), (), ())
 
 
 def summary(accuracy, lost=0, gpus=None):
@@ -49,8 +56,23 @@ def test_the_fleet_is_one_that_can_be_read_and_has_that_many_cameras(tmp_path, s
     assert fleet.window_s <= 30
 
 
+def write_journal(folder, energies):
+    folder.mkdir(parents=True)
+    journal = FileJournal(folder / "journal.jsonl", "ekya", OPTIONS)
+    for window, energy_j in enumerate(energies):
+        use = GpuUse(0, "GPU-1", 1, 8, 4, 5, 0.9, "sm-utilization", 500.0, 90.0, energy_j, "counter", 2)
+        journal.batch(Batch(window, (GpuMeasured(window, window, (use,)),)))
+        journal.decision(window, None, ())
+    journal.close()
+
+
 def of(monkeypatch, **summaries):
-    monkeypatch.setattr(check, "_run", lambda _fleet, scheduler, _shares: summaries[scheduler])
+    def run(fleet, scheduler, _shares):
+        energies = [600.0, 300.0] if "gpus" in summaries[scheduler]["host"] else []
+        write_journal(check._runs(fleet) / scheduler, energies)
+        return summaries[scheduler]
+
+    monkeypatch.setattr(check, "_run", run)
     return list(check.compared(2, 1.2, 700, "cpu"))
 
 
@@ -58,7 +80,9 @@ def test_both_runs_and_their_difference_are_told(monkeypatch):
     found = of(monkeypatch, ekya=summary(0.8, gpus=GPU), uniform=summary(0.7, gpus=GPU))
     assert [one.met for one in found] == [True] * 5
     assert found[0].measured.startswith("0 of 100 lost, 60 analysed; 2 of 2 retrainings finished")
-    assert "idle 300 J, inference 150 J, retraining 450 J" in found[1].measured
+    assert found[1].measured == (
+        "600 + 300 J in 3 s, by counter; by a model: idle 300 J, inference 150 J, retraining 450 J"
+    )
     assert found[4].measured == "0.8000 and 0.7000"
 
 

@@ -101,6 +101,19 @@ class Refusing(Usable):
         raise check.UserError("no daemon answers")
 
 
+class Dying(CpuShares):
+    """A backend in whose processes nothing works."""
+
+    def attach(self, job):
+        raise ValueError("an illegal address")
+
+
+@pytest.mark.live
+def test_a_process_that_dies_says_of_what():
+    with pytest.raises(RuntimeError, match=r"for training has died \(ValueError: an illegal address\)"):
+        list(check.with_shares(Dying(1), "cpu", SPEC, QUARTERS, "no NVML"))
+
+
 def test_where_a_backend_cannot_begin_the_next_one_is_measured_and_the_first_said(world, monkeypatch):
     backends = {"no GPU": CpuShares(1), "first": Refusing(1), "second": Usable(1), "third": Usable(1)}
     monkeypatch.setattr(
