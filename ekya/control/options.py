@@ -42,7 +42,7 @@ class LoopOptions:
         checkpoint_delay_us: how long a retraining stands still for a checkpoint.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
-        training_speed: speed of a retraining at a share.
+        training_speed, inference_speed: speed of a job at a share.
         share_step_milli: what the share backend can enforce.
         training_groups: in which training has multiprocessors of its own; None where it has none.
         objective: what is maximised.
@@ -70,6 +70,7 @@ class LoopOptions:
     share_step_milli: int = 1
     packing: Packing = Packing.POOL
     training_speed: SpeedCurve = LINEAR
+    inference_speed: SpeedCurve = LINEAR
     seed: int = 0
     objective: Objective = Objective.MEAN
     terms: tuple[StreamTerms, ...] = ()

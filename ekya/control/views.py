@@ -67,6 +67,7 @@ def window_view(
         seed=options.seed,
         objective=options.objective,
         previous=previous,
+        inference_speed=options.inference_speed,
     )
 
 

@@ -39,6 +39,18 @@ class SpeedCurve:
         (share_a, speed_a), (share_b, speed_b) = self.points[right - 1], self.points[right]
         return speed_a + (speed_b - speed_a) * (share_milli - share_a) / (share_b - share_a)
 
+    def linear_milli(self, share_milli: int) -> float:
+        """The share that would be as fast if half the share were half the speed.
+
+        Above a whole GPU it is the share itself: see ``share_for``. Of a straight line it is so everywhere.
+        """
+        if not 0 < share_milli < FULL_GPU_MILLI:
+            return float(max(share_milli, 0))
+        right = bisect_right(self.points, share_milli, key=lambda point: point[0])
+        (share_a, speed_a), (share_b, speed_b) = self.points[right - 1], self.points[right]
+        from_milli, to_milli = FULL_GPU_MILLI * speed_a, FULL_GPU_MILLI * speed_b
+        return from_milli + (to_milli - from_milli) * (share_milli - share_a) / (share_b - share_a)
+
     def share_for(self, speed: float) -> int:
         """The smallest share in thousandths at which a job reaches a speed.
 

@@ -7,7 +7,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.elsewhere import CachedModel, Elsewhere
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Phase
-from ekya.core.speed import SpeedCurve
+from ekya.core.speed import LINEAR, SpeedCurve
 
 
 class Objective(StrEnum):
@@ -109,7 +109,7 @@ class WindowView:
         steal_milli: Δ, what the thief steals per step (paper Algorithm 1), a multiple of δ.
         min_accuracy: a_MIN (paper §4.2).
         streams: sorted by stream id.
-        training_speed: speed of a retraining at a share.
+        training_speed, inference_speed: speed of a job at a share.
         seed: for schedulers that draw; the same view gives the same plan.
         objective: what is maximised.
         previous: the phases of the plan made last, whose first is being carried out; it may not fit this
@@ -127,3 +127,4 @@ class WindowView:
     seed: int = 0
     objective: Objective = Objective.MEAN
     previous: tuple[Phase, ...] = ()
+    inference_speed: SpeedCurve = LINEAR

@@ -102,8 +102,11 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     )
     # A run that goes on is planned as it was: what was measured since then is for the next one.
     speeds = kept_speeds(chosen, fleet.edge.model)
-    speed = resumed.training_speed if resumed else training_speed(speeds)
-    constants = replace(constants, training_speed=speed)
+    constants = replace(
+        constants,
+        training_speed=resumed.training_speed if resumed else training_speed(speeds),
+        inference_speed=resumed.inference_speed if resumed else inference_speed(speeds),
+    )
     gpus = max(1, -(-constants.capacity_milli // FULL_GPU_MILLI))
     homes = deal(len(fleet.streams), constants.capacity_milli)
     if chosen.capability.device == "cuda" and gpus > 1:
@@ -128,7 +131,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
             shares,
             chosen.capability.device,
             homes,
-            inference_speed(speeds),
+            constants.inference_speed,
         )
         run = _Run(orders, options, constants, store, journal, dashboard, resumed, meter)
         host = run.go(console)

@@ -31,7 +31,7 @@ class Resumed:
 
     Attributes:
         state: what the loop knew.
-        scheduler, seed, training_speed: the run's.
+        scheduler, seed, training_speed, inference_speed: the run's.
         from_us: run time.
         events: what the interruption did, as the loop is told of it.
     """
@@ -42,6 +42,7 @@ class Resumed:
     from_us: int
     events: tuple[ev.Event, ...]
     training_speed: SpeedCurve
+    inference_speed: SpeedCurve
 
 
 def resume(folder: RunFolder) -> Resumed:
@@ -66,7 +67,15 @@ def resume(folder: RunFolder) -> Resumed:
     cut_journal(folder.journal, len(kept))
     from_us = state.fleet.window_end_us
     events = tuple(_interruption(state.fleet, from_us))
-    return Resumed(state, scheduler, options.seed, from_us, events, options.training_speed)
+    return Resumed(
+        state,
+        scheduler,
+        options.seed,
+        from_us,
+        events,
+        options.training_speed,
+        options.inference_speed,
+    )
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:

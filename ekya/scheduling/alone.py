@@ -113,10 +113,14 @@ def _least_milli(view: WindowView, stream: StreamView, keep_minimum: bool) -> in
 
 
 def _corners(view: WindowView, stream: StreamView, least_milli: int) -> Line:
-    """A λ's accuracy is straight up to the share that it needs, and then flat."""
-    shares = _around((o.share_needed_milli for o in stream.inference_options), view.quantum_milli)
+    """A λ's accuracy follows the speed curve, which is straight between its points, up to the share that it
+    needs, and then it is flat."""
+    bends = [share for share, _ in view.inference_speed.points[1:-1]]
+    needed = [option.share_needed_milli for option in stream.inference_options]
+    shares = _around([*needed, *bends], view.quantum_milli)
+    speed = view.inference_speed
     line = [
-        (share / FULL_GPU_MILLI, max(analysed_part(option, share) for option in stream.inference_options))
+        (share / FULL_GPU_MILLI, max(analysed_part(one, share, speed) for one in stream.inference_options))
         for share in sorted({least_milli, *(share for share in shares if share > least_milli)})
     ]
     return [line[0], *(end for start, end in pairwise(_envelope(line)) if end[1] > start[1])]

@@ -3,17 +3,17 @@
 For stream v at time t, with the serving model's accuracy a_v(t) when every frame is analysed, λ with
 relative accuracy ρ and needed share n, and inference share I, the instantaneous inference accuracy is
 
-    A_v(t) = a_v(t) · ρ · min(1, I / n)
+    A_v(t) = a_v(t) · ρ · min(1, speed(I) / speed(n))
 
-because below the needed share frames are dropped and accuracy falls in proportion (paper §3.2: 75% of
-the GPU that inference needs takes 65% down to 49%). A retraining with g GPU-seconds to do, at share R,
-advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds while R stays; it keeps its
-progress when R changes. On completion a_v becomes the larger of a_v and the option's
-``accuracy_after``, because weights that are worse than what serves never serve; what does not complete
-by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0, paper §5), a_v
-has grown by a part of the gain that the work done says, and what does not complete keeps what it reached;
-the curve and its integral are those of ``rising.py``. Weights that are trained elsewhere need no share:
-their retraining completes when they arrive. From now until E a stream's value is
+because below the needed share frames are dropped and accuracy falls in proportion to how much slower
+inference is (paper §3.2: 75% of the GPU that inference needs takes 65% down to 49%). A retraining with g
+GPU-seconds to do, at share R, advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds
+while R stays; it keeps its progress when R changes. On completion a_v becomes the larger of a_v and the
+option's ``accuracy_after``, because weights that are worse than what serves never serve; what does not
+complete by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0, paper
+§5), a_v has grown by a part of the gain that the work done says, and what does not complete keeps what it
+reached; the curve and its integral are those of ``rising.py``. Weights that are trained elsewhere need no
+share: their retraining completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt
 
@@ -60,12 +60,16 @@ class Evaluation:
     completions_us: tuple[tuple[StreamId, int], ...]
 
 
-def analysed_part(option: InferenceOption, share_milli: int) -> float:
-    """ρ · min(1, I / n): what λ at a share leaves of the model's accuracy, in [0, 1]."""
+def analysed_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
+    """ρ · min(1, speed(I) / speed(n)): what λ at a share leaves of the model's accuracy, in [0, 1].
+
+    ``speed`` is that of inference.
+    """
     if option.share_needed_milli <= 0:
         return option.relative_accuracy
     usable = min(share_milli, FULL_GPU_MILLI)
-    return option.relative_accuracy * min(1.0, usable / option.share_needed_milli)
+    kept = speed.linear_milli(usable) / speed.linear_milli(option.share_needed_milli)
+    return option.relative_accuracy * min(1.0, kept)
 
 
 def completion_us(start_us: int, gpu_s: float, speed: float) -> int | None:
@@ -147,7 +151,7 @@ class _Played:
         self._view = view
         self._now_us = view.now_us
         self._runs = {
-            stream.stream: _StreamRun(stream, view.now_us, view.training_speed)
+            stream.stream: _StreamRun(stream, view)
             for stream in sorted(view.streams, key=lambda stream: stream.stream)
         }
         self._ends: list[tuple[int, StreamId]] = []
@@ -197,14 +201,14 @@ class _Played:
 class _StreamRun:
     """One stream while its phases are played forward."""
 
-    def __init__(self, view: StreamView, now_us: int, curve: SpeedCurve) -> None:
+    def __init__(self, view: StreamView, window: WindowView) -> None:
         self._view = view
-        self._curve = curve
+        self._curve, self._inference_curve = window.training_speed, window.inference_speed
         self._accuracy = view.accuracy
         self._retrain = view.running.option if view.running else None
         self._left_gpu_s = self._retrain.gpu_s if self._retrain else 0.0
         self._bend = bend_of(self._retrain.early_part) if self._retrain else 0.0
-        self._since_us = now_us
+        self._since_us = window.now_us
         self._gets: tuple[object, ...] = ()
         self._speed = 0.0
         self._part = 0.0
@@ -231,7 +235,7 @@ class _StreamRun:
         option = next((o for o in self._view.inference_options if o.config == given.inference), None)
         if option is None:
             raise ValueError(f"stream {self._view.stream} was not offered λ {given.inference}")
-        self._part = analysed_part(option, given.inference_share_milli)
+        self._part = analysed_part(option, given.inference_share_milli, self._inference_curve)
         if self._retrain is None or self._done:
             self.end_us = None
         elif given.elsewhere is not None:

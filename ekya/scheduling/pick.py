@@ -63,12 +63,14 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
             stream.inference_options, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)
         )
         limited = stream.max_age_us is not None
-        return InferenceChoice(cheapest, analysed_part(cheapest, usable), below_min=True, too_old=limited)
+        return InferenceChoice(
+            cheapest, analysed_part(cheapest, usable, view.inference_speed), below_min=True, too_old=limited
+        )
     pool = [o for o in fitting if is_young(stream, o)] or fitting
     best = min(pool, key=_inference_rank)
     return InferenceChoice(
         best,
-        analysed_part(best, usable),
+        analysed_part(best, usable, view.inference_speed),
         below_min=not _reaches(view, stream, best),
         too_old=not is_young(stream, best),
     )

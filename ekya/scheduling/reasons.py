@@ -124,7 +124,8 @@ def _inference_words(stream: StreamChoices, inference: InferenceChoice, share_mi
     option = inference.option
     words = f"analyses {option.config.name} at {_percent(share_milli)} of a GPU"
     if share_milli < option.share_needed_milli:
-        kept = share_milli / option.share_needed_milli
+        speed = stream.view.inference_speed
+        kept = speed.linear_milli(share_milli) / speed.linear_milli(option.share_needed_milli)
         words += f", too little for {1 - kept:.0%} of these frames"
     if inference.below_min:
         words += f", below the minimum accuracy of {stream.view.min_accuracy:.2f}"

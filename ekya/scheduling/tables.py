@@ -137,8 +137,10 @@ def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
         cheapest.append(min(rising, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
     needed = _columns([[float(o.share_needed_milli) for o in options] for options in ranked], np.inf)
     relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
-    least = np.array([max(o.share_needed_milli, 1) for o in cheapest])[:, None]
-    starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, shares / least)
+    speed = view.inference_speed
+    reached = np.array([speed.linear_milli(int(share)) for share in shares])
+    least = np.array([speed.linear_milli(max(o.share_needed_milli, 1)) for o in cheapest])[:, None]
+    starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, reached / least)
     parts: Floats = np.array(starved, np.float64).reshape(len(streams), len(shares))
     for need, rho in zip(needed.T, relative.T, strict=True):
         np.copyto(parts, rho[:, None], where=need[:, None] <= shares)

@@ -80,6 +80,7 @@ def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAU
             _stream_view(trace, stream, window) for stream in trace.streams if window < len(stream.windows)
         ),
         training_speed=trace.training_speed,
+        inference_speed=trace.inference_speed,
     )
 
 

@@ -88,6 +88,7 @@ class Conditions:
             packing=self.placement,
             objective=self.objective,
             training_speed=trace.training_speed,
+            inference_speed=trace.inference_speed,
             seed=self.seed,
         )
 

@@ -5,8 +5,9 @@ told is that on the validation part; one that counts is that on all objects, tim
 
     A(t) = accuracy of the serving model in this window · ρ · min(1, speed(I) / speed(n))
 
-which is the objective's physics (`scheduling/objective.py`). Labelling and profiling hold the preparation's
-share for the GPU-seconds that were recorded, in the order of every world (`profiling/steps.py`).
+which is the objective's physics, and its function (`scheduling/objective.py`). Labelling and profiling hold
+the preparation's share for the GPU-seconds that were recorded, in the order of every world
+(`profiling/steps.py`).
 """
 
 from collections.abc import Iterator, Sequence

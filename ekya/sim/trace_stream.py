@@ -17,8 +17,7 @@ from ekya.core.trace import (
     StreamWindow,
     Training,
 )
-from ekya.core.units import FULL_GPU_MILLI
-from ekya.core.view import InferenceOption
+from ekya.scheduling.objective import analysed_part
 from ekya.sim.work import ShareWork
 
 
@@ -69,18 +68,6 @@ def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Trai
             for epoch in range(1, config.epochs + 1)
         ),
     )
-
-
-def kept_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
-    """What λ at a share leaves of the model's accuracy, as ``objective.analysed_part`` where speed is linear.
-
-    Below the share that keeps up, frames are dropped in proportion to how much slower inference is.
-    """
-    needed = option.share_needed_milli
-    if needed <= 0:
-        return option.relative_accuracy
-    needed_speed = speed.speed(needed) if needed <= FULL_GPU_MILLI else needed / FULL_GPU_MILLI
-    return option.relative_accuracy * min(1.0, speed.speed(share_milli) / needed_speed)
 
 
 class TraceRetraining:
@@ -215,5 +202,5 @@ class TraceStream:
         here = self.trace.windows[window]
         if window not in self._kept:
             option = next(option for option in here.inference if option.config == self._inference)
-            self._kept[window] = kept_part(option, self._share_milli, self._speed)
+            self._kept[window] = analysed_part(option, self._share_milli, self._speed)
         return self.standing(window).served_in(part, len(here.weights)) * self._kept[window]

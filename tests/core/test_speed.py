@@ -19,6 +19,15 @@ def test_more_share_is_never_slower_and_one_gpu_is_all(a, b):
     assert LINEAR.speed(high) == min(max(high, 0), 1000) / 1000
 
 
+@given(st.integers(-10, 3000))
+def test_the_share_that_would_be_as_fast_in_proportion(share):
+    assert BENT.linear_milli(share) == pytest.approx(
+        max(1000 * BENT.speed(share), share if share > 1000 else 0)
+    )
+    # To the last bit: what was planned in proportion stays as it was.
+    assert LINEAR.linear_milli(share) == max(share, 0)
+
+
 @pytest.mark.parametrize(
     "points",
     [

@@ -65,8 +65,18 @@ def test_a_retraining_that_turns_out_worse_does_not_serve():
     assert found.mean == pytest.approx(0.8 * 0.5)
     stream = view.streams[0]
     serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed(500))
-    value = serving * analysed_part(stream.inference_options[0], 400)
+    value = serving * analysed_part(stream.inference_options[0], 400, LINEAR)
     assert value == pytest.approx(0.8 * 0.5)
+
+
+def test_below_its_need_inference_loses_what_it_is_slower():
+    option = InferenceOption(InferenceConfig(1, 32), 0.8, 400)
+    assert analysed_part(option, 200, LINEAR) == 0.8 * 0.5
+    assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed(200) / V100.speed(400))
+    assert analysed_part(option, 400, V100) == analysed_part(option, 900, V100) == 0.8
+    # A λ that needs more than a GPU is not kept by a whole one.
+    too_much = replace(option, share_needed_milli=1600)
+    assert analysed_part(too_much, 1000, V100) == analysed_part(too_much, 1000, LINEAR) == 0.8 * 1000 / 1600
 
 
 def test_a_job_keeps_its_progress_over_phases():
@@ -141,7 +151,11 @@ def integrate(view, phases, steps):
             option = next((o for o in options_of(stream) if o.config == assignment.retrain), None)
             lam = next(o for o in stream.inference_options if o.config == assignment.inference)
             share = min(assignment.inference_share_milli, 1000)
-            served = 1.0 if lam.share_needed_milli <= share else share / lam.share_needed_milli
+            served = 1.0
+            if lam.share_needed_milli > share:
+                needed = lam.share_needed_milli
+                full = view.inference_speed.speed(needed) if needed <= 1000 else needed / 1000
+                served = view.inference_speed.speed(share) / full
             total += stream.weight * (entry[0] + early(entry, option)) * lam.relative_accuracy * served * dt_s
             if option is not None and not entry[2]:
                 entry[1] = option.gpu_s if entry[1] is None else entry[1]
@@ -202,7 +216,7 @@ def test_one_phase_is_the_product_that_schedulers_use(case):
         if retrain is not None:
             speed = view.training_speed.speed(shares[0])
             alone = mean_after_retraining(view, stream.accuracy, retrain, speed)
-        alone *= analysed_part(lam, shares[1])
+        alone *= analysed_part(lam, shares[1], view.inference_speed)
         # Completions of others cut the work into pieces that each round up to a microsecond.
         left_us = view.window_end_us - view.now_us
         assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)

@@ -80,6 +80,7 @@ def window_views(draw):
         streams=tuple(draw(stream_views(index, rises)) for index in range(count)),
         training_speed=draw(st.sampled_from([LINEAR, V100])),
         objective=draw(st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])),
+        inference_speed=draw(st.sampled_from([LINEAR, V100])),
     )
 
 

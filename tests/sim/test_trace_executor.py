@@ -28,13 +28,12 @@ from ekya.core.trace import (
 )
 from ekya.core.units import US_PER_S
 from ekya.core.view import InferenceOption, WindowView
-from ekya.scheduling.objective import analysed_part, evaluate
+from ekya.scheduling.objective import evaluate
 from ekya.sim.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
 from ekya.sim.problems import view_of
 from ekya.sim.simulate import Conditions
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_executor import TraceExecutor
-from ekya.sim.trace_stream import kept_part
 
 CAM = StreamId("cam-1")
 FAMILY = Family(1, 64, 16)
@@ -199,18 +198,6 @@ def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_an
     expected = (10 * 0.7 + 4 * 0.7 + 16 * 0.6 + 10 * 0.2) / 40
     assert executor.mean_accuracy(CAM, 1) == pytest.approx(expected)
     assert executor.mean_accuracy(CAM, 2) == pytest.approx(0.5)
-
-
-@given(st.integers(0, 2000), st.integers(0, 1200), st.integers(0, 10))
-def test_what_inference_leaves_is_what_the_objective_says_where_speed_is_linear(needed, share, tenths):
-    option = InferenceOption(LAMBDA, tenths / 10, needed)
-    assert kept_part(option, share, LINEAR) == pytest.approx(analysed_part(option, share))
-
-
-def test_a_bent_speed_keeps_more_of_inference():
-    option = InferenceOption(LAMBDA, 1.0, 400)
-    assert 0.5 < kept_part(option, 200, MEASURED_SPEED) < 1.0
-    assert kept_part(option, 400, MEASURED_SPEED) == 1.0
 
 
 def prepare(executor, share_milli=500):
