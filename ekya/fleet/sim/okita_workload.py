@@ -1,0 +1,201 @@
+"""Okita's workloads (§V.A and §V.B), drawn from a seed.
+
+What the paper leaves open is settled here, before any policy was tuned:
+
+- Jobs of the simulation come in any of the T slots, each as likely as another ("over a large time span T,
+  I UDL jobs arrive randomly"); those of the testbed in the first 10 of 30, as it says.
+- A site is one instance; P3, P2 and G3 of all sizes are equally likely. They have no disks of their own, so
+  each has the 500 GB of the testbed's servers. The first site can hold any worker and any parameter server.
+- q is drawn once for both directions. D, ρ/E and all that is counted in pieces are whole numbers.
+- The paper counts response times from slot a to slot t, the last one; the engine from the beginning of a to
+  the end of t, which is one slot more. The functions are shifted by this slot, so that f(t - a) is charged.
+- The testbed's jobs have equal parts of their data at each site, the rest at drawn ones. π is the size of
+  their weights at four bytes; ρ, which was measured there, is drawn as in the simulation.
+
+A job and a site are the same in a smaller workload of the same seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.waiting import Cliff, Growing, Linear, WaitingCost
+
+RESOURCES = ("gpu", "vcpu", "ram_gb", "disk_gb")
+
+_DISK_GB = 500.0
+INSTANCES: Mapping[str, tuple[int, int, float]] = {
+    "p3.8xlarge": (4, 32, 244.0),
+    "p3.16xlarge": (8, 64, 488.0),
+    "p2.8xlarge": (8, 32, 488.0),
+    "p2.16xlarge": (16, 64, 732.0),
+    "g3.16xlarge": (4, 64, 488.0),
+    "p3.2xlarge": (1, 8, 61.0),
+    "p2.xlarge": (1, 4, 61.0),
+    "g3.4xlarge": (1, 16, 122.0),
+    "g3.8xlarge": (2, 32, 244.0),
+}
+"""GPUs, virtual CPUs and gigabytes of memory of Amazon's instances."""
+_HOLD_ANY = 5
+"""So many of them, the first, can hold any worker beside any parameter server."""
+
+TESTBED_JOBS: tuple[tuple[str, int, float], ...] = (
+    ("resnet50-cifar10", 27, 102.0),
+    ("resnet101-cifar10", 27, 178.0),
+    ("googlenet-caltech101", 115, 54.0),
+    ("vgg16-caltech101", 115, 553.0),
+    ("alexnet-tinyimagenet", 150, 249.0),
+    ("inceptionbn-tinyimagenet", 150, 45.0),
+)
+"""Table II: data chunks; and megabytes of weights."""
+_TESTBED_SITES, _TESTBED_GPUS, _TESTBED_CHUNK_MB = 9, 1, 2.0
+
+GROWING, LINEAR, CLIFF = "growing", "linear", "cliff"
+"""The latency cost functions: what the paper calls sigmoid, linear and piecewise."""
+
+_OF_SITES, _OF_JOBS, _OF_TESTBED = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class OkitaSetting:
+    """What can be asked for; the defaults are §V.B's.
+
+    Attributes:
+        sites, jobs, slots: R, I and T.
+        slot_s: length of a slot; half an hour in §III.A.
+        cost: which latency cost function.
+        come_within: jobs come in so many slots from the first one on; all T where 0.
+    """
+
+    sites: int = 50
+    jobs: int = 100
+    slots: int = 150
+    slot_s: int = 1800
+    cost: str = GROWING
+    come_within: int = 0
+
+    @property
+    def slot_us(self) -> int:
+        """A slot."""
+        return self.slot_s * US_PER_S
+
+
+TESTBED = OkitaSetting(sites=_TESTBED_SITES, jobs=10, slots=30, slot_s=1200, come_within=10)
+"""§V.A's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OkitaWorkload:
+    """Jobs, and where they can train; one node a site."""
+
+    setting: OkitaSetting
+    jobs: tuple[TrainJob, ...]
+    places: Places
+
+
+def simulation(setting: OkitaSetting, seed: int) -> OkitaWorkload:
+    """One of §V.B."""
+    places = _places(setting.sites, seed)
+    jobs = tuple(_job(setting, seed, index) for index in range(setting.jobs))
+    return OkitaWorkload(setting, jobs, places)
+
+
+def of_testbed(seed: int, setting: OkitaSetting = TESTBED) -> OkitaWorkload:
+    """§V.A's nine servers and Table II's jobs, of drawn kinds."""
+    capacity = dict(zip(RESOURCES, (float(_TESTBED_GPUS), 12.0, 16.0, _DISK_GB), strict=True))
+    links = _places(setting.sites, seed).link_cost
+    nodes = {
+        node.name: node
+        for node in (
+            Node(NodeName(site), site, "rtx2060", _TESTBED_GPUS, capacity=capacity)
+            for site in _sites(setting.sites)
+        )
+    }
+    jobs = tuple(_testbed_job(setting, seed, index) for index in range(setting.jobs))
+    return OkitaWorkload(setting, jobs, Places(nodes, links))
+
+
+def _sites(count: int) -> list[SiteName]:
+    return [SiteName(f"site-{index:03d}") for index in range(count)]
+
+
+def _places(count: int, seed: int) -> Places:
+    sites, kinds = _sites(count), [*INSTANCES]
+    nodes: dict[NodeName, Node] = {}
+    links: dict[tuple[SiteName, SiteName], float] = {}
+    for index, site in enumerate(sites):
+        rng = np.random.default_rng([seed, _OF_SITES, index])
+        kind = kinds[rng.integers(_HOLD_ANY if index == 0 else len(kinds))]
+        gpus, vcpus, ram_gb = INSTANCES[kind]
+        capacity = dict(zip(RESOURCES, (float(gpus), float(vcpus), ram_gb, _DISK_GB), strict=True))
+        nodes[NodeName(site)] = Node(NodeName(site), site, kind, gpus, capacity=capacity)
+        for other in sites[:index]:
+            links[site, other] = links[other, site] = rng.uniform(2.0, 8.0) / 100.0
+    return Places(nodes, links)
+
+
+def _job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
+    rng = np.random.default_rng([seed, _OF_JOBS, index])
+    worker = _needs(int(rng.integers(0, 5)), rng)
+    server = _needs(0, rng)
+    job = TrainJob(
+        JobName(f"job-{index:04d}"),
+        int(rng.integers(setting.come_within or setting.slots)) * setting.slot_us,
+        epochs=int(rng.integers(20, 31)),
+        waiting=_waiting(setting, rng),
+        chunk_mb=rng.uniform(20.0, 60.0),
+        model_mb=rng.uniform(30.0, 575.0),
+        worker=worker,
+        server=server,
+        chunks_per_slot=float(rng.integers(5, 16)),
+    )
+    chunks = {site: int(rng.integers(10, 21)) for site in _sites(setting.sites)}
+    return replace(job, chunks=chunks)
+
+
+def _needs(gpus: int, rng: np.random.Generator) -> dict[str, float]:
+    drawn = (float(gpus), *(float(rng.integers(low, high + 1)) for low, high in ((1, 10), (2, 32), (5, 10))))
+    return dict(zip(RESOURCES, drawn, strict=True))
+
+
+def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
+    rng = np.random.default_rng([seed, _OF_TESTBED, index])
+    name, chunks, model_mb = TESTBED_JOBS[rng.integers(len(TESTBED_JOBS))]
+    needs = []
+    for gpus in (int(rng.integers(0, 2)), 0):
+        drawn = (float(gpus), float(rng.integers(1, 4)), float(rng.integers(2, 7)), 0.0)
+        needs.append(dict(zip(RESOURCES, drawn, strict=True)))
+    sites = _sites(setting.sites)
+    everywhere, rest = divmod(chunks, len(sites))
+    more = {sites[place] for place in rng.permutation(len(sites))[:rest]}
+    return TrainJob(
+        JobName(f"job-{index:04d}-{name}"),
+        int(rng.integers(setting.come_within or setting.slots)) * setting.slot_us,
+        epochs=int(rng.integers(20, 31)),
+        waiting=_waiting(setting, rng),
+        chunks={site: everywhere + (site in more) for site in sites},
+        chunk_mb=_TESTBED_CHUNK_MB,
+        model_mb=model_mb,
+        worker=needs[0],
+        server=needs[1],
+        chunks_per_slot=float(rng.integers(5, 16)),
+    )
+
+
+def _waiting(setting: OkitaSetting, rng: np.random.Generator) -> WaitingCost:
+    """f, one slot later, in seconds."""
+    slot_s = setting.slot_s
+    tau = rng.uniform(20.0, 100.0)
+    if setting.cost == GROWING:
+        return Growing(tau * exp(-0.25), 0.25 / slot_s)
+    if setting.cost == LINEAR:
+        return Linear(tau / slot_s, rng.uniform(50.0, 200.0) - tau)
+    if setting.cost == CLIFF:
+        return Cliff(tau, rng.uniform(300.0, 400.0), float((rng.integers(3, 6) + 1) * slot_s))
+    raise ValueError(f"there is no latency cost function {setting.cost!r}")
