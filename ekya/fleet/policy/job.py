@@ -52,10 +52,12 @@ class Left:
     Attributes:
         epochs: still to go through.
         chunks: M_i^r, data that no epoch has seen yet, by site; where it came up, wherever it is trained.
+        begun: part of the first of these epochs that is done, in a world where snapshots are for nothing.
     """
 
     epochs: int
     chunks: Mapping[SiteName, int]
+    begun: float = 0.0
 
     @classmethod
     def all_of(cls, job: TrainJob) -> "Left":

@@ -14,7 +14,7 @@ from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
-from ekya.fleet.sim.physics import Physics, Stage
+from ekya.fleet.sim.physics import Interrupted, Physics, Stage
 
 
 class BrokenConstraintError(Exception):
@@ -49,8 +49,19 @@ class _Present:
     ends_us: int = 0
     resumes: bool = False
 
-    def state(self) -> JobState:
-        return JobState(self.job, self.left, self.assignment)
+    def interrupted(self, now_us: int) -> Interrupted:
+        """What there would be of its stage, if that ended now without an end."""
+        if self.stage is None:
+            return Interrupted(self.left, 0)
+        passed_us = now_us - self.began_us
+        if self.stage.kept is None:
+            return Interrupted(self.left, passed_us)
+        fetching_us = self.ends_us - self.stage.takes_us - self.began_us
+        kept = self.stage.kept(max(0, passed_us - fetching_us))
+        return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
+
+    def state(self, now_us: int) -> JobState:
+        return JobState(self.job, self.interrupted(now_us).left, self.assignment)
 
 
 class FleetEngine:
@@ -183,7 +194,7 @@ class FleetEngine:
     def _view(self) -> FleetView:
         down = {outage.node for outage in self._outages if outage.covers(self._now_us)}
         nodes = {name: node for name, node in self._places.nodes.items() if name not in down}
-        states = tuple(present.state() for present in self._present.values())
+        states = tuple(present.state(self._now_us) for present in self._present.values())
         return FleetView(self._now_us, states, replace(self._places, nodes=nodes), self._seed)
 
     def _decide(self) -> None:
@@ -195,8 +206,9 @@ class FleetEngine:
         if faults:
             at_s = view.now_us / US_PER_S
             raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
+        assigned = {assignment.job: assignment for assignment in decision.assignments}
         for present in self._present.values():
-            self._assign(present, decision.of(present.job.name))
+            self._assign(present, assigned.get(present.job.name))
 
     def _assign(self, present: _Present, assignment: Assignment | None) -> None:
         before, record = present.assignment, self._records[present.job.name]
@@ -211,9 +223,9 @@ class FleetEngine:
         present.resumes = record.started_us is not None
 
     def _interrupt(self, present: _Present) -> None:
-        if present.stage is not None:
-            self._records[present.job.name].lost_us += self._now_us - present.began_us
-            present.stage = None
+        interrupted = present.interrupted(self._now_us)
+        self._records[present.job.name].lost_us += interrupted.lost_us
+        present.left, present.stage = interrupted.left, None
 
     def _begin_stages(self) -> None:
         """Whoever has a place and is between two stages begins the next."""
@@ -233,7 +245,7 @@ class FleetEngine:
         assignment, record = present.assignment, self._records[present.job.name]
         if assignment is None:
             return
-        state = present.state()
+        state = present.state(self._now_us)
         others = [other for other in running if other is not assignment]
         stage = self._physics.stage(view, state, assignment, others)
         resume_us = self._physics.resume_us(view, state, assignment) if present.resumes else 0

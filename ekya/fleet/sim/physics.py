@@ -1,12 +1,25 @@
 """How long a training takes and what it costs, as a paper's world has it; the engine knows no paper."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.view import FleetView, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """What there is of a stage that has no end.
+
+    Attributes:
+        left: of the job, at its last snapshot.
+        lost_us: worked since then.
+    """
+
+    left: Left
+    lost_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +31,15 @@ class Stage:
         left: of the job when it ends; None where the job is done.
         moved_mb: over links between sites, from its beginning on.
         link_cost: of that.
+        kept: what an interruption after so many microseconds leaves, where snapshots are taken on the way;
+            where it is None, all of the stage is lost.
     """
 
     takes_us: int
     left: Left | None
     moved_mb: float = 0.0
     link_cost: float = 0.0
+    kept: Callable[[int], Interrupted] | None = None
 
 
 class Physics(Protocol):

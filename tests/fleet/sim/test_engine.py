@@ -12,7 +12,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
-from ekya.fleet.sim.physics import Stage
+from ekya.fleet.sim.physics import Interrupted, Stage
 
 S = 1_000_000
 HERE = SiteName("here")
@@ -107,6 +107,33 @@ def test_who_is_sent_back_goes_on_from_its_last_snapshot() -> None:
     assert times(outcome) == {"a": (0, 47), "b": (14, 24)}
     record = outcome.jobs[JobName("a")]
     assert (record.preemptions, record.migrations, record.lost_us) == (1, 0, 4 * S)
+
+
+class SnapshotsOnTheWay(EpochsOf):
+    """All epochs are one stage, and each ends with a snapshot."""
+
+    def stage(self, view, state, assignment, others):
+        def kept(worked_us):
+            done, lost_us = divmod(worked_us, 10 * S)
+            return Interrupted(replace(state.left, epochs=state.left.epochs - done), lost_us)
+
+        return Stage(10 * S * state.left.epochs, None, kept=kept)
+
+
+def test_a_stage_with_snapshots_on_the_way_keeps_what_they_hold() -> None:
+    seen = []
+
+    class Watching(InTurn):
+        def decide(self, view):
+            seen.append([(state.job.name, state.left.epochs) for state in view.jobs])
+            return super().decide(view)
+
+    jobs = [job("a", 0, 3), job("b", 14, 1), job("c", 26, 1)]
+    outcome = FleetEngine(Watching(newest_first=True), SnapshotsOnTheWay(), jobs, places(one=1)).run()
+    # b is done when c comes after 12 s; a fetches its snapshot twice, once in vain.
+    assert times(outcome) == {"a": (0, 59), "b": (14, 24), "c": (26, 36)}
+    assert outcome.jobs[JobName("a")].lost_us == (4 + 2) * S
+    assert [dict(jobs).get("a") for jobs in seen] == [3, 2, 2, 2, 2]
 
 
 def test_a_node_that_fails_loses_what_is_not_in_a_snapshot_and_its_jobs_go_on_elsewhere() -> None:
