@@ -26,7 +26,7 @@ experiments: $(VENV)/.installed
 # otherwise $(PYTHON), which must have torch with CUDA; nothing else is needed.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check:
-	@PYTHONPATH=. $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
+	@PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
 
 test: lint types layers unit
 

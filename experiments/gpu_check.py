@@ -37,16 +37,17 @@ CHECKS = (
     Check("speed", "gpu_check_shares", "speed", 15),
     Check("beside", "gpu_check_shares", "beside", 15),
     Check("resize", "gpu_check_shares", "resize", 15),
-    Check("restart", "gpu_check_shares", "restart", 25),
-    Check("mps", "gpu_check_mps", "mps", 45),
+    Check("restart", "gpu_check_shares", "restart", 30),
+    Check("mps", "gpu_check_mps", "mps", 40),
     Check("work", "gpu_check_work", "work", 75),
     Check("swap", "gpu_check_swap", "swap", 30),
     Check("memory", "gpu_check_counters", "memory", 20),
     Check("counters", "gpu_check_counters", "counters", 10),
-    Check("inference", "gpu_check_inference", "ways", 40),
+    Check("inference", "gpu_check_inference", "ways", 30),
+    Check("streams", "gpu_check_inference", "streams", 15),
     Check("inference-shares", "gpu_check_inference", "shares", 15),
     Check("graphs", "gpu_check_inference", "graphs_stay", 10),
-    Check("run", "gpu_check_run", "runs", 80),
+    Check("run", "gpu_check_run", "runs", 75),
 )
 """In the order in which they run. The last takes what the others have left over, and needs the most."""
 

@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -31,9 +30,16 @@ _WORK_MS = 20.0
 
 def ways(device: str = "cuda") -> Iterator[Finding]:
     """Every way beside the one it is chosen over, on the whole GPU."""
-    bench = Bench(device, _model(), _noise(), ROUNDS, MOST_S)
-    for question, rows in groupby(bench.rows(lambda _: None), lambda row: row.question):
-        yield finding_of(question, list(rows))
+    bench = _bench(device)
+    for question, compared in bench.of_one_model().items():
+        yield finding_of(question, list(bench.compared(question, compared())))
+
+
+def streams(device: str = "cuda") -> Iterator[Finding]:
+    """Models of eight streams, asked one by one and in one call."""
+    bench = _bench(device)
+    for question, compared in bench.of_streams().items():
+        yield finding_of(question, list(bench.compared(question, compared())))
 
 
 def finding_of(question: str, rows: Sequence[Row]) -> Finding:
@@ -146,6 +152,10 @@ def _took_ms(work: Callable[[], object]) -> float:
         torch.cuda.synchronize()
         took.append(1e3 * (time.perf_counter() - began_s))
     return statistics.median(took)
+
+
+def _bench(device: str) -> Bench:
+    return Bench(device, _model(), _noise(), ROUNDS, MOST_S)
 
 
 def _model() -> EdgeModel:

@@ -130,7 +130,9 @@ def _write(finding: Finding) -> None:
 
 @contextmanager
 def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(FOLDER.parent), str(FOLDER)))}
+    # What else was on the path stays there: it may hold packages that a check needs.
+    path = (str(FOLDER.parent), str(FOLDER), os.environ.get("PYTHONPATH"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
     # Both sides have one place in the file: what the other one writes is to go to its end.
     with tempfile.TemporaryFile("a+", errors="replace") as errors:
         # A group of its own: what it has started ends with it.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ekya.gpu.window_meter import GpuMeter
 
 SHARES_MILLI = tuple(range(125, 1001, 125))
-SPEC = ProbeSpec("resnet18", 32, RetrainConfig(1, 32, 0, 5, 1.0), "cuda", 0.8)
+SPEC = ProbeSpec("resnet18", 32, RetrainConfig(1, 32, 0, 5, 1.0), "cuda", 0.6)
 """All blocks train, in batches of 32; inference is asked about a frame of six objects at a time."""
 
 KEPT = 0.9

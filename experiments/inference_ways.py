@@ -56,6 +56,10 @@ class Way:
     is_exact: bool = True
 
 
+Questions = dict[str, Callable[[], list[Way]]]
+"""By name, each with its ways; the first is what the others are held against."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What came of a way of a question.
@@ -98,20 +102,26 @@ class Bench:
 
     def rows(self, told: Callable[[str], None]) -> Iterator[Row]:
         """All questions, one after the other."""
-        questions = {
+        for question, ways in (self.of_one_model() | self.of_streams()).items():
+            told(question)
+            yield from self.compared(question, ways())
+
+    def of_one_model(self) -> Questions:
+        """How a model is asked."""
+        return {
             "frames": self.frames,
             "passes": self.passes,
             "layout, one frame": partial(self.layout, 1),
             "layout, 16 frames": partial(self.layout, 16),
             "half": self.half,
             "graphs": self.graphs,
-            **{
-                f"{STREAMS} streams, {self._alike(common)}": partial(self.streams, common) for common in ALIKE
-            },
         }
-        for question, ways in questions.items():
-            told(question)
-            yield from self.compared(question, ways())
+
+    def of_streams(self) -> Questions:
+        """How the models of several streams are asked."""
+        return {
+            f"{STREAMS} streams, {self._alike(common)}": partial(self.streams, common) for common in ALIKE
+        }
 
     def frames(self) -> list[Way]:
         """One frame in a call, or several."""

@@ -142,6 +142,13 @@ def test_a_check_that_needs_a_package_that_is_missing_is_left_out(checks):
     assert "ekya.no_such_room" in findings[1].measured
 
 
+def test_packages_that_lie_elsewhere_are_found(checks, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "carried.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    assert [one.met for one in found(checks(one="import carried; yield told('a')"))] == [True]
+
+
 def test_a_check_without_time_is_said_to_be_missing(checks):
     findings = found(checks(one="yield told('a')"), seconds=1.0)
     assert [(one.name, one.measured, one.met) for one in findings] == [

@@ -53,3 +53,17 @@ def test_shares_are_measured_where_the_handle_says_that_they_hold():
     assert [one["share_milli"] for one in figures] == [share - 5 for share in check.SHARES]
     assert all(one["images_s"] == pytest.approx(6e3 / one["p50_ms"]) for one in figures)
     assert all(one["p99_ms"] >= one["p50_ms"] > 0 for one in figures)
+
+
+def test_both_checks_ask_every_question_of_the_bench(monkeypatch):
+    monkeypatch.setattr(
+        check.Bench, "compared", lambda _self, question, _ways: [replace(PLAIN, question=question)]
+    )
+    for name in ("frames", "passes", "layout", "half", "graphs", "streams"):
+        monkeypatch.setattr(check.Bench, name, lambda *_: [])
+    monkeypatch.setattr(check, "_model", lambda: None)
+    bench = check._bench("cpu")
+    every = {f"inference of a ResNet18, {row.question}" for row in bench.rows(lambda _: None)}
+    told = [finding.name for finding in (*check.ways("cpu"), *check.streams("cpu"))]
+    assert len(told) == len(every) == 9
+    assert set(told) == every
