@@ -31,7 +31,8 @@ from ekya.learning.edge import EdgeModel, adapt
 from ekya.learning.labelled import LabelledCrops, no_crops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import Predictor
-from ekya.learning.trainer import DISTILLATION_WEIGHT, Retraining
+from ekya.learning.trainee import DISTILLATION_WEIGHT
+from ekya.learning.trainer import Retraining
 from ekya.streams.city.scene import KINDS, Kind, Scene
 from ekya.streams.city.source import CitySpec
 

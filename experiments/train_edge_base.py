@@ -28,7 +28,8 @@ from ekya.learning.checkpoints import load_model, save_model
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy
-from ekya.learning.trainer import Retraining, SgdRecipe
+from ekya.learning.sgd import SgdRecipe
+from ekya.learning.trainer import Retraining
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_SCRATCH = SgdRecipe(learning_rate=0.03, head_learning_rate=0.03, decay_epochs=4.0, batch_statistics=True)

@@ -24,6 +24,7 @@ from torch import Tensor
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.learning.edge import EdgeModel, clone
+from ekya.learning.epochs import crops_in_epoch, steps_in_epoch
 from ekya.learning.labelled import LabelledCrops, concatenate
 from ekya.learning.measured import few_of_each, folds_of_tracks, independent_crops, weights_now
 from ekya.learning.operations import (
@@ -34,7 +35,7 @@ from ekya.learning.operations import (
     retraining_cost,
 )
 from ekya.learning.passed import KnownFeatures, PassedCrops, features_of
-from ekya.learning.trainer import Retraining, crops_in_epoch, steps_in_epoch
+from ekya.learning.trainer import Retraining
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
 """GPU-seconds of a retraining's preparation, and of each of its epochs."""

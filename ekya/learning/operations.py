@@ -18,8 +18,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
+from ekya.learning.epochs import steps_in_epoch
 from ekya.learning.packed import can_pack
-from ekya.learning.trainer import Retraining, steps_in_epoch
+from ekya.learning.trainer import Retraining
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6

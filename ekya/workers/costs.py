@@ -10,6 +10,7 @@ from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
 from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.learning.labelled import VALIDATION_FRACTION
 from ekya.learning.operations import (
     RetrainingCost,
@@ -17,7 +18,6 @@ from ekya.learning.operations import (
     forward_operations,
     preparation_operations,
 )
-from ekya.learning.trainer import REPLAY_RATIO, steps_in_epoch
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """One core of the machine that the shipped figures were made on, committed so that they can be made again."""

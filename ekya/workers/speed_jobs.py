@@ -18,9 +18,10 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.protocol import Role, ShareBackend, ShareHandle, ShareJob
 from ekya.learning.edge import build_edge_model
+from ekya.learning.epochs import steps_in_epoch
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.predictor import Predictor
-from ekya.learning.trainer import Retraining, steps_in_epoch
+from ekya.learning.trainer import Retraining
 from ekya.workers.costs import TYPICAL_OBJECTS
 
 Kind = Literal["training", "inference"]

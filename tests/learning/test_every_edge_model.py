@@ -16,8 +16,9 @@ from ekya.learning.operations import epoch_operations, forward_operations, opera
 from ekya.learning.passed import features_of
 from ekya.learning.predictor import Predictor
 from ekya.learning.pretrained import from_torchvision
+from ekya.learning.sgd import SgdRecipe
 from ekya.learning.shared import SharedTrunk
-from ekya.learning.trainer import Retraining, SgdRecipe
+from ekya.learning.trainer import Retraining
 
 NAMES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 TOO_SLOW = "resnet101"

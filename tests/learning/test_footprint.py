@@ -10,11 +10,12 @@ from torch.utils._pytree import tree_leaves
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, family_of
+from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.footprint import footprint_of
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.trainer import Retraining, split_at
+from ekya.learning.trainer import Retraining
 from ekya.profiling.memory import JobCrops, retraining_bytes
 
 CLASSES = ("a", "b", "c", "d", "e", "f")

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel, adapt
+from ekya.learning.epochs import steps_in_epoch
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import (
     epoch_operations,
@@ -17,7 +18,7 @@ from ekya.learning.operations import (
     retraining_cost,
 )
 from ekya.learning.predictor import Predictor
-from ekya.learning.trainer import Retraining, steps_in_epoch
+from ekya.learning.trainer import Retraining
 
 SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 

@@ -9,16 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
+from ekya.learning.epochs import batches_of, crops_in_epoch
 from ekya.learning.labelled import class_mix_weights
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.predictor import accuracy
-from ekya.learning.trainer import (
-    Retraining,
-    SgdRecipe,
-    batches_of,
-    crops_in_epoch,
-    fraction_of_tracks,
-)
+from ekya.learning.sgd import SgdRecipe
+from ekya.learning.trainer import Retraining, fraction_of_tracks
 
 LAST_BLOCK = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
 

@@ -8,7 +8,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.learning.architectures import EDGE_MODELS, Trunk
 from ekya.learning.edge import build_edge_model, clone
 from ekya.learning.labelled import LabelledCrops
-from ekya.learning.trainer import Retraining, SgdRecipe
+from ekya.learning.sgd import SgdRecipe
+from ekya.learning.trainer import Retraining
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.costs import CostCard

@@ -1,0 +1,172 @@
+"""A model in training: cut at the freeze boundary, asked in parts, and told where a batch would move it."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
+
+from ekya.core.configs import RetrainConfig
+from ekya.learning.cutting import on_cpu, split_at
+from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, to_input
+from ekya.learning.predictor import FORWARD_BATCH
+
+DISTILLATION_WEIGHT = 0.5
+"""Of the distillation beside the cross-entropy."""
+
+DISTILLATION_TEMPERATURE = 2.0
+"""Softens the start model's answers, so that its second choices teach too."""
+
+
+class Trainee:
+    """A start model with the head that is asked for, its last blocks ready to be trained.
+
+    Args:
+        start: what it begins as; left as it is.
+        config: γ; its head and its trainable blocks.
+        classes: outputs of the trained model.
+        seed: of a new head.
+        device: where to compute.
+        scope: entered around every pass of several crops.
+        keep_activations: what ``inputs_of`` gives are activations at the freeze boundary; otherwise pictures.
+        precision: what blocks compute in.
+
+    Attributes:
+        suffix: what is trained.
+    """
+
+    def __init__(
+        self,
+        start: EdgeModel,
+        config: RetrainConfig,
+        classes: tuple[str, ...],
+        seed: int,
+        *,
+        device: str = "cpu",
+        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+        keep_activations: bool = True,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        self.device, self.scope = device, scope
+        self._keeps, self._precision = keep_activations, precision
+        self._start, self._classes, self._blocks = start, classes, config.trainable_blocks
+        frozen, _ = split_at(start, self._blocks)
+        self._model = adapt(start, classes, config.head_width, seed, on_cpu(frozen)).to(device)
+        self._prefix, self.suffix = split_at(self._model, self._blocks)
+        self._prefix.requires_grad_(False).eval()
+        self._frozen = on_cpu(self._prefix)
+        self.suffix.requires_grad_(True)
+
+    def model(self) -> EdgeModel:
+        """The model as it is now, on the CPU, ready to predict.
+
+        A copy of what is trained; weights that are frozen never change, and all these models share them: to
+        copy them too takes several times as long as an epoch of a head.
+        """
+        return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
+
+    def inputs_of(self, crops: NDArray[np.uint8]) -> Tensor:
+        """(N, S, S, 3) uint8 as ``logits`` takes them: (N, …) on the device."""
+        inputs = to_input(crops, self.device)
+        return self.in_batches(self._prefix, inputs) if self._keeps else inputs
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """What the model makes of inputs, as they are kept, in 32 bits."""
+        with self._in_precision():
+            logits: Tensor = self.suffix(inputs if self._keeps else self._prefix(inputs))
+        return logits.float()
+
+    @torch.no_grad()
+    def answers(self, inputs: Tensor) -> NDArray[np.int64]:
+        """(N,) the classes that it sees in them."""
+        self.suffix.eval()
+        classes: NDArray[np.int64] = self.in_batches(self.logits, inputs).argmax(dim=1).cpu().numpy()
+        return classes
+
+    @torch.no_grad()
+    def in_batches(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """All of (N, …) through a module, a part at a time."""
+        parts = []
+        for part in torch.split(inputs, FORWARD_BATCH):
+            with self.scope(), self._in_precision():
+                parts.append(module(part))
+        return torch.cat(parts)
+
+    def lesson(self, inputs: Tensor, labels: NDArray[np.int64], distillation_weight: float) -> "Lesson":
+        """Crops, as ``inputs_of`` gives them, to learn from; 0 switches distillation off."""
+        there = torch.from_numpy(labels).to(self.device)
+        teaching = self._teaching(inputs, there) if distillation_weight > 0 else None
+        return Lesson(self, inputs, there, distillation_weight, teaching)
+
+    def _in_precision(self) -> AbstractContextManager[object]:
+        mixed = self._precision is not torch.float32
+        return torch.autocast(torch.device(self.device).type, self._precision) if mixed else nullcontext()
+
+    def _teaching(self, inputs: Tensor, labels: Tensor) -> "_Teaching":
+        """The start model's soft answers, and where they may be trusted.
+
+        It is no teacher on crops that drifted away from it: where the label is a class that it knows
+        and it answers otherwise, only the label counts.
+        """
+        old, new = known_outputs(self._start.classes, self._classes)
+        frozen, suffix = split_at(self._start, self._blocks)
+        whole = suffix if self._keeps else nn.Sequential(frozen, suffix)
+        teacher = copy.deepcopy(whole).to(self.device).eval()
+        logits = self.in_batches(teacher, inputs)[:, old].float()
+        known = torch.tensor(new, device=self.device)
+        right = known[logits.argmax(dim=1)] == labels
+        trusted = (right | ~torch.isin(labels, known)).float()
+        return _Teaching(new, (logits / DISTILLATION_TEMPERATURE).softmax(dim=1), trusted)
+
+
+class _Teaching:
+    """What the start model said of crops.
+
+    Args:
+        known: outputs of the trained model for the classes that the start model has.
+        answers: (N, K) softened, over these.
+        trusted: (N,) 1.0 where they count, else 0.0.
+    """
+
+    def __init__(self, known: list[int], answers: Tensor, trusted: Tensor) -> None:
+        self._known, self._answers, self._trusted = known, answers, trusted
+
+    def distance(self, logits: Tensor, batch: Tensor) -> Tensor:
+        """How far the answers over the known classes are from those of the start model."""
+        heat = DISTILLATION_TEMPERATURE
+        answers = (logits[:, self._known] / heat).log_softmax(dim=1)
+        divergence = kl_div(answers, self._answers[batch], reduction="none").sum(dim=1)
+        return heat * heat * (divergence * self._trusted[batch]).mean()
+
+
+class Lesson:
+    """Crops with their labels, and what the start model says of them. ``Trainee.lesson`` makes it."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        inputs: Tensor,
+        labels: Tensor,
+        distillation_weight: float,
+        teaching: _Teaching | None,
+    ) -> None:
+        self._trainee, self.inputs, self._labels = trainee, inputs, labels
+        self._distillation_weight, self._teaching = distillation_weight, teaching
+
+    def backward(self, batch: Tensor) -> Tensor:
+        """Leaves the gradient of the mean loss over (B,) positions in the trainee's weights.
+
+        Returns:
+            The loss, on the device.
+        """
+        logits = self._trainee.logits(self.inputs[batch])
+        loss = cross_entropy(logits, self._labels[batch])
+        if self._teaching is not None:
+            loss = loss + self._distillation_weight * self._teaching.distance(logits, batch)
+        self._trainee.suffix.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        return loss.detach()
