@@ -1,0 +1,166 @@
+"""ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that come in bursts.
+
+The paper keeps its numbers in an appendix that we do not have; those here are ours, fixed before anything was
+tuned:
+
+- Three families of networks, batch sizes and numbers of epochs. Larger batches take fewer steps and less time
+  an epoch; g GPUs are g^scaling times as fast, which is less than g; TURING (a T4) is slower and draws less.
+- A node draws a base and so much a GPU, as a ThunderX2 board with V100-PCIe or T4 cards does at work.
+- "Mixed" arrivals (the paper's [16]): Poisson arrivals whose rate changes between high and low. Four phases
+  with a quarter of the jobs each, high first. Rates grow with the number of nodes. With all jobs on one GPU
+  the two-GPU clusters are full on average and booked twice in a burst; the four-GPU ones half full, and full
+  in a burst.
+- A due date is a job's arrival and ``SLACK`` times what it takes on one V100. A second of tardiness costs
+  more than any node does in a second, as the paper demands.
+- Both scenarios of a size and a seed have the same jobs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.waiting import Tardiness
+
+V100, TURING = "V100", "TURING"
+
+KWH_EUR, PUE = 0.172, 1.33
+"""§V.A."""
+
+SEEDS = (1, 2, 3, 4, 5)
+"""Of every figure. Anything that is tuned is tuned on others, from 101 on."""
+
+SIZES = tuple(range(10, 101, 10))
+"""N of the figures."""
+
+JOBS_A_NODE = 10
+
+HIGH_GAP_S, LOW_GAP_S = 3000.0, 9000.0
+"""Mean time between two arrivals at high and at low rate, on one node; a cluster's is this over N."""
+
+PHASES = 4
+
+SLACK = (1.2, 3.0)
+WEIGHTS_EUR_S = (1e-4, 5e-4)
+"""Bounds of what is drawn evenly: due dates, and tardiness weights."""
+
+BASE_W = {V100: 100.0, TURING: 100.0}
+GPU_W = {V100: 230.0, TURING: 65.0}
+
+SITE = SiteName("armida")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Jobs that train one kind of network.
+
+    Attributes:
+        name: of the network.
+        epoch_s: an epoch on one V100 at the first batch size.
+        batches: sizes to draw from; each takes ``SAVING`` of the time of the one before it.
+        epochs: bounds of what is drawn evenly.
+        scaling: exponent of the speed-up by GPUs.
+        turing: how many times as long a TURING takes.
+    """
+
+    name: str
+    epoch_s: float
+    batches: tuple[int, ...]
+    epochs: tuple[int, int]
+    scaling: float
+    turing: float
+
+    def epoch_us(self, batch: int) -> dict[tuple[str, int], int]:
+        """One epoch on up to four V100s or TURINGs; what a profiler would find."""
+        doublings = self.batches.index(batch)
+        one_s = self.epoch_s * SAVING**doublings
+        slowdowns = {V100: 1.0, TURING: self.turing}
+        return {
+            (kind, gpus): round(one_s * slowdown / gpus**self.scaling * US_PER_S)
+            for kind, slowdown in slowdowns.items()
+            for gpus in range(1, MOST_GPUS + 1)
+        }
+
+
+SAVING = 0.8
+MOST_GPUS = 4
+
+FAMILIES = (
+    Family("LSTM", 75.0, (32, 64, 128), (50, 150), 0.60, 1.8),
+    Family("EfficientNet", 300.0, (16, 32, 64), (30, 90), 0.75, 2.2),
+    Family("ConvolutionNet", 31.0, (32, 64, 128, 256), (50, 200), 0.65, 1.6),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One of the two of §V.B: GPUs in a node of each kind."""
+
+    name: str
+    gpus: tuple[tuple[str, int], ...]
+
+
+TWO_GPUS = Scenario("two-gpu", ((V100, 2), (TURING, 1)))
+FOUR_GPUS = Scenario("four-gpu", ((V100, 4), (TURING, 2)))
+SCENARIOS = (TWO_GPUS, FOUR_GPUS)
+
+
+def andreas_workload(scenario: Scenario, nodes: int, seed: int) -> tuple[tuple[TrainJob, ...], Places]:
+    """Jobs and places of one instance of §V.B.
+
+    Args:
+        scenario: which of the two.
+        nodes: N; where it is odd, V100 has one more.
+        seed: of the jobs.
+    """
+    rng = np.random.default_rng([seed, nodes])
+    return tuple(_jobs(rng, nodes)), places(
+        node(f"node-{place + 1:03}", *scenario.gpus[place % len(scenario.gpus)]) for place in range(nodes)
+    )
+
+
+def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
+    """§V.C: eight jobs, one each 1200 s, on armida-05, -06 and -07 (Table II)."""
+    rng = np.random.default_rng([seed, 8])
+    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place)) for place in range(8))
+    return jobs, places(
+        (node("armida-05", V100, 1), node("armida-06", V100, 2), node("armida-07", TURING, 1))
+    )
+
+
+def node(name: str, kind: str, gpus: int) -> Node:
+    """One that draws what its kind does."""
+    power_w = tuple(BASE_W[kind] + GPU_W[kind] * used if used else 0.0 for used in range(gpus + 1))
+    return Node(NodeName(name), SITE, kind, gpus, power_w)
+
+
+def places(nodes: Iterator[Node] | tuple[Node, ...]) -> Places:
+    """All of them, with what their energy costs."""
+    return Places({node.name: node for node in nodes}, kwh_cost=KWH_EUR, pue=PUE)
+
+
+def _jobs(rng: np.random.Generator, nodes: int) -> Iterator[TrainJob]:
+    count, at_s = JOBS_A_NODE * nodes, 0.0
+    for place in range(count):
+        yield _job(rng, place, round(at_s * US_PER_S))
+        phase = (place + 1) * PHASES // count
+        at_s += rng.exponential((LOW_GAP_S if phase % 2 else HIGH_GAP_S) / nodes)
+
+
+def _job(rng: np.random.Generator, place: int, arrives_us: int) -> TrainJob:
+    family = FAMILIES[int(rng.integers(len(FAMILIES)))]
+    batch = int(rng.choice(family.batches))
+    epochs = int(rng.integers(family.epochs[0], family.epochs[1] + 1))
+    epoch_us = family.epoch_us(batch)
+    due_s = float(rng.uniform(*SLACK)) * epochs * epoch_us[V100, 1] / US_PER_S
+    return TrainJob(
+        JobName(f"{family.name}-{batch}-{place + 1:04}"),
+        arrives_us,
+        epochs,
+        Tardiness(due_s, float(rng.uniform(*WEIGHTS_EUR_S))),
+        epoch_us=epoch_us,
+    )

@@ -1,0 +1,75 @@
+"""What ANDREAS's figures are made of."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.fleet.sim.andreas_workload import (
+    FAMILIES,
+    FOUR_GPUS,
+    SCENARIOS,
+    TURING,
+    TWO_GPUS,
+    V100,
+    WEIGHTS_EUR_S,
+    andreas_workload,
+    armida_workload,
+)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_half_the_nodes_are_of_each_kind_and_ten_jobs_come_for_each(scenario) -> None:
+    jobs, places = andreas_workload(scenario, 10, 1)
+    assert Counter(node.kind for node in places.nodes.values()) == {V100: 5, TURING: 5}
+    assert {(node.kind, node.gpus) for node in places.nodes.values()} == set(scenario.gpus)
+    assert len(jobs) == 100
+    assert {job.name.split("-")[0] for job in jobs} == {family.name for family in FAMILIES}
+
+
+def test_a_seed_draws_the_same_jobs_in_both_scenarios_and_another_draws_others() -> None:
+    jobs, _ = andreas_workload(TWO_GPUS, 10, 1)
+    assert andreas_workload(FOUR_GPUS, 10, 1)[0] == jobs
+    assert andreas_workload(TWO_GPUS, 10, 2)[0] != jobs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_gpus_are_faster_by_less_than_their_number_and_turing_is_slower(family) -> None:
+    for batch in family.batches:
+        epoch_us = family.epoch_us(batch)
+        for gpus in range(1, 4):
+            for kind in (V100, TURING):
+                gain = epoch_us[kind, gpus] / epoch_us[kind, gpus + 1]
+                assert 1 < gain < (gpus + 1) / gpus
+            assert epoch_us[V100, gpus] < epoch_us[TURING, gpus]
+    smallest, largest = family.batches[0], family.batches[-1]
+    assert family.epoch_us(largest)[V100, 1] < family.epoch_us(smallest)[V100, 1]
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000))
+def test_a_second_late_costs_more_than_a_second_of_any_node(seed) -> None:
+    jobs, places = andreas_workload(FOUR_GPUS, 4, seed)
+    dearest = max(places.cost_a_second(node, node.gpus) for node in places.nodes.values())
+    assert dearest < WEIGHTS_EUR_S[0] <= min(job.waiting.per_s for job in jobs)
+
+
+def test_arrivals_come_in_two_bursts() -> None:
+    jobs, _ = andreas_workload(TWO_GPUS, 100, 1)
+    at_s = np.array([job.arrives_us for job in jobs]) / 1e6
+    lengths_s = [part[-1] - part[0] for part in np.split(at_s, 4)]
+    assert lengths_s[0] == pytest.approx(7500, rel=0.2)
+    assert lengths_s[1] == pytest.approx(22500, rel=0.2)
+    assert lengths_s[2] < lengths_s[1] / 2 < lengths_s[3]
+
+
+def test_the_validation_has_eight_jobs_on_three_nodes() -> None:
+    jobs, places = armida_workload(1)
+    assert [job.arrives_us // 1_000_000 for job in jobs] == [1200 * place for place in range(8)]
+    assert {(name, node.gpus) for name, node in places.nodes.items()} == {
+        ("armida-05", 1),
+        ("armida-06", 2),
+        ("armida-07", 1),
+    }
