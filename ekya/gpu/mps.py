@@ -32,6 +32,9 @@ TRAINER_CAP_MILLI = 900
 """Of a trainer that lives longer than any of its shares: a tenth of the SMs is always free of it, so that
 a frame need not wait for one of its kernels to end. Not yet measured on a GPU."""
 
+_BACK_WITHIN_S = 20.0
+"""A daemon that has died answers again by then, if it is started again at all."""
+
 _FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
 
 
@@ -103,6 +106,8 @@ class MpsShares:
             UserError: it is not a client of exactly one MPS server.
         """
         try:
+            # Without its daemon CUDA would start, and stay without MPS while the process lives.
+            self._opened().wait_for_daemon(_BACK_WITHIN_S)
             self.connect()
             self._opened().require_client(JOIN_WITHIN_S)
         except (NoCudaError, MpsError) as error:

@@ -137,6 +137,22 @@ class MpsControl:
         """
         self._ask(f"quit -t {force_after_s}", force_after_s + self.answer_within_s)
 
+    def wait_up(self, within_s: float) -> None:
+        """Returns when the daemon answers.
+
+        Raises:
+            MpsError: it does not in time.
+        """
+        give_up_s = time.monotonic() + within_s
+        while True:
+            try:
+                self.servers()
+                return
+            except MpsError:
+                if time.monotonic() >= give_up_s:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
+
     def require_client(self, pid: int, within_s: float = JOIN_WITHIN_S) -> None:
         """Makes sure that a process that has a CUDA context is a client of exactly one server here.
 

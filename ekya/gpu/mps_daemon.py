@@ -44,6 +44,7 @@ class Patience:
         force_after_s: servers are given after ``quit``.
         kill_s: until a signal has taken effect.
         health_every_s: from one look at a daemon's health to the next.
+        starts_again: how often one that has died is started again, at most.
     """
 
     start_s: float = 15.0
@@ -52,6 +53,7 @@ class Patience:
     force_after_s: int = 5
     kill_s: float = 3.0
     health_every_s: float = 5.0
+    starts_again: int = 3
 
     @property
     def end_s(self) -> float:
@@ -70,9 +72,11 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
     give_up_s = time.monotonic() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
     why = "it writes no pid file"
+    came = False
     while True:
         daemon = _by_pid_file(folder, began_ticks)
         if daemon is not None:
+            came = True
             try:
                 control.servers()
             except MpsError as error:
@@ -82,6 +86,8 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
                     folder.record, json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
                 )
                 return daemon
+        elif came:
+            raise MpsError("the MPS daemon died as soon as it was started")
         elif folder.pid() is not None:
             why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
         if time.monotonic() >= give_up_s:
@@ -122,6 +128,24 @@ def trouble(control: MpsControl, daemon: Process | None) -> str | None:
     if len(servers) > 1 and daemon is not None:
         return f"the MPS daemon at {control.pipe} has {len(servers)} servers instead of one"
     return None
+
+
+def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience) -> Process:
+    """Starts a daemon in the place of one that died, where jobs that begin again will look for it.
+
+    What was left of the dead one is ended first: its servers, which may go on, and their clients. No other
+    daemon would know of them, and two servers on a GPU would not keep their clients apart.
+
+    Raises:
+        MpsError: something of it cannot be ended, or as ``start_daemon``.
+    """
+    left = list(_of_folder(folder))
+    for process in left:
+        send_signal(process, signal.SIGKILL)
+    if not all(_end(process, patience.kill_s) for process in left):
+        raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
+    folder.clear()
+    return start_daemon(control, folder, gpu_uuid, patience.start_s)
 
 
 def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
@@ -185,9 +209,9 @@ def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
 
 
 def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
-    """Own processes of these programs that were started for this folder, but for those that only ask."""
+    """Own processes that were started for this folder, but for those that only ask; by program or all."""
     for process in own_processes():
-        if not any(process.runs(name) for name in names):
+        if names and not any(process.runs(name) for name in names):
             continue
         if process.runs(CONTROL) and "-d" not in process.arguments:
             continue

@@ -54,6 +54,12 @@ class DaemonFolder:
             return None
         return int(text) if text.isascii() and text.isdigit() else None
 
+    def clear(self) -> None:
+        """Removes what a dead daemon has left, but for its logs; the folder can be another's."""
+        shutil.rmtree(self.pipe, ignore_errors=True)
+        self.record.unlink(missing_ok=True)
+        self.pipe.mkdir(mode=0o700, exist_ok=True)
+
     def remove(self) -> None:
         """Removes all of it; what cannot be removed stays."""
         shutil.rmtree(self.root, ignore_errors=True)

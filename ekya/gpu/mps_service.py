@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ekya.errors import UserError
 from ekya.gpu.mps_control import (
@@ -30,10 +31,9 @@ from ekya.gpu.mps_control import (
     is_too_long,
 )
 from ekya.gpu.mps_daemon import Patience, end_daemon, find_daemon, trouble
-from ekya.gpu.mps_folder import abandoned, new_folder, short_enough, temporary_folders, why_none
+from ekya.gpu.mps_folder import DaemonFolder, abandoned, new_folder, short_enough, temporary_folders, why_none
 from ekya.gpu.mps_keeper import Order
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.gpu.processes import Process
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,8 +42,36 @@ FOREIGN_VARIABLE = "EKYA_MPS_PIPES"
 
 _DEFAULT_PIPE = Path("/tmp/nvidia-mps")
 
-_Daemon = tuple[MpsControl, Process | None]
-"""A daemon, and its process where it is our own."""
+
+@dataclass(frozen=True, slots=True)
+class _Daemon:
+    """A daemon that jobs use.
+
+    Attributes:
+        control: asks it.
+        folder, news: its folder and what its keeper tells, where it is our own.
+    """
+
+    control: MpsControl
+    folder: DaemonFolder | None = None
+    news: IO[bytes] | None = None
+
+    def trouble(self) -> str | None:
+        """What is wrong with it now, as a clause; None where it is well."""
+        if self.folder is None:
+            return trouble(self.control, None)
+        process = find_daemon(self.folder)
+        if process is None:
+            return f"the MPS daemon at {self.control.pipe} has died"
+        return trouble(self.control, process)
+
+    def heard(self) -> Iterator[str]:
+        """What its keeper has told since; nothing is waited for."""
+        while self.news is not None and select.select([self.news], [], [], 0)[0]:
+            line = self.news.readline()
+            if not line:
+                return
+            yield from json.loads(line).values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +120,14 @@ class MpsEnvironment:
         """Environment that makes a process a client on the GPU at this position."""
         room = self.rooms[gpu]
         return {PIPE_VARIABLE: str(room.pipe), VISIBLE_VARIABLE: room.gpu_uuid}
+
+    def wait_for_daemon(self, within_s: float) -> None:
+        """Returns when this process's daemon answers: one that has died is started again.
+
+        Raises:
+            MpsError: it does not in time.
+        """
+        MpsControl(self.program, Path(os.environ[PIPE_VARIABLE])).wait_up(within_s)
 
     def require_client(self, within_s: float = JOIN_WITHIN_S) -> None:
         """Makes sure that this process, which has a CUDA context, is a client of exactly one server.
@@ -145,7 +181,8 @@ def mps_service(
 ) -> Iterator[MpsEnvironment]:
     """A daemon for each of these GPUs until the end of the block.
 
-    Its own daemons are ended there, also where this process dies; those that the user has named never.
+    Its own daemons are started again where they die, and ended there, also where this process dies; those
+    that the user has named never.
     What an owner that died with its keeper has left is ended first.
 
     Raises:
@@ -161,7 +198,7 @@ def mps_service(
             end_abandoned(found.program, patience)
             daemons = [stack.enter_context(_kept_daemon(found.program, gpu, patience)) for gpu in gpus]
         stack.enter_context(_watched(daemons, patience.health_every_s))
-        rooms = [MpsRoom(gpu.uuid, one.pipe) for gpu, (one, _) in zip(gpus, daemons, strict=True)]
+        rooms = [MpsRoom(gpu.uuid, one.control.pipe) for gpu, one in zip(gpus, daemons, strict=True)]
         yield MpsEnvironment(found.program, tuple(rooms))
 
 
@@ -207,7 +244,7 @@ def _foreign_daemon(program: Path, pipe: Path, patience: Patience) -> _Daemon:
     wrong = trouble(control, None)
     if wrong is not None:
         raise UserError(f"{FOREIGN_VARIABLE}: no daemon can be used at {pipe}: {wrong}")
-    return control, None
+    return _Daemon(control)
 
 
 @contextmanager
@@ -223,17 +260,19 @@ def _kept_daemon(program: Path, gpu: Gpu, patience: Patience) -> Iterator[_Daemo
             [sys.executable, "-m", "ekya.gpu.mps_keeper"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         try:
-            yield order.control, _wait_up(keeper, order, gpu)
+            _wait_up(keeper, order, gpu)
+            yield _Daemon(order.control, order.folder, keeper.stdout)
         finally:
             _let_go(keeper, order)
 
 
-def _wait_up(keeper: subprocess.Popen[bytes], order: Order, gpu: Gpu) -> Process:
+def _wait_up(keeper: subprocess.Popen[bytes], order: Order, gpu: Gpu) -> None:
     assert keeper.stdin is not None and keeper.stdout is not None
     wait_s = order.patience.start_s + order.patience.answer_s + order.patience.kill_s
     told: dict[str, str] = {}
@@ -249,7 +288,6 @@ def _wait_up(keeper: subprocess.Popen[bytes], order: Order, gpu: Gpu) -> Process
         why = told.get("refused", "the process that keeps it has ended")
         raise UserError(f"GPU {gpu.index} has no MPS daemon: {why}; --shares takes other backends")
     _LOG.info("GPU %d: an MPS daemon runs at %s, process %d", gpu.index, order.folder.pipe, daemon.pid)
-    return daemon
 
 
 def _let_go(keeper: subprocess.Popen[bytes], order: Order) -> None:
@@ -278,15 +316,17 @@ def _watched(daemons: Sequence[_Daemon], every_s: float) -> Iterator[None]:
     def watch() -> None:
         known: list[str | None] = [None] * len(daemons)
         while not over.wait(every_s):
-            for place, (control, daemon) in enumerate(daemons):
-                wrong = trouble(control, daemon)
+            for place, daemon in enumerate(daemons):
+                for told in daemon.heard():
+                    _LOG.error("%s", told)
+                wrong = daemon.trouble()
                 if wrong == known[place]:
                     continue
                 known[place] = wrong
                 if wrong is None:
-                    _LOG.warning("the MPS daemon at %s is well again", control.pipe)
+                    _LOG.warning("the MPS daemon at %s is well again", daemon.control.pipe)
                 else:
-                    _LOG.error("%s; jobs that start now fail", wrong)
+                    _LOG.error("%s; jobs that start now wait, and fail if it stays so", wrong)
 
     watcher = threading.Thread(target=watch, name="mps-health", daemon=True)
     watcher.start()

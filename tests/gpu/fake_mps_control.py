@@ -6,7 +6,8 @@ server beside it; without arguments it hands lines from standard input to that d
 behaviour.json: `refuses` (start fails with this text), `takes_s` (start), `never_up`, `pid_file` (text to
 write in place of the pid; null for no file), `quits` (false: quit hangs), `stubborn` (SIGTERM too),
 `answers` (text by command), `status` (of servers), `clients` (process numbers; of all servers), `serves`
-(how many servers are listed), `deaf` (no command is answered). It is read anew for every command.
+(how many servers are listed), `deaf` (no command is answered), `lives` (for so many answers; then it dies and
+its server goes on). It is read anew for every command.
 """
 
 import json
@@ -51,7 +52,11 @@ def answer(line, servers):
 
 def serve(listening, server, pid_file):
     servers = [server.pid]
+    answered = 0
     while True:
+        if answered >= behaviour().get("lives", 1000):
+            os._exit(1)
+        answered += 1
         connection, _ = listening.accept()
         with connection:
             line = connection.makefile().readline().strip()

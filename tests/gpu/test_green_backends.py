@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_gpu import FakeDriver, FakeGpu
@@ -151,7 +152,8 @@ def test_a_process_that_is_no_client_makes_no_green_contexts(made):
         raise NoCudaError("cuInit gives CUDA error 805")
 
     backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
-    mps = replace(backend.mps, connect=no_cuda)
+    there = SimpleNamespace(wait_for_daemon=lambda _within_s: None)
+    mps = replace(backend.mps, connect=no_cuda, environment=there)
     backend = MpsGreenShares(mps, replace(backend.green, processes=GreenProcesses(made["make"])))
     with pytest.raises(UserError, match="cannot work at a share: cuInit gives CUDA error 805"):
         backend.attach(ShareJob("a", "retraining", 500))

@@ -4,6 +4,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import psutil
@@ -150,13 +151,93 @@ def test_an_owner_whose_keeper_died_ends_its_daemon_itself(fake_mps):
     assert all_gone(fake_mps)
 
 
-def test_a_daemon_that_dies_is_noticed_once(fake_mps, caplog):
+def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog):
     with caplog.at_level(logging.ERROR), mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+        keeper_of(os.getpid()).kill()
         os.kill(fake_mps.daemons()[0]["daemon"], signal.SIGKILL)
         wait_until(lambda: "has died" in caplog.text)
         wait_until(lambda: len(fake_mps.running()) == 1)
     assert caplog.text.count("has died") == 1
     assert all_gone(fake_mps)
+
+
+@pytest.fixture
+def one_daemon(fake_mps):
+    """The environment of a run with one daemon that has just begun."""
+    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT) as environment:
+        yield environment
+    assert all_gone(fake_mps)
+
+
+@pytest.fixture
+def client(one_daemon):
+    """A job of the run."""
+    process = subprocess.Popen(["sleep", "60"], env=os.environ | one_daemon.of(0))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def kill_newest(fake_mps):
+    os.kill(fake_mps.daemons()[-1]["daemon"], signal.SIGKILL)
+
+
+def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clients_begin_again(
+    fake_mps, one_daemon, client, monkeypatch, caplog
+):
+    for name, value in one_daemon.of(0).items():
+        monkeypatch.setenv(name, value)
+    for times in (1, 2):
+        kill_newest(fake_mps)
+        wait_until(lambda times=times: len(fake_mps.daemons()) == 1 + times)
+        one_daemon.wait_for_daemon(5.0)
+        wait_until(lambda times=times: f"was started again ({times} of at most 3)" in caplog.text)
+    assert client.wait(5) == -signal.SIGKILL, "nobody is left on a server that the new daemon does not know"
+    seen = [call["environment"] for call in fake_mps.daemons()]
+    assert seen == [seen[0]] * 3, "where and for which GPU stays as it was"
+    assert len(fake_mps.running()) == 2, "the dead daemons' servers are gone"
+    assert caplog.text.count("died, and was started again") == 2
+    fake_mps.behave(clients=[os.getpid()])
+    one_daemon.require_client()
+
+
+def test_a_daemon_that_dies_again_and_again_is_given_up_and_that_is_said_once(
+    fake_mps, one_daemon, monkeypatch, caplog
+):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", one_daemon.of(0)["CUDA_MPS_PIPE_DIRECTORY"])
+    fake_mps.behave(lives=1)
+    wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
+    assert len(fake_mps.daemons()) == 1 + SHORT.starts_again
+    assert caplog.text.count("is not started again any more") == 1
+    with pytest.raises(MpsError):
+        one_daemon.wait_for_daemon(0.0)
+
+
+def test_a_daemon_that_cannot_be_started_again_is_tried_so_often_and_quoted(fake_mps, one_daemon, caplog):
+    fake_mps.behave(refuses="no more pipes")
+    kill_newest(fake_mps)
+    wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
+    assert caplog.text.count("cannot be started again") == SHORT.starts_again
+    assert "refuses (no more pipes)" in caplog.text
+    assert len(fake_mps.daemons()) == 1
+
+
+def test_an_owner_that_ends_while_its_daemon_is_dead_leaves_nothing(fake_mps):
+    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+        kill_newest(fake_mps)
+    assert all_gone(fake_mps)
+
+
+def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, owner, monkeypatch, caplog):
+    keeper_of(owner.pid).kill()  # it would start its own again
+    (foreign,) = fake_mps.rooms()
+    monkeypatch.setenv(FOREIGN_VARIABLE, str(foreign.pipe))
+    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+        kill_newest(fake_mps)
+        wait_until(lambda: "jobs that start now wait, and fail if it stays so" in caplog.text)
+        time.sleep(1.0)
+        assert len(fake_mps.daemons()) == 1
+        assert len(fake_mps.running()) == 1, "its server is not ours to end"
 
 
 def test_a_foreign_daemon_is_left_alone_unless_it_is_named(fake_mps, owner, monkeypatch):

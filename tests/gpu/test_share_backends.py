@@ -183,12 +183,22 @@ def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fak
             backend.attach(TRAINER)
 
 
-def test_a_process_without_cuda_says_so():
+def test_a_process_without_cuda_says_so(client):
     def refuse():
         raise NoCudaError("cuInit gives CUDA error 100")
 
-    with pytest.raises(UserError, match="cuInit gives CUDA error 100"):
-        opened(connect=refuse).attach(TRAINER)
+    with client("43") as backend, pytest.raises(UserError, match="cuInit gives CUDA error 100"):
+        replace(backend, connect=refuse).attach(TRAINER)
+
+
+def test_without_its_daemon_cuda_is_not_started(fake_mps, client, monkeypatch):
+    monkeypatch.setattr("ekya.gpu.mps._BACK_WITHIN_S", 0.0)
+    started = []
+    with client("43") as backend:
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(fake_mps.folders))
+        with pytest.raises(UserError, match="cam-1 cannot work at a share: the MPS daemon refuses"):
+            replace(backend, connect=lambda: started.append(1)).attach(TRAINER)
+    assert started == [], "it would stay without MPS while the process lives"
 
 
 def test_a_context_needs_a_driver():
