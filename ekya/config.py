@@ -35,6 +35,7 @@ from ekya.errors import UserError
 from ekya.labeling.golden import FILE, GoldenSpec
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.learning.spec import EdgeSpec
+from ekya.placement.homes import InferenceProcess
 from ekya.placement.pack import Packing
 from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.profiling.label_policy import LABEL_POLICIES
@@ -103,10 +104,15 @@ class RetrainingConfig(_Part):
 
 
 class InferencesConfig(_Part):
-    """Λ: every combination of these is a λ (see ``InferenceConfig`` for what they mean)."""
+    """Λ: every combination of the lists is a λ (see ``InferenceConfig`` for what they mean).
+
+    Attributes:
+        process: which streams share a process; the emulated world has one process for everything.
+    """
 
     every: Choices[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: Choices[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+    process: InferenceProcess = InferenceProcess.STREAM
 
 
 class StreamConfig(_Part):

@@ -16,8 +16,9 @@ a hundredth of the largest or not finite, any other where a class differs or a s
 - layout: as torch does it by itself, with channels side by side, and with kernels laid out once (CPU only).
 - half: 32 bits, and the two kinds of 16.
 - graphs: kernels one by one, and as a CUDA graph (GPU only; the last row is all of it together).
-- streams: the models of eight streams one by one, and in one call in two ways. Retraining has left them no
-  block, three, or all but the head in common.
+- streams: the models of eight streams one by one; in one call, blocks that are alike in one batch and the
+  others one by one; and all joined, in two ways. Retraining has left them no block, three, or all but the
+  head in common.
 
 Under a minute on one core; ``--full`` makes ten times as many calls, for a 99th percentile that is one.
 """

@@ -14,6 +14,7 @@ from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.forward import PLAIN, ForwardWay, forward_way
 from ekya.learning.half import half_error
+from ekya.learning.one_call import Asked, OneCall
 from ekya.learning.packed import can_pack
 from ekya.learning.predictor import Predictor, prepared
 
@@ -172,7 +173,13 @@ class Bench:
         def one_by_one() -> Scores:
             return _joined([ask.predict(of, SIDE) for ask, of in zip(singles, crops, strict=True)])
 
-        ways = [Way("one by one", images, one_by_one)]
+        call = OneCall(self.device)
+        members = [call.add(place, *both) for place, both in enumerate(zip(models, singles, strict=True))]
+        asked = [Asked(*both, SIDE) for both in zip(members, crops, strict=True)]
+        ways = [
+            Way("one by one", images, one_by_one),
+            Way("as far as they are alike", images, lambda: _joined(call.predict(asked))),
+        ]
         for joining in JOININGS:
             try:
                 together = BatchedPredictor(models, joining, self.device)

@@ -15,6 +15,7 @@ from ekya.config import (
 )
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
+from ekya.placement.homes import InferenceProcess
 from ekya.placement.pack import Packing
 from ekya.quick_fleet import fleet_from_videos
 from ekya.streams.sources import AnySource
@@ -113,6 +114,16 @@ def test_every_combination_of_the_lists_is_a_configuration(folder):
         RetrainConfig(8, 16, 0, 1, 1.0),
     )
     assert fleet.inference_configs() == (InferenceConfig(1, 32), InferenceConfig(5, 32))
+
+
+def test_streams_share_a_process_of_inference_only_where_that_is_said(folder):
+    assert load(folder, fleet_dict()).inference.process is InferenceProcess.STREAM
+    together = load(folder, {**fleet_dict(), "inference": {"process": "gpu"}})
+    assert together.inference.process is InferenceProcess.GPU
+    assert load(folder, dump_fleet(together)) == together
+    refused = refusal(folder, {**fleet_dict(), "inference": {"process": "fleet"}})
+    assert "inference.process" in refused
+    assert "'stream' or 'gpu'" in refused
 
 
 def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):

@@ -101,14 +101,16 @@ def common_blocks(models: Sequence[EdgeModel]) -> int:
     """How many blocks, from the first on, have the same weights and statistics in all models."""
 
     def is_alike(blocks: tuple[nn.Module, ...]) -> bool:
-        first, *others = ([*block.parameters(), *block.buffers()] for block in blocks)
-        return all(
-            torch.equal(one, another.to(one.device))
-            for other in others
-            for one, another in zip(first, other, strict=True)
-        )
+        first, *others = blocks
+        return all(same_weights(first, other) for other in others)
 
     return len(list(takewhile(is_alike, zip(*(model.blocks for model in models), strict=True))))
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules of one kind have the same weights and statistics."""
+    pairs = zip([*one.parameters(), *one.buffers()], [*other.parameters(), *other.buffers()], strict=True)
+    return all(torch.equal(mine, its.to(mine.device)) for mine, its in pairs)
 
 
 def stacked(modules: Sequence[nn.Module]) -> Joined:

@@ -19,6 +19,8 @@ class ForwardWay:
         graphs: a pass is recorded once a level and batch size, and launched as a whole since
             (``learning/graphs.py``).
         crops_at_once: crops in one pass, at most.
+        joining: of several models in one call, how blocks are joined that are not alike
+            (``learning/batched.py``); None asks those one after the other.
     """
 
     channels_last: bool = False
@@ -26,6 +28,7 @@ class ForwardWay:
     half: torch.dtype | None = None
     graphs: bool = False
     crops_at_once: int = 32
+    joining: str | None = None
 
 
 PLAIN = ForwardWay()
@@ -36,6 +39,7 @@ WAYS: Mapping[str, ForwardWay] = MappingProxyType(
         # Measured on x86-64 with AVX-512 (docs/gpu.md). Laying out the kernels of a ResNet18 takes as long as
         # the six crops of a frame; the small models have light ones. No CPU core here counts faster in half
         # the bits. Passes of 128 crops are a third faster than of 32, and those of 256 no better for all.
+        # Joined blocks of a ResNet18 take longer than one after the other.
         "cpu": ForwardWay(channels_last=True, packed=True, crops_at_once=128),
         # Nothing has been measured on a GPU, so nothing is on there. What `make gpu-check` shows to be faster
         # is switched on here, and nowhere else.

@@ -47,6 +47,11 @@ class Predictor:
         device: torch's name of where the copy runs.
         way: how it runs; None is what is best on the device, as far as that is known.
         recorder: of passes, where the way has graphs; None is CUDA's.
+
+    Attributes:
+        model: the copy.
+        dtype: what it computes in.
+        classes: names, in the order of the answers.
     """
 
     def __init__(
@@ -58,8 +63,8 @@ class Predictor:
     ) -> None:
         self._way = way or forward_way(device)
         self._device = device
-        self._model = prepared(model, device, self._way)
-        self._dtype = torch.float32
+        self.model = prepared(model, device, self._way)
+        self.dtype = torch.float32
         self.classes = model.classes
         if self._way.half is not None:
             self._halve(model, self._way.half)
@@ -90,37 +95,44 @@ class Predictor:
     @torch.inference_mode()
     def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Of crops at their own size: how sure the model is (N,), and what its head sees (N, F)."""
-        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self._model.features), np.float32)]
+        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
         for part in self._parts(crops):
-            features = self._model.embed(normalised(part).to(self._dtype))
-            sure.append(self._model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
+            features = self.model.embed(normalised(part).to(self.dtype))
+            sure.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
             seen.append(features.float().cpu().numpy())
         return np.concatenate(sure), np.concatenate(seen)
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
         """(n, S, S, 3) uint8 on the device, n crops at a time."""
         for start in range(0, len(crops), self._way.crops_at_once):
-            part = torch.from_numpy(np.ascontiguousarray(crops[start : start + self._way.crops_at_once]))
-            if self._device != "cpu":
-                # From pinned memory it is copied beside the GPU's work, and nobody waits for that.
-                part = part.pin_memory().to(self._device, non_blocking=True)
-            yield part
+            yield on_device(crops[start : start + self._way.crops_at_once], self._device)
+
+    def images(self, pixels: Tensor, resolution: int) -> Tensor:
+        """(n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution), as the copy takes them."""
+        images = resized(normalised(pixels), resolution).to(self.dtype)
+        return images if self._way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
         """(n, S, S, 3) uint8 to scores (n, C) float32."""
-        images = resized(normalised(pixels), resolution).to(self._dtype)
-        if not self._way.channels_last:
-            images = images.contiguous()
-        logits: Tensor = self._model(images)
+        logits: Tensor = self.model(self.images(pixels, resolution))
         return logits.float().softmax(dim=1)
 
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
         halved = prepared(model, self._device, replace(self._way, packed=False)).to(dtype)
-        error = half_error(halved, self._model)
+        error = half_error(halved, self.model)
         if error > MOST_ERROR:
             _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
             return
-        self._model, self._dtype = halved, dtype
+        self.model, self.dtype = halved, dtype
+
+
+def on_device(crops: NDArray[np.uint8], device: str) -> Tensor:
+    """(N, S, S, 3) uint8, in memory, to the same on the device."""
+    pixels = torch.from_numpy(np.ascontiguousarray(crops))
+    if device == "cpu":
+        return pixels
+    # From pinned memory it is copied beside the GPU's work, and nobody waits for that.
+    return pixels.pin_memory().to(device, non_blocking=True)
 
 
 def prepared(module: _Module, device: str, way: ForwardWay) -> _Module:

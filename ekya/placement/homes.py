@@ -1,6 +1,7 @@
 """Shares on GPUs where no job can move: a process that has begun to use a GPU stays there while it lives."""
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -11,6 +12,16 @@ JobT = TypeVar("JobT")
 
 PREPARATION_GPU = 0
 """Where the preparation is at home: the GPU of which there is always as much as of any other."""
+
+
+class InferenceProcess(StrEnum):
+    """Which streams' inference runs in one process of a live run."""
+
+    STREAM = "stream"
+    """Each in its own: a fault ends one stream's."""
+
+    GPU = "gpu"
+    """All that are at home on a GPU, or on a core where cores stand for GPUs: models are asked together."""
 
 
 def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:

@@ -16,20 +16,19 @@ from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S
 from ekya.runtime.complaining import in_words
-from ekya.runtime.fleet_actors import NEWS, FleetActors
-from ekya.runtime.inference_actor import Ready
+from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.news import News, Worker
+from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.unkept import UnkeptWeights
 from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
-_POLL_S = 1.0
+_LISTEN_S = 1.0
 _GATHER_S = 0.005
 """After the first news, how long others may join them: planning once is better than twice."""
-
-_Worker = tuple[StreamId, ev.Role]
 
 _NOT_LET_GO = "it did not let go of its share in time"
 
@@ -76,12 +75,13 @@ class RayExecutor:
         ]
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._shares = ShareChanges(actors, ledger, clock, self._tell, self._end_worker)
-        self._polls: dict[Any, _Worker | None] = {}
+        self._news = News()
         self._set_aside: set[StreamId] = set()
-        self._ended: set[_Worker] = set()
+        self._ended: set[Worker] = set()
         self._labels: dict[StreamId, Any] = {}
         self._preparing: cmd.BeginPreparation | None = None
-        self._restarting: dict[Any, _Worker] = {}
+        self._restarting: dict[Any, tuple[Worker, Any]] = {}
+        self._leaving: dict[Any, StreamId] = {}
         self._errands: dict[Any, str] = {}
         # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
         self._started: set[JobId] = set()
@@ -90,11 +90,10 @@ class RayExecutor:
         self._earlier: dict[StreamId, _Served] = {}
         self._passed: dict[StreamId, Any] = {}
         self._passing: dict[Any, StreamId] = {}
+        self._news.follow(actors.preparation)
         for stream, own in actors.streams.items():
-            self._listen(own.inference, (stream, ev.Role.INFERENCE))
-            self._listen(own.retraining, (stream, ev.Role.RETRAINING))
-        self._listen(actors.preparation, None)
-        for stream in actors.streams:
+            for role in ev.Role:
+                self._news.follow(own.worker(role), (stream, role))
             self._make_known(stream)
 
     def wait(self, until_us: int) -> Batch:
@@ -104,7 +103,7 @@ class RayExecutor:
             left_s = (next_us - self._clock.now_us()) / US_PER_S
             if left_s <= 0:
                 break
-            self._hear_within(min(left_s, _POLL_S))
+            self._hear_within(min(left_s, _LISTEN_S))
         self._outbox.extend(self._late.join(max(self._clock.now_us(), 0)))
         events, self._outbox = tuple(self._outbox), []
         return Batch(max(self._clock.now_us(), 0), events)
@@ -113,13 +112,8 @@ class RayExecutor:
         left_us = self._shares.left_us()
         if left_us is not None:
             seconds = min(seconds, left_us / US_PER_S)
-        waiting = [
-            *self._polls,
-            *self._restarting,
-            *self._errands,
-            *self._shares.references,
-            *self._unkept.references,
-        ]
+        waiting = [*self._news.references, *self._restarting, *self._errands, *self._leaving]
+        waiting += [*self._shares.references, *self._unkept.references]
         done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
         if done:
             more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
@@ -182,7 +176,7 @@ class RayExecutor:
             begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
             for asked in command.streams:
                 own = self._actors.streams[asked.stream]
-                material = own.inference.material.remote(command.window - 1)
+                material = own.inference.material.remote(asked.stream, command.window - 1)
                 settings = self._ready[asked.stream].settings
                 earlier = self._judge(asked.stream)
                 handed_in = preparation.hand_in.remote(
@@ -230,7 +224,7 @@ class RayExecutor:
         self._judged[command.stream] = _Served(own.version, earlier.weights)
         self._handed[command.stream, own.version] = earlier.weights
         self._make_known(command.stream)
-        return [own.inference.roll_back.remote(earlier.weights, own.version, earlier.version)]
+        return [own.inference.roll_back.remote(command.stream, earlier.weights, own.version, earlier.version)]
 
     def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
@@ -239,7 +233,7 @@ class RayExecutor:
         if self._on_the_gpu:
             lend = own.retraining.lend.options(num_returns=2)
             lent, accuracy = lend.remote(command.job, version)
-            taken = [own.inference.take.remote(lent, accuracy, version, command.job)]
+            taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
             self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
         hand_over = own.retraining.hand_over.options(num_returns=2)
         weights, accuracy = hand_over.remote(command.job, version, taken)
@@ -248,7 +242,7 @@ class RayExecutor:
         own.version, own.newest_weights = version, weights
         self._handed[command.stream, version] = weights
         self._make_known(command.stream)
-        return own.inference.swap.remote(weights, accuracy, version, command.job)
+        return own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
 
     def _make_known(self, stream: StreamId) -> None:
         """Lets the micro-profiler load the newest weights while it has nothing else to do."""
@@ -259,15 +253,20 @@ class RayExecutor:
     def _restart(self, command: cmd.RestartWorker) -> None:
         worker = (command.stream, command.role)
         _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
-        actor = self._actors.make_again(command.stream, command.role)
-        self._restarting[actor.begin.remote(self._clock.started_monotonic_ns)] = worker
+        begun = self._actors.make_again(command.stream, command.role, self._clock.started_monotonic_ns)
+        actor = self._actors.streams[command.stream].worker(command.role)
+        self._restarting[begun] = (worker, actor)
+        self._news.follow(actor)
 
     def _end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; only that they have ended is still heard of them."""
         self._set_aside.add(stream)
         own = self._actors.streams[stream]
-        for actor in (own.inference, own.retraining):
-            self._actors.end(actor)
+        self._actors.end(own.retraining)
+        if set(self._actors.beside(stream)) <= self._set_aside:
+            self._actors.end(own.inference)
+        else:
+            self._leaving[own.inference.leave.remote(stream)] = stream
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Ends a worker that keeps its share; then it is as any other that died."""
@@ -278,9 +277,6 @@ class RayExecutor:
         role = ev.Role(holder.work)
         self._ended.add((holder.stream, role))
         self._actors.end(own.worker(role))
-
-    def _listen(self, actor: Any, worker: _Worker | None) -> None:
-        self._polls[actor.poll.options(concurrency_group=NEWS).remote(_POLL_S)] = worker
 
     def _hear(self, reference: Any) -> None:
         if reference in self._restarting:
@@ -294,20 +290,20 @@ class RayExecutor:
         if reference in self._unkept.references:
             self._take_note(self._unkept.hear(reference))
             return
-        worker = self._polls.pop(reference)
+        if reference in self._leaving:
+            # It holds no share now, whether it has left or its process has died.
+            self._shares.died(Work.INFERENCE, self._leaving.pop(reference))
+            return
+        actor = self._news.answered(reference)
         try:
             events: list[ev.Event] = ray.get(reference)
         except RayError as error:
-            self._hear_death(worker, error)
+            self._hear_death(actor, error)
             return
         for event in events:
-            if worker is None or worker[0] not in self._set_aside:
+            if actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
                 self._take_note(self._unkept.wait_for(event))
-        if worker is None:
-            self._listen(self._actors.preparation, None)
-        else:
-            own = self._actors.streams[worker[0]]
-            self._listen(own.worker(worker[1]), worker)
+        self._news.ask(actor)
 
     def _take_note(self, event: ev.Event | None) -> None:
         if event is not None:
@@ -331,6 +327,10 @@ class RayExecutor:
                 self._shares.silence(event.stream)
             case ev.StreamEnded():
                 self._shares.silence(event.stream)
+            case ev.WorkerDied():
+                # It failed by itself, and has let go; its process goes on.
+                self._news.leave((event.stream, event.role))
+                self._shares.died(Work(event.role), event.stream)
 
     def _hear_errand(self, reference: Any) -> None:
         """A call has returned; a dead actor tells of itself elsewhere, everything else is said here."""
@@ -358,38 +358,43 @@ class RayExecutor:
             self._keep_labels(event.stream, labels)
 
     def _hear_restarted(self, reference: Any) -> None:
-        stream, role = self._restarting.pop(reference)
-        now_us = self._clock.now_us()
+        worker, actor = self._restarting.pop(reference)
+        now_us, (stream, role) = self._clock.now_us(), worker
         try:
             ray.get(reference)
         except RayError as error:
+            if isinstance(error, RayActorError):
+                self._actors.has_died(actor)
             self._tell(ev.WorkerDied(now_us, stream, role, in_words(error)))
             return
-        own = self._actors.streams[stream]
-        self._listen(own.worker(role), (stream, role))
-        self._tell(ev.WorkerBack(now_us, stream, role))
+        if self._news.join(actor, worker):
+            self._tell(ev.WorkerBack(now_us, stream, role))
+        else:
+            self._tell(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
-    def _hear_death(self, worker: _Worker | None, error: RayError) -> None:
+    def _hear_death(self, actor: Any, error: RayError) -> None:
+        """Everything in an actor has ended with it; who is not in it yet is heard of elsewhere."""
         now_us = self._clock.now_us()
-        if worker is not None:
+        self._actors.has_died(actor)
+        for worker in self._news.died(actor):
             stream, role = worker
-            own = self._actors.streams[stream]
-            self._actors.has_died(own.worker(role))
             reason = _NOT_LET_GO if worker in self._ended else in_words(error)
             self._ended.discard(worker)
             self._shares.died(Work(role), stream)
             if stream not in self._set_aside:
                 self._tell(ev.WorkerDied(now_us, stream, role, reason))
-            return
-        self._actors.has_died(self._actors.preparation)
+        if actor is self._actors.preparation:
+            self._hear_preparation_died(error)
+
+    def _hear_preparation_died(self, error: RayError) -> None:
         self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}
         self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns, costs)
-        self._listen(self._actors.preparation, None)
+        self._news.follow(self._actors.preparation)
         for stream in self._actors.streams:
             self._make_known(stream)
         if self._preparing is not None:
-            self._tell(ev.PreparationEnded(now_us, self._preparing.window))
+            self._tell(ev.PreparationEnded(self._clock.now_us(), self._preparing.window))
             self._preparing = None

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,12 @@ from ekya.core.ids import ModelVersion, StreamId
 from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
-from ekya.placement.homes import PREPARATION_GPU
+from ekya.placement.homes import PREPARATION_GPU, InferenceProcess
 from ekya.runtime.complaining import complaining, in_words
-from ekya.runtime.inference_actor import InferenceActor, Ready
-from ekya.runtime.orders import ActorOrders, StreamOrders
+from ekya.runtime.inference_actor import InferenceActor
+from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
 from ekya.runtime.preparation_actor import PreparationActor
+from ekya.runtime.ready import Ready
 from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.runtime.scheduler_actor import SchedulerActor
 
@@ -44,6 +45,7 @@ class StreamActors:
     """A stream's two workers, and what they would be made from again.
 
     Attributes:
+        inference: perhaps that of other streams too.
         weights: object reference to the bytes of the model that serves.
         newest_weights: the same of the model that serves or is about to.
         version: of the newest weights.
@@ -76,13 +78,17 @@ class FleetActors:
         self._processes: dict[Any, Any] = {}
         self.scheduler = self.make_scheduler()
         self.streams: dict[StreamId, StreamActors] = {}
+        together: dict[str, list[StreamOrders]] = {}
         for place, stream in enumerate(orders.fleet.streams):
-            first, version = weights[stream.id]
-            reference = ray.put(first)
-            own = StreamOrders(orders, place, first, version)
-            self.streams[stream.id] = StreamActors(
-                own, self._inference(own), self._retraining(own), reference, reference, version
-            )
+            own = StreamOrders(orders, place, *weights[stream.id])
+            together.setdefault(self._process_name(own), []).append(own)
+        for streams in together.values():
+            inference = self._inference(streams[0], streams)
+            for own in streams:
+                reference = ray.put(own.weights)
+                self.streams[own.stream] = StreamActors(
+                    own, inference, self._retraining(own), reference, reference, own.version
+                )
         self.preparation = self.make_preparation()
 
     def wait_ready(self) -> dict[StreamId, Ready]:
@@ -91,11 +97,21 @@ class FleetActors:
         Raises:
             UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back.
         """
-        ready = {stream: actors.inference.ready.remote() for stream, actors in self.streams.items()}
+        ready = [inference.ready.remote() for inference in self.inferences]
         rest = [actors.retraining.ready.remote() for actors in self.streams.values()]
-        known = {stream: ray.get(reference) for stream, reference in ready.items()}
+        known: list[dict[StreamId, Ready]] = ray.get(ready)
         ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
-        return known
+        return {stream: its for one in known for stream, its in one.items()}
+
+    @property
+    def inferences(self) -> tuple[Any, ...]:
+        """The actors of all streams' inference, each once."""
+        return tuple(dict.fromkeys(actors.inference for actors in self.streams.values()))
+
+    def beside(self, stream: StreamId) -> tuple[StreamId, ...]:
+        """The other streams whose inference is in the same process."""
+        own = self.streams[stream].inference
+        return tuple(one for one, its in self.streams.items() if its.inference is own and one != stream)
 
     def try_hand_over(self) -> None:
         """Lends each stream's first weights from its trainer to its inference, as the run will lend others.
@@ -104,9 +120,9 @@ class FleetActors:
             UserError: this machine does not let them pass.
         """
         trials = []
-        for own in self.streams.values():
+        for stream, own in self.streams.items():
             lent = own.retraining.lend_first.remote()
-            taken = own.inference.try_loan.remote(lent)
+            taken = own.inference.try_loan.remote(stream, lent)
             trials += [lent, taken, own.retraining.end_loan.remote(own.version, [taken])]
         try:
             ray.get(trials)
@@ -126,21 +142,38 @@ class FleetActors:
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
         return self._worker(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
 
-    def make_again(self, stream: StreamId, role: Role) -> Any:
-        """A worker in place of a dead one, with the weights that served last."""
+    def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
+        """A worker in place of a dead one, with the weights that served last, which begins at once.
+
+        A process of several streams' inference is made again for the first of them, and the others join it.
+
+        Returns:
+            Reference of an answer that comes when it has begun.
+        """
         actors = self.streams[stream]
         weights: bytes = ray.get(actors.weights)
         actors.newest_weights = actors.weights
         orders = replace(actors.orders, weights=weights, version=actors.version)
-        if role is Role.INFERENCE:
-            actors.inference = self._inference(orders)
-            return actors.inference
-        actors.retraining = self._retraining(orders)
-        return actors.retraining
+        if role is Role.RETRAINING:
+            actors.retraining = self._retraining(orders)
+            return actors.retraining.begin.remote(started_monotonic_ns)
+        if actors.inference not in self._processes:
+            made = self._inference(orders, ())
+            for one in (*self.beside(stream), stream):
+                self.streams[one].inference = made
+        return actors.inference.join.remote(orders, started_monotonic_ns)
 
-    def _inference(self, orders: StreamOrders) -> Any:
-        name = self._free_name(f"inference/{orders.stream}")
-        environment = self._environment(name, "inference", 0, orders.gpu)
+    def _process_name(self, orders: StreamOrders) -> str:
+        """Streams for which it is the same share a process."""
+        if self._orders.fleet.inference.process is InferenceProcess.STREAM:
+            return f"inference/{orders.stream}"
+        return f"inference/gpu-{orders.gpu}"
+
+    def _inference(self, home_of: StreamOrders, streams: Sequence[StreamOrders]) -> Any:
+        """The process in which a stream is at home, with these in it from the beginning."""
+        name = self._free_name(self._process_name(home_of))
+        environment = self._environment(name, "inference", 0, home_of.gpu)
+        orders = ProcessOrders(self._orders, name, home_of.gpu, tuple(streams))
         return self._worker(InferenceActor, name, environment, orders)
 
     def _retraining(self, orders: StreamOrders) -> Any:

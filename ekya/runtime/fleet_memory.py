@@ -8,6 +8,7 @@ from ekya.errors import UserError
 from ekya.learning.footprint import footprint_of
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.measuring.energy import JobPlaces
+from ekya.placement.homes import InferenceProcess
 from ekya.profiling.memory import CONTEXT_BYTES, inference_bytes
 from ekya.runtime.budget import FreeMemory, JobSizes, in_mib
 from ekya.setup import crop_side
@@ -26,18 +27,20 @@ def job_sizes(fleet: FleetConfig) -> JobSizes:
 
 
 def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory) -> None:
-    """Checks that every stream's inference and the micro-profiler fit on their GPUs, a process each.
+    """Checks that the processes of inference, with a model for each stream, and the micro-profiler fit.
 
     Raises:
         UserError: they do not.
     """
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
-    one_bytes = CONTEXT_BYTES + inference_bytes(footprint)
+    each_by_itself = fleet.inference.process is InferenceProcess.STREAM
     for gpu in sorted({*places.streams.values(), places.preparation}):
         streams = sum(place == gpu for place in places.streams.values())
         # The micro-profiler holds a model of every stream.
         profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
-        needed = streams * one_bytes + (profiler if gpu == places.preparation else 0)
+        processes = streams if each_by_itself else min(streams, 1)
+        needed = processes * CONTEXT_BYTES + streams * inference_bytes(footprint)
+        needed += profiler if gpu == places.preparation else 0
         free = memory.free_bytes(gpu)
         if free is not None and needed > free:
             raise UserError(

@@ -1,368 +1,144 @@
-"""The actor `inference/<stream>`: takes frames as they arrive and answers all of them, at its share."""
+"""The actor `inference/<stream>`, or `inference/gpu-<n>` where the streams of a GPU share a process."""
 
+import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
-import numpy as np
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import (
-    Event,
-    ModelSwapped,
-    Role,
-    RolledBack,
-    ShareMeasured,
-    StreamBack,
-    StreamEnded,
-    StreamLost,
-)
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
-from ekya.core.records import FramePrediction, FrameReference
-from ekya.gpu.cuda_ipc import CudaIpc
+from ekya.core.events import Event
+from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.gpu.protocol import Resized, ShareJob
-from ekya.labeling.detections import Proposals
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.edge import EdgeModel
 from ekya.runstate import StreamRow
-from ekya.runtables import read_predictions
-from ekya.runtime.lending import LentWeights, borrow, open_ipc
-from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.ordered_share import OrderedShare
-from ekya.runtime.orders import StreamOrders
+from ekya.runtime.lending import LentWeights
+from ekya.runtime.orders import ProcessOrders, StreamOrders
+from ekya.runtime.ready import Ready
+from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.standing_back import stand_back
-from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
+from ekya.runtime.stream_inference import StreamInference
+from ekya.setup import fleet_classes
 from ekya.streams.feed import Feed
-from ekya.streams.frame import Frame
-from ekya.streams.process import Arrived, Pace
 from ekya.workers.collector import WindowMaterial
-from ekya.workers.costs import TYPICAL_OBJECTS
-from ekya.workers.inference import Classifier, InferenceWorker
-from ekya.workers.preparation import PreparationSettings
-from ekya.workers.record import FrameRecord
 
-MEASURE_EVERY_S = 5.0
-_POLL_S = 0.05
-_FLUSH_EVERY_S = 1.0
-_LAST_POLL_S, _REST_S = 0.2, 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What an inference actor knows before the run begins.
-
-    Attributes:
-        settings: of its stream.
-        frame_gpu_s: GPU-seconds to analyse a typical frame, per resolution, as just measured.
-    """
-
-    settings: PreparationSettings
-    frame_gpu_s: Mapping[int, float]
-
-
-@dataclass(slots=True, eq=False)
-class _Swap:
-    """Weights that are ready to serve, and what there is to tell of them.
-
-    Attributes:
-        told: the event of the swap, from when it was and how long it took.
-    """
-
-    classifier: Classifier
-    version: ModelVersion
-    told: Callable[[int, int], ModelSwapped | RolledBack]
-
-
-@dataclass(slots=True, eq=False)
-class _Control:
-    """What other threads tell the loop, and whether it is looking at a frame; under its lock."""
-
-    lock: threading.Condition = field(default_factory=threading.Condition)
-    config: InferenceConfig | None = None
-    share_milli: int = 0
-    newest_order: int = 0
-    looking: bool = False
-    swap: _Swap | None = None
-    newest: ModelVersion = BASE_VERSION
-    stop: bool = False
+_LOG = logging.getLogger(__name__)
 
 
 class InferenceActor:
-    """One stream's inference. Methods may be called by several threads; one loop does the work."""
+    """The inferences of the streams of one process: each at its own pace, their models asked together.
 
-    def __init__(self, orders: StreamOrders) -> None:
+    Every call about a stream that is not here, since it failed or is set aside, does nothing.
+    """
+
+    def __init__(self, orders: ProcessOrders) -> None:
         stand_back()
         cv2.setNumThreads(1)
         common = orders.common
-        self._orders = orders
-        self._classes = fleet_classes(common.fleet)
-        self._stream = common.fleet.streams[orders.place]
-        self._source = Feed(self._stream.played, self._classes)
-        setup = stream_setup(common.fleet, orders.place, self._source.wait_open(), common.seed)
-        self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
-        self._worker = InferenceWorker(
-            self._classes,
-            from_bytes(orders.weights),
-            proposer_for(common.fleet, self._stream),
-            setup.collector(),
-            self._settings.side,
-            setup.window_us,
-            common.device,
-        )
-        self._worker.use(self._worker.classifier, orders.version)
-        share_job = ShareJob(f"inference/{self._stream.id}", "inference", 0, orders.gpu)
-        self._handle = common.shares.attach(share_job)
-        self._share = OrderedShare(self._handle)
-        self._record = FrameRecord(common.folder, self._stream.id)
-        self._control = _Control(newest=orders.version)
-        self._mailbox = Mailbox()
-        self._ipc: CudaIpc | None = None
-        self._arrived = 0
-        self._last_analysed = -1
-        self._told_lost: bool | None = False
-        self._thread: threading.Thread | None = None
+        # All cameras open at the same time.
+        feeds = [_feed_of(one) for one in orders.streams]
+        handle = common.shares.attach(ShareJob(orders.name, "inference", 0, orders.gpu))
+        self._process = SharedProcess(handle, common.device)
+        self._streams = {
+            one.stream: StreamInference(one, feed, self._process)
+            for one, feed in zip(orders.streams, feeds, strict=True)
+        }
 
-    def ready(self) -> Ready:
-        """Warms the model up and says what a frame costs."""
-        objects = round(TYPICAL_OBJECTS)
-        crops = np.zeros((objects, self._settings.side, self._settings.side, 3), np.uint8)
-        costs = {}
-        for resolution in self._orders.common.fleet.inference.resolutions:
-            took = []
-            for _ in range(4):
-                began = time.thread_time()
-                self._worker.classifier.predict(crops, resolution)
-                took.append(time.thread_time() - began)
-            costs[resolution] = min(took)
-        return Ready(self._settings, costs)
+    def ready(self) -> dict[StreamId, Ready]:
+        """Warms models up and says what a frame costs, of each stream."""
+        return {stream: one.ready() for stream, one in self._streams.items()}
 
     def process(self) -> int:
         """Number of the process that this runs in, for whoever looks after it."""
         return os.getpid()
 
     def begin(self, started_monotonic_ns: int) -> None:
-        """Lets frames come. An actor that takes over from a dead one goes on where its record ends."""
-        done = read_predictions(self._orders.common.folder.predictions(self._stream.id)).frame
-        self._arrived = int(done[-1]) + 1 if len(done) else 0
-        self._clock = RunClock(started_monotonic_ns)
-        if self._clock.now_us() > 0:
-            # It takes over, and what the loop knows of the camera was said by somebody else.
-            self._told_lost = None
-        self._source.begin(Pace(started_monotonic_ns), self._arrived)
-        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
-        self._thread.start()
+        """Lets frames come."""
+        for one in self._streams.values():
+            one.begin(started_monotonic_ns)
 
-    def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
-        """λ and share from now on; a frame that waits for its turn notices the share at once.
+    def join(self, orders: StreamOrders, started_monotonic_ns: int) -> None:
+        """Makes a stream's inference here, in place of one that died with its process or by itself."""
+        self.leave(orders.stream)
+        made = StreamInference(orders, _feed_of(orders), self._process)
+        made.begin(started_monotonic_ns)
+        self._streams[orders.stream] = made
 
-        Returns when the share holds; None where a newer order has overtaken this one.
-        """
-        with self._control.lock:
-            if serial > self._control.newest_order:
-                self._control.newest_order = serial
-                self._control.config, self._control.share_milli = config, share_milli
-            if share_milli == 0:
-                # A frame that waits for its turn has it at the share of before: without any it would
-                # wait for ever, and the loop with it, which is to tell when the camera is back.
-                self._control.lock.wait_for(
-                    lambda: not self._control.looking or self._control.newest_order > serial
-                )
-        return self._share.resize(serial, share_milli)
+    def leave(self, stream: StreamId) -> None:
+        """A stream's inference ends, and the others' go on."""
+        one = self._streams.pop(stream, None)
+        if one is not None:
+            one.leave()
 
-    def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
-        """Makes new weights ready beside those that serve; they serve from the next frame on.
+    def configure(
+        self, stream: StreamId, config: InferenceConfig, share_milli: int, serial: int
+    ) -> Resized | None:
+        """As the stream's."""
+        one = self._streams.get(stream)
+        return None if one is None else one.configure(config, share_milli, serial)
 
-        Where two are made ready at once, the newer ones win, whichever are ready first. Weights that are
-        there already, since ``take`` had them, are left alone.
-        """
-        with self._control.lock:
-            is_newer = version > self._control.newest
-        if is_newer:
-            told = self._swapped(version, job, validation_accuracy)
-            self._serve_next(from_bytes(weights), version, told)
-
-    def take(self, lent: LentWeights, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
-        """As ``swap``, of weights that the trainer lends on the GPU; returns when the loan can end.
-
-        Raises:
-            SmDriverError, DamagedWeightsError: they cannot be had; ``swap`` brings them another way.
-        """
-        self._serve_next(self._borrow(lent), version, self._swapped(version, job, validation_accuracy))
-
-    def try_loan(self, lent: LentWeights) -> None:
-        """Takes weights as a run will, and does nothing with them; raises as ``take``."""
-        self._borrow(lent)
-
-    def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
-        """As ``swap``, to weights that have served before, as ``of``."""
-        stream = self._stream.id
-        self._serve_next(
-            from_bytes(weights),
-            version,
-            lambda t_us, stall_us: RolledBack(t_us, stream, version, of, stall_us),
-        )
-
-    def _swapped(
-        self, version: ModelVersion, job: JobId, validation_accuracy: float
-    ) -> Callable[[int, int], ModelSwapped]:
-        stream = self._stream.id
-        return lambda t_us, stall_us: ModelSwapped(t_us, stream, version, job, validation_accuracy, stall_us)
-
-    def _borrow(self, lent: LentWeights) -> EdgeModel:
-        self._ipc = self._ipc or open_ipc()
-        return borrow(self._ipc, lent, self._orders.common.device)
-
-    def _serve_next(
-        self, model: EdgeModel, version: ModelVersion, told: Callable[[int, int], ModelSwapped | RolledBack]
+    def swap(
+        self,
+        stream: StreamId,
+        weights: bytes,
+        validation_accuracy: float,
+        version: ModelVersion,
+        job: JobId,
     ) -> None:
-        swap = _Swap(self._worker.ready(model), version, told)
-        if self._ipc is not None:
-            # Weights that were on the GPU already are made ready there, which nothing has waited for.
-            self._ipc.finish()
-        with self._control.lock:
-            if version > self._control.newest:
-                self._control.newest, self._control.swap = version, swap
+        """As the stream's."""
+        one = self._streams.get(stream)
+        if one is not None:
+            one.swap(weights, validation_accuracy, version, job)
 
-    def material(self, window: int) -> WindowMaterial:
-        """What was kept of a window that is over."""
-        return self._worker.material(window)
+    def take(
+        self,
+        stream: StreamId,
+        lent: LentWeights,
+        validation_accuracy: float,
+        version: ModelVersion,
+        job: JobId,
+    ) -> None:
+        """As the stream's."""
+        one = self._streams.get(stream)
+        if one is not None:
+            one.take(lent, validation_accuracy, version, job)
+
+    def try_loan(self, stream: StreamId, lent: LentWeights) -> None:
+        """As the stream's."""
+        self._streams[stream].try_loan(lent)
+
+    def roll_back(self, stream: StreamId, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
+        """As the stream's."""
+        one = self._streams.get(stream)
+        if one is not None:
+            one.roll_back(weights, version, of)
+
+    def material(self, stream: StreamId, window: int) -> WindowMaterial:
+        """As the stream's."""
+        return self._streams[stream].material(window)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What has happened here; waits for news."""
-        return self._mailbox.take(timeout_s)
+        """What has happened to any of the streams; waits for news."""
+        return self._process.mailbox.take(timeout_s)
 
-    def end(self, horizon_us: int) -> StreamRow:
-        """Stops, answers what is still open up to the end of the run, and says how much came."""
-        with self._control.lock:
-            self._control.stop = True
-        self._share.release()
-        if self._thread is not None:
-            self._thread.join()
-        self._take_rest(horizon_us)
-        self._record.flush()
-        finest = InferenceConfig(1, crop_side(self._orders.common.fleet))
-        self._record.add_shadow(self._worker.base_answers(finest))
-        self._source.close()
-        return StreamRow(self._stream.id, self._arrived, self._source.damaged, self._source.died)
+    def end(self, horizon_us: int) -> list[StreamRow]:
+        """Stops all, answers what is still open up to the end of the run, and says how much came.
 
-    def _run(self) -> None:
-        measured_s = flushed_s = time.monotonic()
-        while not self._stopped():
-            arrived = self._source.poll(_POLL_S)
-            self._tell_of_camera(bool(arrived))
-            self._take(arrived, None)
-            now_s = time.monotonic()
-            if now_s - measured_s >= MEASURE_EVERY_S:
-                measured_s = now_s
-                self._tell_share()
-            if now_s - flushed_s >= _FLUSH_EVERY_S:
-                flushed_s = now_s
-                self._record.flush()
-            self._serve_new_weights()
-            if self._source.ended:
-                self._tell_of_end()
-                return
-
-    def _take(self, arrived: list[Arrived], horizon_us: int | None) -> None:
-        """Answers every frame that arrived; at most the newest is looked at."""
-        for frame in arrived:
-            if horizon_us is not None and frame.t_us >= horizon_us:
-                return
-            if frame.index < self._arrived:
-                continue
-            self._arrived = frame.index + 1
-            answer = self._answer(frame, look=horizon_us is None)
-            self._record.add([answer], _reference(frame))
-
-    def _take_rest(self, horizon_us: int) -> None:
-        """Counts what came before the run's end and was not taken yet."""
-        give_up_s = time.monotonic() + _REST_S
-        while arrived := self._source.poll(_LAST_POLL_S):
-            self._take(arrived, horizon_us)
-            if arrived[-1].t_us >= horizon_us or time.monotonic() > give_up_s:
-                return
-
-    def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
-        """What is known of a frame. Without a share none is looked at: the loop must not wait for one."""
-        frame = arrived.frame
-        with self._control.lock:
-            config = self._control.config or InferenceConfig(1, self._settings.side)
-            if frame is None or not look or self._control.share_milli == 0:
-                return self._worker.skip(arrived.index, arrived.t_us, config)
-            self._control.looking = True
-        try:
-            return self._look(arrived, frame, config)
-        finally:
-            with self._control.lock:
-                self._control.looking = False
-                self._control.lock.notify_all()
-
-    def _look(self, arrived: Arrived, frame: Frame, config: InferenceConfig) -> FramePrediction:
-        analyse = arrived.index // config.every > self._last_analysed // config.every
-        proposals = None if frame.boxes is None else Proposals(frame.boxes)
-        if proposals is None and (analyse or self._worker.wants(frame.t_us)):
-            with self._handle.scope():
-                proposals = self._worker.propose(frame)
-        if proposals is not None:
-            self._worker.see(frame, proposals)
-        if proposals is None or not analyse or self._stopped():
-            return self._worker.skip(arrived.index, arrived.t_us, config)
-        self._last_analysed = arrived.index
-        # Beside the share: no GPU cuts pictures, and none should wait for them.
-        objects = self._worker.cut(frame, proposals.boxes)
-        with self._handle.scope():
-            self._serve_new_weights()
-            answer = self._worker.classify([objects], config)[0]
-        self._worker.answered(arrived.index)
-        return answer
-
-    def _serve_new_weights(self) -> None:
-        with self._control.lock:
-            swap, self._control.swap = self._control.swap, None
-        if swap is None:
-            return
-        began_ns = time.monotonic_ns()
-        self._worker.use(swap.classifier, swap.version)
-        stall_us = (time.monotonic_ns() - began_ns) // 1000
-        self._mailbox.put(swap.told(self._clock.now_us(), stall_us))
-
-    def _tell_share(self) -> None:
-        share_milli = self._handle.measured().share_milli
-        self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
-
-    def _tell_of_camera(self, frames_came: bool) -> None:
-        """Says when a live camera, or one with a script, is lost and when it is back, each once."""
-        lost = self._source.lost
-        may_be_lost = self._stream.source.live or bool(self._stream.play.outages_us)
-        if not may_be_lost or (lost is not None) == self._told_lost:
-            return
-        if lost is not None:
-            self._told_lost = True
-            self._mailbox.put(StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
-        elif frames_came:
-            self._told_lost = False
-            self._mailbox.put(StreamBack(self._clock.now_us(), self._stream.id))
-
-    def _tell_of_end(self) -> None:
-        """A recording is over; one whose decoder died is lost first, with the reason."""
-        self._record.flush()
-        now_us, died = self._clock.now_us(), self._source.died
-        if died is not None:
-            self._mailbox.put(StreamLost(now_us, self._stream.id, died))
-        self._mailbox.put(StreamEnded(now_us, self._stream.id))
-
-    def _stopped(self) -> bool:
-        with self._control.lock:
-            return self._control.stop
+        Of a stream that fails in this nothing is said.
+        """
+        streams = list(self._streams.values())
+        for one in streams:
+            one.stop()
+        self._process.share.release()
+        rows = []
+        with ThreadPoolExecutor(max(len(streams), 1)) as pool:
+            for ending in [pool.submit(one.end, horizon_us) for one in streams]:
+                try:
+                    rows.append(ending.result())
+                except Exception:
+                    _LOG.exception("an inference could not end in order")
+        return rows
 
 
-def _reference(arrived: Arrived) -> list[FrameReference]:
-    truth = arrived.truth
-    if truth is None:
-        return []
-    return [
-        FrameReference(arrived.index, arrived.t_us, truth.boxes, truth.classes.astype(np.int16), truth.tracks)
-    ]
+def _feed_of(orders: StreamOrders) -> Feed:
+    fleet = orders.common.fleet
+    return Feed(fleet.streams[orders.place].played, fleet_classes(fleet))

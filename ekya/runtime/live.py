@@ -43,12 +43,12 @@ from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes, require_inference
-from ekya.runtime.inference_actor import Ready
 from ekya.runtime.lending import require_gpu
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.orders import ActorOrders
+from ekya.runtime.ready import Ready
 from ekya.runtime.resuming import Resumed, newest_weights, resume, same_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.scheduling.registry import make_scheduler
@@ -295,13 +295,18 @@ class _Run:
 
     def _end(self, actors: FleetActors, horizon_us: int) -> None:
         """Ends every stream's inference and keeps what it counted."""
-        ends = {stream: own.inference.end.remote(horizon_us) for stream, own in actors.streams.items()}
+        ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
         saved = [own.retraining.end.remote() for own in actors.streams.values()]
-        for stream, reference in ends.items():
+        gone = set(actors.streams)
+        for reference in ends:
             try:
-                self.store.put_stream(ray.get(reference))
-            except RayError:
-                _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
+                for row in ray.get(reference):
+                    self.store.put_stream(row)
+                    gone.discard(row.stream)
+            except RayError as error:
+                _LOG.debug("a process of inference is gone: %s", error)
+        for stream in sorted(gone):
+            _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
         ray.wait(saved, num_returns=len(saved))
 
 
@@ -361,7 +366,7 @@ class _ModelKeeper:
 
 def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:
     started_ns = clock.started_monotonic_ns
-    begins = [own.inference.begin.remote(started_ns) for own in actors.streams.values()]
+    begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
     begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
     costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
     ray.get([*begins, actors.preparation.begin_run.remote(started_ns, costs)])

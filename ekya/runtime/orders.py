@@ -55,3 +55,20 @@ class StreamOrders:
     def stream(self) -> StreamId:
         """Whose they are."""
         return self.common.fleet.streams[self.place].id
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOrders:
+    """Those of a process in which streams' inference runs.
+
+    Attributes:
+        common: see there.
+        name: what people call its actor.
+        gpu: position of the GPU on which it stays.
+        streams: those that are there from the beginning.
+    """
+
+    common: ActorOrders
+    name: str
+    gpu: int
+    streams: tuple[StreamOrders, ...]

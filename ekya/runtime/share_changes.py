@@ -187,7 +187,7 @@ class ShareChanges:
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
             config = self._lambdas[holder.stream]
-            return own.inference.configure.remote(config, order.share_milli, order.serial)
+            return own.inference.configure.remote(holder.stream, config, order.share_milli, order.serial)
         if order.leaves:
             return own.retraining.stop.remote(JobId(holder.number))
         return own.retraining.resize.remote(JobId(holder.number), order.share_milli, order.serial)

@@ -1,6 +1,6 @@
 """A stream's inference: objects of a frame, and the class that the serving model gives each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
+from ekya.learning.one_call import Answer
 from ekya.learning.predictor import Predictor
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
@@ -20,6 +21,10 @@ from ekya.workers.shadow import BaseShadow
 
 SHADOW_EVERY = 2
 """Of the sampled frames, the part on which the base model is measured at the end."""
+
+
+Ask = Callable[[NDArray[np.uint8], int], Answer]
+"""Crops and a resolution to classes of the fleet and confidences, as ``Classifier.predict``."""
 
 
 class Proposer(Protocol):
@@ -106,10 +111,18 @@ class InferenceWorker:
         """The pictures of a frame's objects."""
         return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self._side))
 
-    def classify(self, frames: Sequence[Proposed], config: InferenceConfig) -> list[FramePrediction]:
-        """Answers for frames, in one batch."""
+    def classify(
+        self, frames: Sequence[Proposed], config: InferenceConfig, ask: Ask | None = None
+    ) -> list[FramePrediction]:
+        """Answers for frames, in one batch.
+
+        Args:
+            frames: at least one.
+            config: λ.
+            ask: how the serving classifier is asked, which may be another one by then; None asks it directly.
+        """
         crops = np.concatenate([frame.crops for frame in frames])
-        classes, confidence = self.classifier.predict(crops, config.resolution)
+        classes, confidence = (ask or self.classifier.predict)(crops, config.resolution)
         ends = np.cumsum([len(frame.boxes) for frame in frames])
         answers = []
         for frame, end in zip(frames, ends, strict=True):
@@ -168,16 +181,18 @@ class Classifier:
 
     def __init__(self, model: EdgeModel, classes: tuple[str, ...], device: str = "cpu") -> None:
         self.model = model
-        self._predictor = Predictor(model, device)
+        self.predictor = Predictor(model, device)
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
-    def predict(
-        self, crops: NDArray[np.uint8], resolution: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
         """(N, S, S, 3) uint8 RGB to classes (N,) of the fleet and confidences (N,)."""
-        classes, confidence = self._predictor.predict(crops, resolution)
+        return self.in_fleet(self.predictor.predict(crops, resolution))
+
+    def in_fleet(self, answer: Answer) -> Answer:
+        """What the predictor answered, in classes of the fleet."""
+        classes, confidence = answer
         return self._to_fleet[classes], confidence
 
     def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(N, S, S, 3) uint8 RGB to confidences (N,) and features (N, F)."""
-        return self._predictor.look(crops)
+        return self.predictor.look(crops)

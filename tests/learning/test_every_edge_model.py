@@ -143,7 +143,7 @@ def test_a_head_alone_trains_on_features_that_are_known(models, make_bars, name:
 def test_folded_it_answers_as_it_did(models, make_bars, name: str) -> None:
     crops = make_bars(4, 4).crops
     predictor = Predictor(models[name])
-    left = [module for module in predictor._model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    left = [module for module in predictor.model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     assert not left, "every normalisation is folded into its convolution"
     with torch.inference_mode():
         surest, best = models[name](to_input(crops, "cpu")).softmax(dim=1).max(dim=1)

@@ -77,7 +77,7 @@ def test_half_precision_is_used_where_the_models_own_answers_allow_it(tiny_model
     _, sure = Predictor(tiny_model).predict(crops, 32)
     predictor = Predictor(tiny_model, "cpu", ForwardWay(channels_last=True, packed=True, half=torch.float16))
     _, confidence = predictor.predict(crops, 32)
-    assert {weight.dtype for weight in predictor._model.parameters()} == {torch.float16}
+    assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float16}
     np.testing.assert_allclose(confidence, sure, atol=1e-2)
     assert confidence.dtype == np.float32
     assert predictor.look(crops)[1].dtype == np.float32
@@ -91,7 +91,7 @@ def test_a_model_that_leaves_the_range_of_half_stays_in_32_bits_and_says_so(
         model.head.weight.mul_(1e7)
     crops = make_bars(6, 3).crops
     predictor = Predictor(model, "cpu", ForwardWay(half=torch.float16))
-    assert {weight.dtype for weight in predictor._model.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float32}
     assert "predicting in 32 bits: in torch.float16 the logits are off by inf" in caplog.text
     np.testing.assert_array_equal(predictor.predict(crops, 32)[0], Predictor(model).predict(crops, 32)[0])
 

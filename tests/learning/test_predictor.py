@@ -32,7 +32,7 @@ def test_fused_answers_are_those_of_the_model(fresh_model: EdgeModel, make_bars)
     classes, confidence = predictor.predict(crops, 32)
     with torch.inference_mode():
         expected = model.eval()(to_input(crops, "cpu")).softmax(dim=1).max(dim=1)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in predictor._model.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in predictor.model.modules())
     np.testing.assert_array_equal(classes, expected.indices.numpy())
     np.testing.assert_allclose(confidence, expected.values.numpy(), atol=1e-4)
     assert classes.dtype == np.int64

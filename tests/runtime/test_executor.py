@@ -5,20 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
-from ekya.runtime.inference_actor import Ready
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import PATIENCE
 
-CAM = StreamId("cam")
+CAM, OTHER = StreamId("cam"), StreamId("other")
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
 CURVE = FamilyCurve(16, 0, 0, 64, (0.4, 0.5), 1.0, 0.5)
 
@@ -39,7 +40,7 @@ class Method:
         return self.gives if self.gives is not None else object()
 
 
-@dataclass
+@dataclass(eq=False)
 class Actor:
     """Writes down what it is asked."""
 
@@ -98,7 +99,7 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
     executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
     prepare(executor, 2)
     executor.execute([cmd.RollBack(CAM, "worse")])
-    assert own.inference.calls("roll_back") == [("base", ModelVersion(2), BASE_VERSION)]
+    assert own.inference.calls("roll_back") == [(CAM, "base", ModelVersion(2), BASE_VERSION)]
     assert (own.version, own.newest_weights) == (2, "base")
     known = executor._actors.preparation.calls("know")
     assert [(version, weights) for _, _, version, weights in known] == [
@@ -119,7 +120,7 @@ def tell_of_a_trial(executor, monkeypatch):
     told = [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)]
     monkeypatch.setattr(ray, "get", lambda reference: told if reference == "news" else "passed crops")
     executor._actors.preparation.gives["passed"] = "what passed"
-    executor._polls["news"] = None
+    executor._news._asked["news"] = executor._actors.preparation
     executor._hear("news")
     executor._hear("what passed")
 
@@ -152,7 +153,7 @@ def test_what_passed_through_other_weights_or_in_another_window_is_not_handed_ov
 def test_what_is_still_on_its_way_is_not_waited_for(executor, own, monkeypatch):
     prepare(executor, 1)
     monkeypatch.setattr(ray, "get", lambda _: [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)])
-    executor._polls["news"] = None
+    executor._news._asked["news"] = executor._actors.preparation
     executor._hear("news")
     start_again(executor)
     assert passed_to(own) == [None, None]
@@ -182,16 +183,16 @@ def on_the_gpu(executor, own):
 
 def hear_of_the_swap(executor, monkeypatch):
     monkeypatch.setattr(ray, "get", lambda _: [ev.ModelSwapped(0, CAM, ModelVersion(1), JobId(1), 0.9, 5)])
-    executor._polls["news"] = (CAM, ev.Role.INFERENCE)
+    executor._news._asked["news"] = executor._actors.streams[CAM].inference
     executor._hear("news")
 
 
 def test_on_the_gpu_weights_are_lent_taken_and_then_kept_and_swapped_where_that_failed(on_the_gpu, own):
     job, version = JobId(1), ModelVersion(1)
     assert own.retraining.calls("lend") == [(job, version)]
-    assert own.inference.calls("take") == [("lent", "its accuracy", version, job)]
+    assert own.inference.calls("take") == [(CAM, "lent", "its accuracy", version, job)]
     assert own.retraining.calls("hand_over") == [(job, version, ["taken"])]
-    assert own.inference.calls("swap") == [("bytes", "kept", version, job)]
+    assert own.inference.calls("swap") == [(CAM, "bytes", "kept", version, job)]
     assert own.newest_weights == "bytes"
 
 
@@ -233,3 +234,136 @@ def test_a_loan_that_fails_is_said_and_that_the_object_store_is_used(on_the_gpu,
     monkeypatch.setattr(ray, "get", fail)
     on_the_gpu._hear("taken")
     assert "CUDA IPC, in whose place the object store is used now, failed: cuIpcOpenMemHandle" in caplog.text
+
+
+class Together:
+    """Two streams whose inference shares a process, with what the fleet's actors would do."""
+
+    def __init__(self):
+        self.process, self.preparation = Actor(), Actor()
+        self.streams = {
+            stream: StreamActors(None, self.process, Actor(), "base", "base", BASE_VERSION)
+            for stream in (CAM, OTHER)
+        }
+        self.dead, self.ended, self.made = [], [], 0
+
+    def beside(self, stream):
+        return tuple(one for one in self.streams if one != stream)
+
+    def make_again(self, stream, role, _started_ns):
+        if self.process in self.dead:
+            self.process, self.made = Actor(), self.made + 1
+            for own in self.streams.values():
+                own.inference = self.process
+        return self.process.join.remote(stream)
+
+    def has_died(self, actor):
+        self.dead.append(actor)
+
+    def end(self, actor):
+        self.ended.append(actor)
+
+
+def heard(executor, monkeypatch, reference, answer):
+    def get(_):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    executor._hear(reference)
+    told, executor._outbox = executor._outbox, []
+    return [(type(event), event.stream) for event in told]
+
+
+def poll_of(executor, actor):
+    return next(reference for reference, of in executor._news._asked.items() if of is actor)
+
+
+@pytest.fixture
+def together():
+    actors = Together()
+    ledger = ShareLedger((1000,), lambda _holder: 0, PATIENCE, 1)
+    ready = dict.fromkeys(actors.streams, Ready(SimpleNamespace(), {}))
+    executor = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
+    for stream in actors.streams:
+        executor.execute([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])
+    return actors, executor, ledger
+
+
+def restart(executor, stream):
+    executor.execute([cmd.RestartWorker(stream, ev.Role.INFERENCE)])
+    return next(reference for reference, (worker, _) in executor._restarting.items() if worker[0] == stream)
+
+
+def test_streams_that_share_a_process_die_with_it_and_are_made_again_in_one(together, monkeypatch):
+    actors, executor, ledger = together
+    first = actors.process
+    assert len(executor._news._asked) == 4, "of the shared process news are asked for once"
+    assert ledger.free_milli(0) == 200
+    told = heard(executor, monkeypatch, poll_of(executor, first), RayActorError())
+    assert told == [(ev.WorkerDied, CAM), (ev.WorkerDied, OTHER)]
+    assert ledger.free_milli(0) == 1000
+    backs = [restart(executor, stream) for stream in (CAM, OTHER)]
+    assert actors.made == 1
+    assert actors.process.calls("join") == [(CAM,), (OTHER,)]
+    assert [heard(executor, monkeypatch, back, None) for back in backs] == [
+        [(ev.WorkerBack, CAM)],
+        [(ev.WorkerBack, OTHER)],
+    ]
+    told = heard(executor, monkeypatch, poll_of(executor, actors.process), RayActorError())
+    assert told == [(ev.WorkerDied, CAM), (ev.WorkerDied, OTHER)]
+
+
+def test_a_process_that_dies_again_while_streams_join_is_counted_once_for_each(together, monkeypatch):
+    actors, executor, _ = together
+    heard(executor, monkeypatch, poll_of(executor, actors.process), RayActorError())
+    here, not_yet = restart(executor, CAM), restart(executor, OTHER)
+    heard(executor, monkeypatch, here, None)
+    second = actors.process
+    assert heard(executor, monkeypatch, not_yet, RayActorError()) == [(ev.WorkerDied, OTHER)]
+    third = restart(executor, OTHER)
+    assert actors.process is not second
+    assert heard(executor, monkeypatch, poll_of(executor, second), RayActorError()) == [(ev.WorkerDied, CAM)]
+    assert heard(executor, monkeypatch, third, None) == [(ev.WorkerBack, OTHER)]
+    assert heard(executor, monkeypatch, restart(executor, CAM), None) == [(ev.WorkerBack, CAM)]
+    assert actors.made == 2
+
+
+def test_a_stream_that_is_back_in_a_process_whose_death_was_heard_first_is_not_back(together, monkeypatch):
+    actors, executor, _ = together
+    heard(executor, monkeypatch, poll_of(executor, actors.process), RayActorError())
+    back = restart(executor, CAM)
+    assert heard(executor, monkeypatch, poll_of(executor, actors.process), RayActorError()) == []
+    assert heard(executor, monkeypatch, back, None) == [(ev.WorkerDied, CAM)]
+
+
+def test_a_stream_that_fails_by_itself_joins_again_where_it_was(together, monkeypatch):
+    actors, executor, ledger = together
+    process = actors.process
+    failed = [ev.WorkerDied(0, CAM, ev.Role.INFERENCE, "ValueError: a frame")]
+    told = heard(executor, monkeypatch, poll_of(executor, process), failed)
+    assert told == [(ev.WorkerDied, CAM)]
+    assert ledger.free_milli(0) == 600, "it has let go, and the other has not"
+    back = restart(executor, CAM)
+    assert actors.process is process
+    told = heard(executor, monkeypatch, poll_of(executor, process), RayActorError())
+    assert told == [(ev.WorkerDied, OTHER)], "who was not back yet is heard of by its restart"
+    assert heard(executor, monkeypatch, back, RayActorError()) == [(ev.WorkerDied, CAM)]
+
+
+def test_a_stream_that_is_set_aside_leaves_and_the_last_one_ends_the_process(together, monkeypatch):
+    actors, executor, ledger = together
+    executor.execute([cmd.SetAside(CAM, "it died too often")])
+    assert actors.process.calls("leave") == [(CAM,)]
+    assert actors.ended == [actors.streams[CAM].retraining]
+    assert ledger.free_milli(0) == 200, "what it has is used until it has left"
+    (leaving,) = executor._leaving
+    assert heard(executor, monkeypatch, leaving, None) == []
+    assert ledger.free_milli(0) == 600
+    told = heard(executor, monkeypatch, poll_of(executor, actors.process), RayActorError())
+    assert told == [(ev.WorkerDied, OTHER)]
+    restart(executor, OTHER)
+    assert actors.process.calls("join") == [(OTHER,)]
+    executor.execute([cmd.SetAside(OTHER, "it died too often")])
+    assert actors.ended[-1] is actors.process

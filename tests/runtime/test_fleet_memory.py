@@ -6,7 +6,7 @@ from ekya.config import load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.placement.homes import PREPARATION_GPU, deal
+from ekya.placement.homes import PREPARATION_GPU, InferenceProcess, deal
 from ekya.profiling.memory import CONTEXT_BYTES, JobCrops
 from ekya.runtime.fleet_memory import job_sizes, require_inference
 from ekya.runtime.orders import ActorOrders, StreamOrders
@@ -69,3 +69,16 @@ def test_sizes_are_the_fleets_own(fleet):
         fleet.golden.labels_per_window,
         DEFAULT_BUDGET_CROPS,
     )
+
+
+def test_streams_that_share_a_process_share_its_context(fleet):
+    one = job_places(fleet, 1000)
+    together = fleet.model_copy(
+        update={"inference": fleet.inference.model_copy(update={"process": InferenceProcess.GPU})}
+    )
+    enough = Memory(len(fleet.streams) * CONTEXT_BYTES)
+    require_inference(together, one, enough)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(fleet, one, enough)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(together, one, Memory(2 * CONTEXT_BYTES))

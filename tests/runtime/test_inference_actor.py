@@ -1,6 +1,8 @@
-"""The inference actor as a plain object whose camera is fed by hand."""
+"""The inference actor as a plain object whose cameras are fed by hand."""
 
+import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +11,7 @@ from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
 from fake_ipc import FakeGpu
 
 import ekya.runtime.inference_actor
+import ekya.runtime.stream_inference
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
@@ -19,6 +22,7 @@ from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.checkpoints import to_bytes
 from ekya.learning.flat import DamagedWeightsError
 from ekya.runfolder import RunFolder
+from ekya.runtables import read_predictions
 from ekya.runtime.inference_actor import InferenceActor
 from ekya.runtime.lending import WeightLender
 from ekya.streams.crops import crop_objects
@@ -26,7 +30,7 @@ from ekya.streams.process import Arrived
 from ekya.workers.collector import WindowCollector
 from ekya.workers.preparation import PreparationSettings
 
-CAM, JOB = StreamId("cam"), JobId(7)
+CAM, OTHER, JOB = StreamId("cam"), StreamId("other"), JobId(7)
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
@@ -58,37 +62,50 @@ class HandFed:
 good = pytest.fixture(knowing, scope="module")
 
 
+def orders_of(common, stream, weights):
+    place = [one.id for one in common.fleet.streams].index(stream)
+    return SimpleNamespace(
+        common=common, place=place, stream=stream, weights=weights, version=BASE_VERSION, gpu=0
+    )
+
+
 @pytest.fixture
-def actor(monkeypatch, tmp_path, good):
-    here = ekya.runtime.inference_actor
+def common(monkeypatch, tmp_path):
+    """Of two streams."""
     setup = SimpleNamespace(
         settings=SETTINGS,
         window_us=WINDOW_US,
         collector=lambda: WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE),
     )
-    for name, stands_in in {
-        "stand_back": lambda: None,
-        "fleet_classes": lambda _: NAMES,
-        "Feed": HandFed,
-        "stream_setup": lambda *_: setup,
-        "proposer_for": lambda *_: GivenBoxes(),
-        "crop_side": lambda _: SIDE,
-    }.items():
-        monkeypatch.setattr(here, name, stands_in)
+    actor, stream = ekya.runtime.inference_actor, ekya.runtime.stream_inference
+    for room, name, stands_in in (
+        (actor, "stand_back", lambda: None),
+        (actor, "Feed", HandFed),
+        (actor, "fleet_classes", lambda _: NAMES),
+        (stream, "fleet_classes", lambda _: NAMES),
+        (stream, "stream_setup", lambda *_: setup),
+        (stream, "proposer_for", lambda *_: GivenBoxes()),
+        (stream, "crop_side", lambda _: SIDE),
+    ):
+        monkeypatch.setattr(room, name, stands_in)
     handle = TokenBucket(0)
-    source = SimpleNamespace(live=False)
-    stream = SimpleNamespace(id=CAM, played=None, source=source, play=SimpleNamespace(outages_us=()))
-    common = SimpleNamespace(
-        fleet=SimpleNamespace(streams=[stream]),
+    source, play = SimpleNamespace(live=False), SimpleNamespace(outages_us=())
+    return SimpleNamespace(
+        fleet=SimpleNamespace(
+            streams=[SimpleNamespace(id=one, played=None, source=source, play=play) for one in (CAM, OTHER)]
+        ),
         seed=0,
         device="cpu",
         folder=RunFolder.create(tmp_path, "run"),
         shares=SimpleNamespace(attach=lambda _: handle),
         inference_speed=LINEAR,
     )
-    made = InferenceActor(
-        SimpleNamespace(common=common, place=0, weights=to_bytes(good), version=BASE_VERSION, gpu=0)
-    )
+
+
+@pytest.fixture(params=[(CAM,), (OTHER, CAM)], ids=["alone", "beside another"])
+def actor(request, common, good):
+    streams = tuple(orders_of(common, stream, to_bytes(good)) for stream in request.param)
+    made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
     made.begin(time.monotonic_ns())
     yield made
     made.end(0)
@@ -101,71 +118,11 @@ def told(actor, count):
     return events
 
 
-def part_right(actor):
+def part_right(actor, stream=CAM):
     (frame, truth), *_ = standing(1)
-    classes, _ = actor._worker.classifier.predict(crop_objects(frame.image, truth.boxes, SIDE), SIDE)
+    crops = crop_objects(frame.image, truth.boxes, SIDE)
+    classes, _ = actor._streams[stream]._worker.classifier.predict(crops, SIDE)
     return float(np.mean(classes == truth.classes))
-
-
-def test_weights_that_served_before_serve_again_under_a_new_number(actor, good):
-    assert part_right(actor) > 0.9
-    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
-    (swapped,) = told(actor, 1)
-    assert isinstance(swapped, ev.ModelSwapped)
-    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
-    assert part_right(actor) < 0.5
-    actor.roll_back(to_bytes(good), ModelVersion(2), BASE_VERSION)
-    (back,) = told(actor, 1)
-    assert isinstance(back, ev.RolledBack)
-    assert (back.stream, back.version, back.of) == (CAM, 2, 0)
-    assert 0 <= back.stall_us < 100_000
-    assert part_right(actor) > 0.9
-
-
-def test_weights_that_come_late_do_not_overtake_newer_ones(actor, good):
-    actor.roll_back(to_bytes(good), ModelVersion(3), BASE_VERSION)
-    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(2), JOB)
-    (only,) = told(actor, 1)
-    assert only.version == 3
-    assert actor.poll(0.05) == []
-    assert part_right(actor) > 0.9
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    made = FakeGpu()
-    monkeypatch.setattr(ekya.runtime.inference_actor, "open_ipc", made.process().ipc)
-    return made
-
-
-def test_weights_that_are_lent_serve_and_are_not_made_ready_again_when_their_bytes_come(actor, good, gpu):
-    lender = WeightLender(gpu.process().ipc(), "cpu")
-    lent = lender.lend(ModelVersion(1), turned_around(good), 0.9)
-    actor.take(lent, 0.9, ModelVersion(1), JOB)
-    lender.end(ModelVersion(1))
-    (swapped,) = told(actor, 1)
-    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
-    assert part_right(actor) < 0.5
-    classifier = actor._worker.classifier
-    actor.swap(to_bytes(good), 0.9, ModelVersion(1), JOB)
-    assert actor.poll(0.05) == []
-    assert actor._worker.classifier is classifier
-
-
-def test_where_a_loan_fails_the_bytes_serve(actor, good, gpu):
-    trainer = gpu.process()
-    lent = WeightLender(trainer.ipc(), "cpu").lend(ModelVersion(1), turned_around(good), 0.9)
-    gpu.damage()
-    with pytest.raises(DamagedWeightsError):
-        actor.take(lent, 0.9, ModelVersion(1), JOB)
-    trainer.die()
-    with pytest.raises(SmDriverError):
-        actor.try_loan(lent)
-    assert actor.poll(0.05) == []
-    assert part_right(actor) > 0.9
-    actor.swap(to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
-    assert [event.version for event in told(actor, 1)] == [1]
-    assert part_right(actor) < 0.5
 
 
 def wait_for(condition):
@@ -175,18 +132,193 @@ def wait_for(condition):
         time.sleep(0.002)
 
 
+def test_weights_that_served_before_serve_again_under_a_new_number(actor, good):
+    assert part_right(actor) > 0.9
+    actor.swap(CAM, to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
+    (swapped,) = told(actor, 1)
+    assert isinstance(swapped, ev.ModelSwapped)
+    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
+    assert part_right(actor) < 0.5
+    actor.roll_back(CAM, to_bytes(good), ModelVersion(2), BASE_VERSION)
+    (back,) = told(actor, 1)
+    assert isinstance(back, ev.RolledBack)
+    assert (back.stream, back.version, back.of) == (CAM, 2, 0)
+    assert 0 <= back.stall_us < 100_000
+    assert part_right(actor) > 0.9
+
+
+def test_weights_that_come_late_do_not_overtake_newer_ones(actor, good):
+    actor.roll_back(CAM, to_bytes(good), ModelVersion(3), BASE_VERSION)
+    actor.swap(CAM, to_bytes(turned_around(good)), 0.9, ModelVersion(2), JOB)
+    (only,) = told(actor, 1)
+    assert only.version == 3
+    assert actor.poll(0.05) == []
+    assert part_right(actor) > 0.9
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    made = FakeGpu()
+    monkeypatch.setattr(ekya.runtime.stream_inference, "open_ipc", made.process().ipc)
+    return made
+
+
+def test_weights_that_are_lent_serve_and_are_not_made_ready_again_when_their_bytes_come(actor, good, gpu):
+    lender = WeightLender(gpu.process().ipc(), "cpu")
+    lent = lender.lend(ModelVersion(1), turned_around(good), 0.9)
+    actor.take(CAM, lent, 0.9, ModelVersion(1), JOB)
+    lender.end(ModelVersion(1))
+    (swapped,) = told(actor, 1)
+    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
+    assert part_right(actor) < 0.5
+    classifier = actor._streams[CAM]._worker.classifier
+    actor.swap(CAM, to_bytes(good), 0.9, ModelVersion(1), JOB)
+    assert actor.poll(0.05) == []
+    assert actor._streams[CAM]._worker.classifier is classifier
+
+
+def test_where_a_loan_fails_the_bytes_serve(actor, good, gpu):
+    trainer = gpu.process()
+    lent = WeightLender(trainer.ipc(), "cpu").lend(ModelVersion(1), turned_around(good), 0.9)
+    gpu.damage()
+    with pytest.raises(DamagedWeightsError):
+        actor.take(CAM, lent, 0.9, ModelVersion(1), JOB)
+    trainer.die()
+    with pytest.raises(SmDriverError):
+        actor.try_loan(CAM, lent)
+    assert actor.poll(0.05) == []
+    assert part_right(actor) > 0.9
+    actor.swap(CAM, to_bytes(turned_around(good)), 0.9, ModelVersion(1), JOB)
+    assert [event.version for event in told(actor, 1)] == [1]
+    assert part_right(actor) < 0.5
+
+
 def test_a_frame_that_waits_for_its_turn_has_it_before_the_share_is_taken_away(actor):
     """Otherwise the loop would wait for a share, and nobody would hear that the camera is back."""
-    every = InferenceConfig(1, SIDE)
-    actor.configure(every, 1000, 1)
-    actor._handle.charge(400_000_000)  # more than has been earned: the next batch waits
+    every, cam = InferenceConfig(1, SIDE), actor._streams[CAM]
+    actor.configure(CAM, every, 1000, 1)
+    cam._process.handle.charge(400_000_000)  # more than has been earned: the next batch waits
+    show(cam, 0)
+    wait_for(lambda: cam._control.looking)
+    assert actor.configure(CAM, every, 0, 3).share_milli == 0
+    assert not cam._control.looking
+    polls = cam._source.polls
+    wait_for(lambda: cam._source.polls > polls + 3)
+    show(cam, 1)
+    wait_for(lambda: cam._arrived == 2)
+    assert cam._last_analysed == 0, "without a share no frame is looked at"
+
+
+def show(stream, index):
     (frame, truth), *_ = standing(1)
-    actor._source.coming = [Arrived(0, 0, time.monotonic_ns(), frame, truth)]
-    wait_for(lambda: actor._control.looking)
-    assert actor.configure(every, 0, 3).share_milli == 0
-    assert not actor._control.looking
-    polls = actor._source.polls
-    wait_for(lambda: actor._source.polls > polls + 3)
-    actor._source.coming = [Arrived(1, 100_000, time.monotonic_ns(), frame, truth)]
-    wait_for(lambda: actor._arrived == 2)
-    assert actor._last_analysed == 0, "without a share no frame is looked at"
+    stream._source.coming = [Arrived(index, 100_000 * index, time.monotonic_ns(), frame, truth)]
+
+
+@pytest.fixture
+def two(common, good):
+    """An actor of two streams of which the second knows the classes by other names."""
+    streams = tuple(
+        orders_of(common, stream, to_bytes(model))
+        for stream, model in ((CAM, good), (OTHER, turned_around(good)))
+    )
+    made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
+    made.begin(time.monotonic_ns())
+    yield made
+    made.end(0)
+
+
+def test_streams_that_share_a_process_are_answered_in_one_call_each_by_its_own_model(two, common):
+    every, process = InferenceConfig(1, SIDE), two._process
+    for serial, stream in enumerate((CAM, OTHER), 1):
+        two.configure(stream, every, 500, serial)
+    calls, turn = [], threading.Event()
+    predict = process.models.predict
+
+    @contextmanager
+    def scope():
+        assert turn.wait(5)
+        yield
+
+    process.calls._scope = scope
+    process.calls._answer = lambda asked: calls.append(len(asked)) or predict(asked)
+    for stream in (CAM, OTHER):
+        show(two._streams[stream], 0)
+    wait_for(lambda: len(process.calls._waiting) == 2)
+    turn.set()
+    wait_for(lambda: all(two._streams[stream]._last_analysed == 0 for stream in (CAM, OTHER)))
+    two.end(10**9)
+    assert calls == [2]
+    (_, truth), *_ = standing(1)
+    right = {
+        stream: np.mean(read_predictions(common.folder.predictions(stream)).classes == truth.classes)
+        for stream in (CAM, OTHER)
+    }
+    assert right[CAM] > 0.9
+    assert right[OTHER] < 0.5
+
+
+def test_the_process_holds_the_sum_of_what_its_streams_have(two):
+    every, handle = InferenceConfig(1, SIDE), two._process.handle
+    assert two.configure(CAM, every, 300, 1).share_milli == 300
+    assert two.configure(OTHER, every, 500, 2).share_milli == 500
+    assert handle._share_milli == 800
+    assert two.configure(CAM, every, 100, 4).share_milli == 100
+    assert two.configure(CAM, every, 900, 3) is None, "it was overtaken"
+    assert handle._share_milli == 600
+    two.leave(OTHER)
+    assert handle._share_milli == 100
+    assert two.configure(OTHER, every, 500, 5) is None, "it is not there any more"
+    assert handle._share_milli == 100
+
+
+def test_what_was_used_is_charged_to_whose_crops_they_were(two):
+    every, bucket = InferenceConfig(1, SIDE), two._process.handle
+    for serial, stream in enumerate((CAM, OTHER), 1):
+        two.configure(stream, every, 500, serial)
+    show(two._streams[CAM], 0)
+    wait_for(lambda: two._streams[CAM]._last_analysed == 0)
+    bucket.charge(5_000_000)
+    wait_for(lambda: two._process.use._looked_at)
+    use = two._process.use
+    assert use.measured(two._streams[CAM]).used_us >= 5_000
+    assert use.measured(two._streams[OTHER]).used_us == 0
+
+
+def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
+    every, broken = InferenceConfig(1, SIDE), two._streams[CAM]
+    for serial, stream in enumerate((CAM, OTHER), 1):
+        two.configure(stream, every, 500, serial)
+
+    def explode(*_):
+        raise ValueError("a frame that nobody expected")
+
+    broken._worker.cut = explode
+    show(broken, 0)
+    (died,) = told(two, 1)
+    assert isinstance(died, ev.WorkerDied)
+    assert (died.stream, died.role, died.reason) == (
+        CAM,
+        ev.Role.INFERENCE,
+        "ValueError: a frame that nobody expected",
+    )
+    assert two._process.handle._share_milli == 500, "what it had is let go of before it is told"
+    show(two._streams[OTHER], 0)
+    wait_for(lambda: two._streams[OTHER]._last_analysed == 0)
+
+    two.join(orders_of(common, CAM, to_bytes(good)), time.monotonic_ns() - 10**9)
+    assert two._streams[CAM] is not broken
+    assert two.configure(CAM, every, 400, 7).share_milli == 400
+    assert two._process.handle._share_milli == 900
+    show(two._streams[CAM], 3)
+    wait_for(lambda: two._streams[CAM]._last_analysed == 3)
+
+
+def test_a_process_that_is_made_again_has_no_streams_until_they_join(common, good):
+    made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=()))
+    assert made.ready() == {}
+    assert made.configure(CAM, InferenceConfig(1, SIDE), 500, 1) is None
+    made.swap(CAM, to_bytes(good), 0.9, ModelVersion(1), JOB)
+    made.leave(CAM)
+    made.join(orders_of(common, CAM, to_bytes(good)), time.monotonic_ns())
+    assert part_right(made) > 0.9
+    assert [row.stream for row in made.end(0)] == [CAM]

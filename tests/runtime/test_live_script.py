@@ -24,12 +24,13 @@ LATE_S = 3.0
 """How much later than the script says something may happen on a busy machine."""
 
 
-@pytest.fixture
-def fleet(tmp_path):
+@pytest.fixture(params=["stream", "gpu"])
+def fleet(request, tmp_path):
     """Two cameras of the shipped fleet: the first is lost for a while, the second joins."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": 12, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
+    raw["inference"]["process"] = request.param
     raw["streams"] = raw["streams"][:2]
     scripts = ([{"event": "lost", "at_s": 16, "for_s": 8}], [{"event": "joins", "at_s": 10}])
     for stream, script in zip(raw["streams"], scripts, strict=True):

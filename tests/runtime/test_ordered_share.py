@@ -3,6 +3,9 @@
 import threading
 import time
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ekya.gpu.bucket import TokenBucket
 from ekya.gpu.protocol import Resized
 from ekya.runtime.ordered_share import OrderedShare
@@ -86,3 +89,60 @@ def test_a_bucket_answers_at_the_boundary_of_the_batch_under_way():
     assert (resized.share_milli, resized.note) == (300, "")
     assert resized.took_us > 0
     thread.join(5)
+
+
+def test_parts_are_numbered_each_by_itself_and_the_handle_holds_their_sum():
+    bucket = TokenBucket(0)
+    share = OrderedShare(bucket)
+    assert share.resize(7, 300, "a").share_milli == 300
+    assert share.resize(2, 500, "b").share_milli == 500
+    assert share.resize(6, 900, "a") is None
+    assert bucket._share_milli == 800
+    share.leave("a")
+    assert bucket._share_milli == 500
+    assert share.resize(9, 300, "a") is None, "it has ended"
+    assert bucket._share_milli == 500
+
+
+def test_another_part_overtakes_nobody():
+    """A part that lets go while another one grows is answered all the same."""
+    handle = Slow()
+    share = OrderedShare(handle)
+    tries = []
+
+    def resize(share_milli):
+        tries.append(share_milli)
+        return Resized(share_milli, 1, settled=share_milli != 300)
+
+    handle.resize = resize
+    answers = []
+    less = threading.Thread(target=lambda: answers.append(share.resize(1, 100, "a")))
+    share.resize(1, 200, "b")
+    less.start()
+    while 300 not in tries:
+        time.sleep(0.001)
+    assert share.resize(2, 600, "b").share_milli == 600
+    less.join(5)
+    assert answers[0].share_milli == 100
+    assert tries[-1] == 700
+
+
+def test_of_a_whole_that_is_not_what_was_asked_each_part_holds_its_part():
+    handle = Slow()
+    share = OrderedShare(handle)
+    handle.resize = lambda share_milli: Resized(share_milli // 2, 1, "others have the rest")
+    share.resize(1, 200, "a")
+    assert share.resize(1, 600, "b") == Resized(300, 1, "others have the rest")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 500)), max_size=20))
+def test_the_handle_never_holds_more_than_the_newest_orders_of_all_parts(orders):
+    bucket = TokenBucket(0)
+    share, newest = OrderedShare(bucket), {}
+    for part, serial, share_milli in orders:
+        resized = share.resize(serial, share_milli, part)
+        counts = part not in newest or serial >= newest[part][0]
+        assert (resized is not None) == counts
+        if counts:
+            newest[part] = (serial, share_milli)
+        assert bucket._share_milli == sum(milli for _, milli in newest.values())

@@ -100,7 +100,7 @@ def serving(fleet, **shares_milli):
     for name, share_milli in shares_milli.items():
         fleet.changes.configure(StreamId(name), EVERY, share_milli, 1)
     for call in fleet.changes.references:
-        answer(fleet, call, Resized(call.arguments[1], 5))
+        answer(fleet, call, Resized(call.arguments[2], 5))
     fleet.calls.clear()
     fleet.told.clear()
 
@@ -110,7 +110,7 @@ def test_a_job_begins_when_an_inference_has_let_go(fleet):
     fleet.changes.configure(A, SECOND, 300, 2)
     fleet.changes.begin(retraining_holder(B, JOB), 500, 2, fleet.begin("retraining/b"))
     (shrink,) = fleet.calls
-    assert fleet.new_calls() == [("inference/a", "configure", SECOND, 300, 3)]
+    assert fleet.new_calls() == [("inference/a", "configure", A, SECOND, 300, 3)]
     fleet.now = 70_000
     answer(fleet, shrink, Resized(300, 60_000))
     assert fleet.told == [ev.ShareResized(70_000, inference_holder(A), 2, 300, 60_000)]
@@ -129,7 +129,7 @@ def test_another_lambda_at_the_same_share_is_no_share_change(fleet):
     serving(fleet, a=100)
     fleet.changes.configure(A, SECOND, 100, 2)
     (call,) = fleet.changes.references
-    assert fleet.new_calls() == [("inference/a", "configure", SECOND, 100, 2)]
+    assert fleet.new_calls() == [("inference/a", "configure", A, SECOND, 100, 2)]
     answer(fleet, call, Resized(100, 1))
     assert fleet.told == []
 
@@ -176,9 +176,9 @@ def test_a_lost_stream_gives_its_share_to_who_waits_for_it(fleet):
     fleet.changes.silence(A)
     (silence,) = fleet.changes.references
     fleet.changes.configure(B, EVERY, 1000, 2)
-    assert fleet.new_calls() == [("inference/a", "configure", EVERY, 0, 3)]
+    assert fleet.new_calls() == [("inference/a", "configure", A, EVERY, 0, 3)]
     answer(fleet, silence, Resized(0, 5))
-    assert fleet.new_calls() == [("inference/b", "configure", EVERY, 1000, 4)]
+    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 1000, 4)]
 
 
 def test_a_stream_that_was_never_served_has_nothing_to_give(fleet):
@@ -201,7 +201,7 @@ def test_who_keeps_its_share_is_told_of_and_ended_and_its_share_is_free_when_it_
     assert fleet.ended == [inference_holder(A)]
     assert fleet.new_calls() == []
     fleet.changes.died(Work.INFERENCE, A)
-    assert fleet.new_calls() == [("inference/b", "configure", EVERY, 900, 4)]
+    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 900, 4)]
     assert fleet.changes.left_us() is None
 
 
@@ -212,7 +212,7 @@ def test_the_death_of_a_worker_takes_all_its_jobs_and_no_others(fleet):
     fleet.changes.configure(B, EVERY, 500, 1)
     fleet.new_calls()
     fleet.changes.died(Work.RETRAINING, A)
-    assert fleet.new_calls() == [("inference/b", "configure", EVERY, 500, 4)]
+    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 500, 4)]
 
 
 @pytest.mark.parametrize(

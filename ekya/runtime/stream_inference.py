@@ -1,0 +1,389 @@
+"""One stream's inference: takes frames as they arrive and answers all of them, at its share."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.events import (
+    Event,
+    ModelSwapped,
+    Role,
+    RolledBack,
+    ShareMeasured,
+    StreamBack,
+    StreamEnded,
+    StreamLost,
+    WorkerDied,
+)
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
+from ekya.core.records import FramePrediction, FrameReference
+from ekya.gpu.cuda_ipc import CudaIpc
+from ekya.gpu.protocol import Resized
+from ekya.labeling.detections import Proposals
+from ekya.learning.checkpoints import from_bytes
+from ekya.learning.edge import EdgeModel
+from ekya.learning.one_call import Answer, Asked, Member
+from ekya.runstate import StreamRow
+from ekya.runtables import read_predictions
+from ekya.runtime.lending import LentWeights, borrow, open_ipc
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.orders import StreamOrders
+from ekya.runtime.ready import Ready, warmed_up
+from ekya.runtime.shared_process import SharedProcess
+from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
+from ekya.streams.feed import Feed
+from ekya.streams.frame import Frame
+from ekya.streams.process import Arrived, Pace
+from ekya.workers.collector import WindowMaterial
+from ekya.workers.inference import Classifier, InferenceWorker
+from ekya.workers.record import FrameRecord
+
+_LOG = logging.getLogger(__name__)
+
+MEASURE_EVERY_S = 5.0
+_POLL_S = 0.05
+_FLUSH_EVERY_S = 1.0
+_LAST_POLL_S, _REST_S = 0.2, 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Swap:
+    """Weights that are ready to serve, and what there is to tell of them.
+
+    Attributes:
+        member: they, as they can be asked together with other streams'.
+        told: the event of the swap, from when it was and how long it took.
+    """
+
+    classifier: Classifier
+    member: Member
+    version: ModelVersion
+    told: Callable[[int, int], ModelSwapped | RolledBack]
+
+
+@dataclass(slots=True, eq=False)
+class _Control:
+    """What other threads tell the loop, and whether it is looking at a frame; under its lock."""
+
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    config: InferenceConfig | None = None
+    share_milli: int = 0
+    newest_order: int = 0
+    looking: bool = False
+    swap: _Swap | None = None
+    newest: ModelVersion = BASE_VERSION
+    stop: bool = False
+
+
+class StreamInference:
+    """One stream's inference. Methods may be called by several threads; one loop does the work.
+
+    Args:
+        orders: the stream's.
+        feed: its frames, not begun.
+        process: in which it runs, alone or beside other streams.
+    """
+
+    def __init__(self, orders: StreamOrders, feed: Feed, process: SharedProcess) -> None:
+        common = orders.common
+        self._orders = orders
+        self._process = process
+        self._stream = common.fleet.streams[orders.place]
+        self._source = feed
+        setup = stream_setup(common.fleet, orders.place, feed.wait_open(), common.seed)
+        self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
+        model = from_bytes(orders.weights)
+        self._worker = InferenceWorker(
+            fleet_classes(common.fleet),
+            model,
+            proposer_for(common.fleet, self._stream),
+            setup.collector(),
+            self._settings.side,
+            setup.window_us,
+            common.device,
+        )
+        self._worker.use(self._worker.classifier, orders.version)
+        self._member = self._made_ready(model, self._worker.classifier)
+        process.use.enter(self)
+        self._record = FrameRecord(common.folder, self._stream.id)
+        self._control = _Control(newest=orders.version)
+        self._ipc: CudaIpc | None = None
+        self._arrived = 0
+        self._last_analysed = -1
+        self._told_lost: bool | None = False
+        self._thread: threading.Thread | None = None
+
+    def ready(self) -> Ready:
+        """Warms the model up and says what a frame costs."""
+        resolutions = self._orders.common.fleet.inference.resolutions
+        return warmed_up(self._settings, self._worker.classifier, resolutions)
+
+    def begin(self, started_monotonic_ns: int) -> None:
+        """Lets frames come. One that takes over from a dead one goes on where its record ends."""
+        done = read_predictions(self._orders.common.folder.predictions(self._stream.id)).frame
+        self._arrived = int(done[-1]) + 1 if len(done) else 0
+        self._clock = RunClock(started_monotonic_ns)
+        if self._clock.now_us() > 0:
+            # It takes over, and what the loop knows of the camera was said by somebody else.
+            self._told_lost = None
+        self._source.begin(Pace(started_monotonic_ns), self._arrived)
+        self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
+        self._thread.start()
+
+    def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
+        """λ and share from now on; a frame that waits for its turn notices the share at once.
+
+        Returns when the share holds; None where a newer order has overtaken this one.
+        """
+        with self._control.lock:
+            if serial > self._control.newest_order:
+                self._control.newest_order = serial
+                self._control.config, self._control.share_milli = config, share_milli
+            if share_milli == 0:
+                # A frame that waits for its turn has it at the share of before: without any it would
+                # wait for ever, and the loop with it, which is to tell when the camera is back.
+                self._control.lock.wait_for(
+                    lambda: not self._control.looking or self._control.newest_order > serial
+                )
+        return self._process.share.resize(serial, share_milli, self)
+
+    def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
+        """Makes new weights ready beside those that serve; they serve from the next frame on.
+
+        Where two are made ready at once, the newer ones win, whichever are ready first. Weights that are
+        there already, since ``take`` had them, are left alone.
+        """
+        with self._control.lock:
+            is_newer = version > self._control.newest
+        if is_newer:
+            told = self._swapped(version, job, validation_accuracy)
+            self._serve_next(from_bytes(weights), version, told)
+
+    def take(self, lent: LentWeights, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
+        """As ``swap``, of weights that the trainer lends on the GPU; returns when the loan can end.
+
+        Raises:
+            SmDriverError, DamagedWeightsError: they cannot be had; ``swap`` brings them another way.
+        """
+        self._serve_next(self._borrow(lent), version, self._swapped(version, job, validation_accuracy))
+
+    def try_loan(self, lent: LentWeights) -> None:
+        """Takes weights as a run will, and does nothing with them; raises as ``take``."""
+        self._borrow(lent)
+
+    def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
+        """As ``swap``, to weights that have served before, as ``of``."""
+        stream = self._stream.id
+        self._serve_next(
+            from_bytes(weights),
+            version,
+            lambda t_us, stall_us: RolledBack(t_us, stream, version, of, stall_us),
+        )
+
+    def _swapped(
+        self, version: ModelVersion, job: JobId, validation_accuracy: float
+    ) -> Callable[[int, int], ModelSwapped]:
+        stream = self._stream.id
+        return lambda t_us, stall_us: ModelSwapped(t_us, stream, version, job, validation_accuracy, stall_us)
+
+    def _borrow(self, lent: LentWeights) -> EdgeModel:
+        self._ipc = self._ipc or open_ipc()
+        return borrow(self._ipc, lent, self._orders.common.device)
+
+    def _serve_next(
+        self, model: EdgeModel, version: ModelVersion, told: Callable[[int, int], ModelSwapped | RolledBack]
+    ) -> None:
+        classifier = self._worker.ready(model)
+        swap = _Swap(classifier, self._made_ready(model, classifier), version, told)
+        if self._ipc is not None:
+            # Weights that were on the GPU already are made ready there, which nothing has waited for.
+            self._ipc.finish()
+        with self._control.lock:
+            if version > self._control.newest:
+                self._control.newest, self._control.swap = version, swap
+
+    def material(self, window: int) -> WindowMaterial:
+        """What was kept of a window that is over."""
+        return self._worker.material(window)
+
+    def leave(self) -> None:
+        """Stops, and lets go of everything: other streams go on in this process."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._let_go()
+        self._record.flush()
+        self._source.close()
+
+    def stop(self) -> None:
+        """No more frames are looked at."""
+        with self._control.lock:
+            self._control.stop = True
+
+    def end(self, horizon_us: int) -> StreamRow:
+        """Once it is stopped: answers what is open up to the end of the run, and says how much came."""
+        if self._thread is not None:
+            self._thread.join()
+        self._take_rest(horizon_us)
+        self._record.flush()
+        finest = InferenceConfig(1, crop_side(self._orders.common.fleet))
+        self._record.add_shadow(self._worker.base_answers(finest))
+        self._source.close()
+        return StreamRow(self._stream.id, self._arrived, self._source.damaged, self._source.died)
+
+    def _made_ready(self, model: EdgeModel, classifier: Classifier) -> Member:
+        return self._process.models.add(self._stream.id, model, classifier.predictor)
+
+    def _serve(self) -> None:
+        """The loop; if it fails, that is this stream's matter, and whoever is to know is told."""
+        try:
+            self._run()
+        except Exception as error:
+            _LOG.exception("%s: its inference has failed", self._stream.id)
+            self._let_go()
+            reason = f"{type(error).__name__}: {error}"
+            self._tell(WorkerDied(max(self._clock.now_us(), 0), self._stream.id, Role.INFERENCE, reason))
+
+    def _let_go(self) -> None:
+        self._process.share.leave(self)
+        self._process.use.leave(self)
+        self._process.models.remove(self._stream.id)
+
+    def _run(self) -> None:
+        measured_s = flushed_s = time.monotonic()
+        while not self._stopped():
+            arrived = self._source.poll(_POLL_S)
+            self._tell_of_camera(bool(arrived))
+            self._take(arrived, None)
+            now_s = time.monotonic()
+            if now_s - measured_s >= MEASURE_EVERY_S:
+                measured_s = now_s
+                self._tell_share()
+            if now_s - flushed_s >= _FLUSH_EVERY_S:
+                flushed_s = now_s
+                self._record.flush()
+            self._serve_new_weights()
+            if self._source.ended:
+                self._tell_of_end()
+                return
+
+    def _take(self, arrived: list[Arrived], horizon_us: int | None) -> None:
+        """Answers every frame that arrived; at most the newest is looked at."""
+        for frame in arrived:
+            if horizon_us is not None and frame.t_us >= horizon_us:
+                return
+            if frame.index < self._arrived:
+                continue
+            self._arrived = frame.index + 1
+            answer = self._answer(frame, look=horizon_us is None)
+            self._record.add([answer], _reference(frame))
+
+    def _take_rest(self, horizon_us: int) -> None:
+        """Counts what came before the run's end and was not taken yet."""
+        give_up_s = time.monotonic() + _REST_S
+        while arrived := self._source.poll(_LAST_POLL_S):
+            self._take(arrived, horizon_us)
+            if arrived[-1].t_us >= horizon_us or time.monotonic() > give_up_s:
+                return
+
+    def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
+        """What is known of a frame. Without a share none is looked at: the loop must not wait for one."""
+        frame = arrived.frame
+        with self._control.lock:
+            config = self._control.config or InferenceConfig(1, self._settings.side)
+            if frame is None or not look or self._control.share_milli == 0:
+                return self._worker.skip(arrived.index, arrived.t_us, config)
+            self._control.looking = True
+        try:
+            return self._look(arrived, frame, config)
+        finally:
+            with self._control.lock:
+                self._control.looking = False
+                self._control.lock.notify_all()
+
+    def _look(self, arrived: Arrived, frame: Frame, config: InferenceConfig) -> FramePrediction:
+        analyse = arrived.index // config.every > self._last_analysed // config.every
+        proposals = None if frame.boxes is None else Proposals(frame.boxes)
+        if proposals is None and (analyse or self._worker.wants(frame.t_us)):
+            with self._process.handle.scope():
+                proposals = self._worker.propose(frame)
+            self._process.use.count(self, 1)
+        if proposals is not None:
+            self._worker.see(frame, proposals)
+        if proposals is None or not analyse or self._stopped():
+            return self._worker.skip(arrived.index, arrived.t_us, config)
+        self._last_analysed = arrived.index
+        # Beside the share: no GPU cuts pictures, and none should wait for them.
+        objects = self._worker.cut(frame, proposals.boxes)
+        answer = self._worker.classify([objects], config, self._ask)[0]
+        self._worker.answered(arrived.index)
+        return answer
+
+    def _ask(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
+        """Asks the weights that serve when it is the frame's turn, in one call with other streams'."""
+
+        def question() -> Asked:
+            self._serve_new_weights()
+            return Asked(self._member, crops, resolution)
+
+        answer = self._process.calls.ask(question)
+        self._process.use.count(self, len(crops))
+        return self._worker.classifier.in_fleet(answer)
+
+    def _serve_new_weights(self) -> None:
+        with self._control.lock:
+            swap, self._control.swap = self._control.swap, None
+        if swap is None:
+            return
+        began_ns = time.monotonic_ns()
+        self._member = swap.member
+        self._worker.use(swap.classifier, swap.version)
+        stall_us = (time.monotonic_ns() - began_ns) // 1000
+        self._tell(swap.told(self._clock.now_us(), stall_us))
+
+    def _tell_share(self) -> None:
+        share_milli = self._process.use.measured(self).share_milli
+        self._tell(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
+
+    def _tell_of_camera(self, frames_came: bool) -> None:
+        """Says when a live camera, or one with a script, is lost and when it is back, each once."""
+        lost = self._source.lost
+        may_be_lost = self._stream.source.live or bool(self._stream.play.outages_us)
+        if not may_be_lost or (lost is not None) == self._told_lost:
+            return
+        if lost is not None:
+            self._told_lost = True
+            self._tell(StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
+        elif frames_came:
+            self._told_lost = False
+            self._tell(StreamBack(self._clock.now_us(), self._stream.id))
+
+    def _tell_of_end(self) -> None:
+        """A recording is over; one whose decoder died is lost first, with the reason."""
+        self._record.flush()
+        now_us, died = self._clock.now_us(), self._source.died
+        if died is not None:
+            self._tell(StreamLost(now_us, self._stream.id, died))
+        self._tell(StreamEnded(now_us, self._stream.id))
+
+    def _tell(self, event: Event) -> None:
+        self._process.mailbox.put(event)
+
+    def _stopped(self) -> bool:
+        with self._control.lock:
+            return self._control.stop
+
+
+def _reference(arrived: Arrived) -> list[FrameReference]:
+    truth = arrived.truth
+    if truth is None:
+        return []
+    return [
+        FrameReference(arrived.index, arrived.t_us, truth.boxes, truth.classes.astype(np.int16), truth.tracks)
+    ]

@@ -1,0 +1,81 @@
+"""What a call for several streams costs is charged to each by what was looked at for it."""
+
+import pytest
+
+from ekya.gpu.protocol import Measured
+from ekya.runtime.shared_use import SharedUse
+
+
+class Handle:
+    """Says what it was told to, once."""
+
+    def __init__(self):
+        self.used_us = self.wall_us = 0
+
+    def measured(self):
+        measured = Measured(self.used_us, self.wall_us)
+        self.used_us = self.wall_us = 0
+        return measured
+
+
+@pytest.fixture
+def handle():
+    return Handle()
+
+
+@pytest.fixture
+def use(handle):
+    made = SharedUse(handle)
+    made.enter("a")
+    made.enter("b")
+    return made
+
+
+def pass_time(handle, wall_us, used_us):
+    handle.wall_us += wall_us
+    handle.used_us += used_us
+
+
+def test_one_alone_is_charged_everything(handle):
+    use = SharedUse(handle)
+    pass_time(handle, 500, 400)
+    use.enter("a")
+    use.count("a", 6)
+    pass_time(handle, 1000, 300)
+    assert use.measured("a") == Measured(700, 1000), "what was used before it came is nobody else's"
+    pass_time(handle, 1000, 0)
+    assert use.measured("a") == Measured(0, 1000)
+
+
+def test_several_are_charged_by_their_pictures_whenever_each_asks(handle, use):
+    use.count("a", 9)
+    use.count("b", 3)
+    pass_time(handle, 1000, 400)
+    assert use.measured("a") == Measured(300, 1000)
+    use.count("b", 5)
+    pass_time(handle, 1000, 200)
+    assert use.measured("b") == Measured(300, 2000)
+    assert use.measured("a") == Measured(0, 1000)
+
+
+def test_a_batch_that_the_gpu_has_not_done_yet_is_charged_when_it_is(handle, use):
+    """What is used without anything that was looked at since is kept for whoever comes next."""
+    use.count("a", 4)
+    assert use.measured("a").used_us == 0
+    pass_time(handle, 1000, 80)
+    assert use.measured("a").used_us == 0
+    use.count("b", 4)
+    assert use.measured("b").used_us == 80
+
+
+def test_who_has_left_is_charged_nothing_more_and_one_who_comes_later_nothing_of_before(handle, use):
+    use.count("a", 5)
+    use.leave("a")
+    use.count("a", 5)
+    use.count("b", 5)
+    pass_time(handle, 1000, 100)
+    use.enter("c")
+    use.count("c", 5)
+    pass_time(handle, 500, 60)
+    assert use.measured("c") == Measured(60, 500)
+    assert use.measured("b") == Measured(100, 1500)
