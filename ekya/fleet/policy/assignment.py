@@ -16,6 +16,7 @@ class Part:
         workers: y_i^r(t), how many of them work there.
         chunks: d_i^r(t), data chunks that they go through until the next snapshot; Deep-Edge's shard.
         batch: b_i, samples in a step of a worker; 0 where nobody says.
+        share_milli: of the processor time that the workers would take if nobody held them back.
     """
 
     node: NodeName
@@ -23,6 +24,7 @@ class Part:
     workers: int = 0
     chunks: int = 0
     batch: int = 0
+    share_milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

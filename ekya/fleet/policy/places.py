@@ -7,6 +7,34 @@ from ekya.fleet.policy.names import NodeName, SiteName
 
 
 @dataclass(frozen=True, slots=True)
+class NodeState:
+    """X_i, how much of a machine is in use: parts of one, at the 95th percentile (Deep-Edge §IV.C).
+
+    Attributes:
+        cpu: of all its cores.
+        gpu: of its GPU.
+        mem: of its memory.
+    """
+
+    cpu: float = 0.0
+    gpu: float = 0.0
+    mem: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundApp:
+    """A ∈ backApp_i: what runs on a machine beside any training, and may not be late.
+
+    Attributes:
+        name: equal ones take equally long on machines of a kind in equal states.
+        deadline_s: within which each of its executions has to end.
+    """
+
+    name: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A machine.
 
@@ -16,6 +44,8 @@ class Node:
         gpus: G_n.
         power_w: drawn with 0, 1, ... GPUs in use; length ``gpus + 1``, or empty where nobody counts energy.
         capacity: C_r^k, of each resource.
+        state: without the fleet's trainings, as it was measured last.
+        apps: what may not be late on it.
     """
 
     name: NodeName
@@ -24,6 +54,8 @@ class Node:
     gpus: int = 0
     power_w: tuple[float, ...] = ()
     capacity: Mapping[str, float] = field(default_factory=dict)
+    state: NodeState = NodeState()
+    apps: tuple[BackgroundApp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """What a policy sees."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName
+from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
 
 
@@ -16,11 +17,13 @@ class JobState:
         job: what it is.
         left: of it, at its last snapshot.
         assignment: what it has now; None where it waits.
+        strikes: how often a node has failed under it, where one has.
     """
 
     job: TrainJob
     left: Left
     assignment: Assignment | None = None
+    strikes: Mapping[NodeName, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

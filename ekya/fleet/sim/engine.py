@@ -4,7 +4,7 @@ What lies between two snapshots of a job is a stage; whoever is interrupted in o
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
@@ -48,6 +48,7 @@ class _Present:
     began_us: int = 0
     ends_us: int = 0
     resumes: bool = False
+    strikes: dict[NodeName, int] = field(default_factory=dict)
 
     def interrupted(self, now_us: int) -> Interrupted:
         """What there would be of its stage, if that ended now without an end."""
@@ -61,7 +62,7 @@ class _Present:
         return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
-        return JobState(self.job, self.interrupted(now_us).left, self.assignment)
+        return JobState(self.job, self.interrupted(now_us).left, self.assignment, dict(self.strikes))
 
 
 class FleetEngine:
@@ -180,6 +181,8 @@ class FleetEngine:
             assignment = present.assignment
             if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
                 self._interrupt(present)
+                for node in down & _nodes_of(assignment):
+                    present.strikes[node] = present.strikes.get(node, 0) + 1
                 present.assignment, present.resumes = None, True
         return changed
 
@@ -254,6 +257,7 @@ class FleetEngine:
             record.started_us = self._now_us
         record.moved_mb += stage.moved_mb
         record.link_cost += stage.link_cost
+        record.late_apps += stage.late_apps
         present.stage, present.began_us = stage, self._now_us
         present.ends_us = self._now_us + resume_us + stage.takes_us
 

@@ -19,6 +19,7 @@ class JobRecord:
         preemptions: how often it was sent back to wait.
         lost_us: worked since the last snapshot when it was interrupted.
         moved_mb, link_cost: over links between sites.
+        late_apps: background applications that a stage of it made miss their deadline, over all stages.
     """
 
     job: TrainJob
@@ -29,6 +30,7 @@ class JobRecord:
     lost_us: int = 0
     moved_mb: float = 0.0
     link_cost: float = 0.0
+    late_apps: int = 0
 
     def response_s(self, until_us: int) -> float:
         """From its arrival to its end, or to the simulation's where it has none."""

@@ -227,3 +227,16 @@ def test_whatever_fails_every_job_is_done_in_the_end_and_no_work_for_nothing(dra
         assert record.response_s(outcome.ended_us) >= worked_s
         assert record.moved_mb >= 5 * record.job.epochs
     assert Left.all_of(jobs[0]).epochs == jobs[0].epochs
+
+
+def test_a_policy_is_told_which_nodes_have_failed_under_a_job() -> None:
+    seen = []
+
+    class Watches(InTurn):
+        def decide(self, view):
+            seen.append(dict(view.jobs[0].strikes))
+            return super().decide(view)
+
+    outages = [Outage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]
+    run([job("a", 0, 3)], places(one=1), Watches(), outages=outages)
+    assert seen == [{}, {"one": 1}, {"one": 1}, {"one": 2}, {"one": 2}]

@@ -1,0 +1,1 @@
+"""Deep-Edge: one training over unequal machines, whose background applications keep their deadlines."""

@@ -1,0 +1,53 @@
+"""What one profiling run measures: a row behind every estimator (Deep-Edge §V.B, Table I)."""
+
+from dataclasses import dataclass
+
+from ekya.fleet.policy.places import NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePoint:
+    """A training that ran on a worker under stress, and an application beside it.
+
+    Attributes:
+        kind: of machine.
+        before: X_i^initial, what the stressors and the application use.
+        batch: b_i.
+        batches: B, of all workers, this one's among them.
+        server: X_ps, of the parameter server.
+        share_milli: of the processor time that the training would take if nobody held it back.
+        compute_s: t_i^compute, forward and backward, for a sample.
+        update_s: t_i^update, push, update and pull, for a step.
+        after: X_i^new, while it trains.
+        app: which application ran beside it.
+        exec_s: what that application took.
+    """
+
+    kind: str
+    before: NodeState
+    batch: int
+    batches: tuple[int, ...]
+    server: NodeState
+    share_milli: int
+    compute_s: float
+    update_s: float
+    after: NodeState
+    app: str
+    exec_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPoint:
+    """A parameter server under stress, and what it then uses.
+
+    Attributes:
+        kind: of machine.
+        before: what the stressors use.
+        workers: how many push to it.
+        after: while they do.
+    """
+
+    kind: str
+    before: NodeState
+    workers: int
+    after: NodeState

@@ -1,0 +1,100 @@
+"""How fast a step, an update and an application are in truth. No policy sees this; it has estimates.
+
+Deep-Edge §V.B lists what was observed; each function says which observation it gives.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from ekya.fleet.policy.places import NodeState
+from ekya.fleet.sim.deep_edge.devices import LINK_S, Server, Worker
+
+_KNEE = 4
+"""How sharply use bends when it nears the whole."""
+
+
+def saturated(demand: float) -> float:
+    """What is in use of a resource when so much is asked for: all of it, as long as that is little."""
+    return demand / _stretch(demand)
+
+
+def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) -> float:
+    """t_i^compute = forward_i + backward_i / b_i, for one sample (§III.A).
+
+    Grows with GPU and CPU utilisation, falls with the batch (Figures 9a to 9c), does not depend on memory.
+
+    Args:
+        worker: kind of machine.
+        state: X_i^initial.
+        batch: b_i.
+        share: of ``cpu_demand``, what the training may take; it stretches the processor's part of a step.
+    """
+    gpu_slower = 1 + worker.gpu_stress * state.gpu**2
+    at_rest = _stretch(worker.rest.cpu + worker.cpu_demand)
+    cpu_slower = _stretch(state.cpu + share * worker.cpu_demand) / at_rest / share
+    slower = (1 - worker.cpu_part) * gpu_slower + worker.cpu_part * cpu_slower
+    return slower * (worker.forward_s + worker.backward_s / batch)
+
+
+def update_s(server: Server, server_cpu: float, steps: Sequence[tuple[float, float]]) -> list[float]:
+    """t_i^update of each worker: its own part, and the server's, for which it queues behind the others.
+
+    Workers that compute, then wait for one server, are a closed queueing network. Schweitzer's mean value
+    analysis says how long: the service times one plus how many others are found there. So it grows with the
+    number of workers and the server's CPU utilisation (Figure 9f), and falls with batch sizes, which make the
+    others come less often (Figure 9e).
+
+    Args:
+        server: kind of machine.
+        server_cpu: X_ps^cpu.
+        steps: for each worker, seconds to compute a step, and its machine's CPU utilisation while it trains.
+    """
+    service_s = server.service_s * (1 + server.cpu_stress * server_cpu**2)
+    links_s = [LINK_S * (1 + cpu) for _, cpu in steps]
+    away_s = [computing_s + link_s for (computing_s, _), link_s in zip(steps, links_s, strict=True)]
+    there_s = [service_s] * len(steps)
+    for _ in range(60):
+        present = [there / (away + there) for there, away in zip(there_s, away_s, strict=True)]
+        everyone = sum(present)
+        there_s = [service_s * (1 + everyone - one) for one in present]
+    return [link + there for link, there in zip(links_s, there_s, strict=True)]
+
+
+def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0) -> NodeState:
+    """X_i^new while a training runs (Figure 5).
+
+    Memory grows with the batch (Figure 9d); where it would be above 1, the operating system ends the
+    training.
+    """
+    return NodeState(
+        cpu=saturated(state.cpu + share * worker.cpu_demand),
+        gpu=saturated(state.gpu + worker.gpu_demand),
+        mem=state.mem + worker.model_mem + worker.sample_mem * batch,
+    )
+
+
+def server_after(server: Server, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
+    """Of the parameter server, while workers push to it."""
+    updates_s = update_s(server, state.cpu, steps)
+    busy = sum(
+        server.service_s / (computing_s + updating_s)
+        for (computing_s, _), updating_s in zip(steps, updates_s, strict=True)
+    )
+    cpu = saturated(state.cpu + server.cpu_demand * min(1.0, busy))
+    return NodeState(cpu, 0.0, state.mem + server.model_mem + server.worker_mem * len(steps))
+
+
+def sift_s(worker: Worker, state: NodeState) -> float:
+    """What SIFT takes on a machine in a state, at the 95th percentile.
+
+    It waits for a core as in Sakasegawa's formula for M/M/c, of which time slices spare it half; a used GPU
+    takes memory bandwidth from it; and above nine tenths of the memory it begins to lose pages.
+    """
+    cpu = min(state.cpu, 0.99)
+    waits = cpu ** (sqrt(2 * (worker.cores + 1)) - 1) / (worker.cores * (1 - cpu))
+    pages = max(0.0, state.mem - 0.9)
+    return float(worker.sift_s * (1 + 0.5 * waits + 0.15 * state.gpu**2 + 0.5 * pages))
+
+
+def _stretch(demand: float) -> float:
+    return float((1 + demand**_KNEE) ** (1 / _KNEE))

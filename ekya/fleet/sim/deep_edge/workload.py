@@ -1,0 +1,191 @@
+"""Deep-Edge's random experiments (§V.C), and the data points its estimators learn from (§V.B, Table I).
+
+Every machine runs SIFT, whose deadline is 200 ms, and some stressors, drawn until SIFT keeps it. Seeds and
+ranges were written down before any policy was run on them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
+from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.sim.deep_edge import laws
+from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
+
+SEEDS = tuple(range(2020, 2140))
+"""Of the 120 experiments."""
+
+PROFILE_SEED = 1386
+"""Of the data points."""
+
+POINTS = {TX2: 450, NANO: 1650, PI: 750}
+"""Training and test points together, as in Table I."""
+
+SAMPLES = 3855
+"""Of Caltech-256, in the paper's update of Inception."""
+
+SITE = SiteName("edge")
+DEADLINE_S = 0.2
+
+STRESS_CHANCE = 0.5
+STRESS_CPU, STRESS_GPU, STRESS_MEM, STRESS_SERVER = 0.75, 0.9, 0.25, 0.6
+"""The most that a stressor adds to what a machine uses at rest; each is there by chance, and then uniform."""
+
+NOISE_COMPUTE, NOISE_UPDATE, NOISE_EXEC = 0.02, 0.06, 0.015
+NOISE_CPU, NOISE_GPU, NOISE_MEM = 0.03, 0.01, 0.01
+"""Relative standard deviations of what is measured once."""
+
+_TRAINS, _SERVES = {"trains": 1.0}, {"serves": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeExperiment:
+    """One update of a model on a loaded cluster.
+
+    Attributes:
+        seed: it came from.
+        places: machines, with their states as measured.
+        truth: their states as they are.
+        job: the update.
+    """
+
+    seed: int
+    places: Places
+    truth: dict[NodeName, NodeState]
+    job: TrainJob
+
+
+def edge_experiment(
+    seed: int, kinds: tuple[str, ...] = (TX2, NANO, NANO, NANO), epochs: int = 1
+) -> EdgeExperiment:
+    """One of the 120, or one on other machines.
+
+    Args:
+        seed: of everything that is drawn.
+        kinds: of the workers; the parameter server is a Pi.
+        epochs: numEpoch.
+    """
+    rng = np.random.default_rng([seed, 0])
+    apps = (BackgroundApp(SIFT, DEADLINE_S),)
+    nodes, truth = {}, {}
+    for place, kind in enumerate(kinds):
+        name = NodeName(f"{kind}-{place}")
+        truth[name] = _loaded(kind, rng)
+        nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=_measured(truth[name], rng), apps=apps)
+    server = NodeName("server")
+    truth[server] = _loaded_server(rng)
+    nodes[server] = Node(server, SITE, PI, capacity=_SERVES, state=_measured(truth[server], rng))
+    job = TrainJob(
+        JobName(f"update-{seed}"),
+        0,
+        epochs,
+        Linear(1.0, 0.0),
+        chunks={SITE: SAMPLES},
+        worker=_TRAINS,
+        server=_SERVES,
+    )
+    return EdgeExperiment(seed, Places(nodes), truth, job)
+
+
+def profile_points(
+    kind: str, count: int, seed: int = PROFILE_SEED, shares_milli: tuple[int, ...] = (1000,)
+) -> list[ProfilePoint]:
+    """What the Profiler would bring home of a kind of machine: the laws, measured with noise.
+
+    Args:
+        kind: TX2 or Nano.
+        count: how many.
+        seed: of stress points and noise.
+        shares_milli: to which the training is held, one by chance for each point.
+    """
+    rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
+    worker, points = WORKERS[kind], list[ProfilePoint]()
+    while len(points) < count:
+        state, server = _stressed(kind, rng), _loaded_server(rng)
+        batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
+        after = laws.state_after(worker, state, batch, share / 1000)
+        if after.mem > 1:
+            continue
+        others = [_companion(rng) for _ in range(rng.integers(0, 4))]
+        computing_s = laws.compute_s(worker, state, batch, share / 1000)
+        steps = [(batch * computing_s, after.cpu), *(step for _, step in others)]
+        updating_s = laws.update_s(SERVERS[PI], server.cpu, steps)[0]
+        points.append(
+            ProfilePoint(
+                kind,
+                _measured(state, rng),
+                batch,
+                (batch, *(size for size, _ in others)),
+                _measured(server, rng),
+                share,
+                computing_s * _noise(NOISE_COMPUTE, rng),
+                updating_s * _noise(NOISE_UPDATE, rng),
+                _measured(after, rng),
+                SIFT,
+                laws.sift_s(worker, after) * _noise(NOISE_EXEC, rng),
+            )
+        )
+    return points
+
+
+def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ServerPoint]:
+    """The same of the parameter server."""
+    rng = np.random.default_rng([seed, 2])
+    points = []
+    for _ in range(count):
+        state = _loaded_server(rng)
+        others = [_companion(rng) for _ in range(rng.integers(1, 5))]
+        after = laws.server_after(SERVERS[PI], state, [step for _, step in others])
+        points.append(ServerPoint(PI, _measured(state, rng), len(others), _measured(after, rng)))
+    return points
+
+
+def _companion(rng: np.random.Generator) -> tuple[int, tuple[float, float]]:
+    """Another worker of the same training: its batch, and its step as the server meets it."""
+    kind = str(rng.choice(sorted(WORKERS)))
+    state, batch = _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1))
+    worker = WORKERS[kind]
+    return batch, (batch * laws.compute_s(worker, state, batch), laws.state_after(worker, state, batch).cpu)
+
+
+def _stressed(kind: str, rng: np.random.Generator) -> NodeState:
+    rest = WORKERS[kind].rest
+    return NodeState(
+        rest.cpu + _stress(STRESS_CPU, rng),
+        rest.gpu + _stress(STRESS_GPU, rng),
+        rest.mem + _stress(STRESS_MEM, rng),
+    )
+
+
+def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
+    """Stressed, but so that the background application keeps its deadline."""
+    while True:
+        state = _stressed(kind, rng)
+        if laws.sift_s(WORKERS[kind], state) <= DEADLINE_S:
+            return state
+
+
+def _loaded_server(rng: np.random.Generator) -> NodeState:
+    rest = SERVERS[PI].rest
+    return replace(rest, cpu=rest.cpu + _stress(STRESS_SERVER, rng))
+
+
+def _stress(most: float, rng: np.random.Generator) -> float:
+    level = most * float(rng.random())
+    return level if rng.random() < STRESS_CHANCE else 0.0
+
+
+def _measured(state: NodeState, rng: np.random.Generator) -> NodeState:
+    return NodeState(
+        min(1.0, state.cpu * _noise(NOISE_CPU, rng)),
+        min(1.0, state.gpu * _noise(NOISE_GPU, rng)),
+        min(1.0, state.mem * _noise(NOISE_MEM, rng)),
+    )
+
+
+def _noise(deviation: float, rng: np.random.Generator) -> float:
+    return float(np.exp(rng.normal(0.0, deviation)))

@@ -1,0 +1,129 @@
+"""The 120 experiments, the data points, and an epoch that can be followed by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.sim.deep_edge import laws
+from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, TX2, WORKERS
+from ekya.fleet.sim.deep_edge.physics import EdgePhysics
+from ekya.fleet.sim.deep_edge.workload import (
+    DEADLINE_S,
+    SEEDS,
+    edge_experiment,
+    profile_points,
+    server_points,
+)
+from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
+
+
+class Says:
+    name, every_us = "says", None
+
+    def __init__(self, *parts, server="server"):
+        self.parts, self.server = parts, server
+
+    def decide(self, view):
+        return Decision((Assignment(view.jobs[0].job.name, self.parts, "so", self.server),))
+
+
+def play(experiment, *parts, server="server"):
+    physics = EdgePhysics(experiment.truth)
+    engine = FleetEngine(Says(*parts, server=server), physics, [experiment.job], experiment.places)
+    return engine.run().jobs[experiment.job.name]
+
+
+def test_there_are_120_experiments_and_each_begins_with_its_deadlines_kept() -> None:
+    assert len(set(SEEDS)) == 120
+    stressed = 0
+    for seed in SEEDS:
+        experiment = edge_experiment(seed)
+        nodes = experiment.places.nodes
+        assert [node.kind for node in nodes.values()] == [TX2, NANO, NANO, NANO, PI]
+        for name, node in nodes.items():
+            assert node.state != experiment.truth[name]
+            if node.kind in WORKERS:
+                stressed += experiment.truth[name] != WORKERS[node.kind].rest
+                assert laws.sift_s(WORKERS[node.kind], experiment.truth[name]) <= DEADLINE_S
+    assert 0.8 * 480 < stressed < 480
+
+
+def test_an_experiment_is_its_seeds() -> None:
+    assert edge_experiment(2020) == edge_experiment(2020)
+    assert edge_experiment(2020).truth != edge_experiment(2021).truth
+
+
+def test_data_points_are_the_laws_but_for_noise() -> None:
+    points = profile_points(NANO, 60)
+    assert points == profile_points(NANO, 60)
+    found = [point.compute_s / laws.compute_s(WORKERS[NANO], point.before, point.batch) for point in points]
+    assert np.mean(found) == pytest.approx(1, abs=0.02)
+    assert 0.005 < np.std(found) < 0.06
+    assert {len(point.batches) for point in points} == {1, 2, 3, 4}
+    assert all(point.batches[0] == point.batch and point.after.mem <= 1 for point in points)
+    assert {point.workers for point in server_points(50)} == {1, 2, 3, 4}
+
+
+def test_held_back_points_say_to_which_share() -> None:
+    points = profile_points(TX2, 40, shares_milli=(250, 500))
+    assert {point.share_milli for point in points} == {250, 500}
+
+
+def test_an_epoch_is_as_long_as_its_slowest_workers_whole_steps() -> None:
+    experiment = edge_experiment(2020, kinds=(TX2, NANO), epochs=3)
+    fast, slow = (name for name, node in experiment.places.nodes.items() if node.kind != PI)
+    record = play(experiment, Part(fast, chunks=2000, batch=32), Part(slow, chunks=1855, batch=8))
+    steps = []
+    for name, batch in ((fast, 32), (slow, 8)):
+        worker = WORKERS[experiment.places.nodes[name].kind]
+        state = experiment.truth[name]
+        computing_s = batch * laws.compute_s(worker, state, batch)
+        steps.append((computing_s, laws.state_after(worker, state, batch).cpu))
+    updating_s = laws.update_s(SERVERS[PI], experiment.truth["server"].cpu, steps)[1]
+    last_s = 7 * laws.compute_s(WORKERS[NANO], experiment.truth[slow], 7) + updating_s
+    epoch_s = 231 * (steps[1][0] + updating_s) + last_s
+    assert record.ended_us / 1e6 == pytest.approx(3 * epoch_s, abs=1e-5)
+
+
+def test_a_deadline_that_training_breaks_is_counted_and_holding_it_back_keeps_it() -> None:
+    calm = edge_experiment(2020, kinds=(NANO,), epochs=2)
+    busy = dataclasses.replace(WORKERS[NANO].rest, cpu=0.8)
+    (name,) = (name for name, node in calm.places.nodes.items() if node.kind == NANO)
+    experiment = dataclasses.replace(calm, truth={**calm.truth, name: busy})
+    assert laws.sift_s(WORKERS[NANO], busy) < DEADLINE_S
+    assert play(experiment, Part(name, chunks=3855, batch=16)).late_apps == 2
+    held = play(experiment, Part(name, chunks=3855, batch=16, share_milli=300))
+    free = play(experiment, Part(name, chunks=3855, batch=16))
+    assert held.late_apps == 0
+    assert held.ended_us > free.ended_us
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ({"chunks": 3854, "batch": 8}, "trains 3854 of 3855 samples"),
+        ({"chunks": 3855, "batch": 33}, "batches of 33, outside 2 to 32"),
+        ({"chunks": 3855, "batch": 1}, "batches of 1, outside 2 to 32"),
+        ({"chunks": 0, "batch": 8}, "nothing to train"),
+        ({"chunks": 3855, "batch": 8, "share_milli": 0}, "a share of 0"),
+    ],
+)
+def test_a_decision_that_breaks_a_constraint_is_found_out(part, fault) -> None:
+    experiment = edge_experiment(2020, kinds=(TX2,))
+    with pytest.raises(BrokenConstraintError, match=fault):
+        play(experiment, Part("tx2-0", **part))
+
+
+def test_memory_that_is_not_there_and_machines_that_do_not_train_are_found_out() -> None:
+    experiment = edge_experiment(2020, kinds=(NANO, TX2))
+    full = {**experiment.truth, "nano-0": dataclasses.replace(WORKERS[NANO].rest, mem=0.6)}
+    with pytest.raises(BrokenConstraintError, match="no memory for batches of 32"):
+        play(dataclasses.replace(experiment, truth=full), Part("nano-0", chunks=3855, batch=32))
+    with pytest.raises(BrokenConstraintError, match="server does not train"):
+        play(experiment, Part("server", chunks=3855, batch=32))
+    with pytest.raises(BrokenConstraintError, match="has no parameter server"):
+        play(experiment, Part("tx2-1", chunks=3855, batch=32), server=None)
+    with pytest.raises(BrokenConstraintError, match="tx2-1 trains twice"):
+        play(experiment, Part("tx2-1", chunks=3855, batch=32), Part("tx2-1", chunks=3855, batch=32))
