@@ -2,9 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
@@ -20,7 +18,7 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.passed import PassedCrops
 from ekya.sim.camera import EmulatedCamera, Served
 from ekya.sim.elsewhere import ArrivingWeights, trained
-from ekya.sim.instant_shares import InstantShares
+from ekya.sim.instant_shares import InstantShares, ShareCommandT
 from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
 from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
@@ -28,10 +26,6 @@ from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
-
-_ShareCommandT = TypeVar(
-    "_ShareCommandT", cmd.BeginPreparation, cmd.SetInference, cmd.StartRetraining, cmd.ResizeRetraining
-)
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """How often the shares that were really used are told."""
@@ -140,14 +134,9 @@ class EmulatedExecutor:
                 raise ValueError("nothing dies in the emulated world")
 
     def _change(
-        self, holder: ShareHolder, command: _ShareCommandT, carry_out: Callable[[_ShareCommandT], None]
+        self, holder: ShareHolder, command: ShareCommandT, act: Callable[[ShareCommandT], None]
     ) -> None:
-        """Carries a command out at the share that there is for it."""
-
-        def go_to(share_milli: int) -> None:
-            carry_out(replace(command, share_milli=share_milli))
-
-        self._shares.change(holder, command.share_milli, command.plan_epoch, self._now_us, go_to)
+        self._shares.carry_out(holder, command, self._now_us, act)
 
     def _set_inference(self, command: cmd.SetInference) -> None:
         inference = self._cameras[command.stream].inference

@@ -1,12 +1,18 @@
 """Share changes on virtual time: the same protocol as live, with jobs that answer in no time."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 from ekya.control.resizing import Patience, ShareLedger, ShareOrder
+from ekya.core.commands import BeginPreparation, ResizeRetraining, SetInference, StartRetraining
 from ekya.core.events import ShareResized
 from ekya.core.shares import ShareHolder, Work
 
 _IN_NO_TIME = Patience(0, dict.fromkeys(Work, 0))
+
+ShareCommandT = TypeVar("ShareCommandT", BeginPreparation, SetInference, StartRetraining, ResizeRetraining)
+"""A command that gives a job a share."""
 
 GoTo = Callable[[int], None]
 """Brings a job to a share, in thousandths; the first time it begins there."""
@@ -35,6 +41,24 @@ class InstantShares:
         if holder in self._ledger.holders and self._ledger.held_milli(holder) != share_milli:
             raise ValueError(f"there are not {share_milli} thousandths of a GPU for {holder}")
 
+    def carry_out(
+        self,
+        holder: ShareHolder,
+        command: ShareCommandT,
+        now_us: int,
+        act: Callable[[ShareCommandT], None],
+    ) -> None:
+        """Has a command that gives a job a share carried out at the share that there is for it.
+
+        Raises:
+            ValueError: as ``change``.
+        """
+
+        def go_to(share_milli: int) -> None:
+            act(replace(command, share_milli=share_milli))
+
+        self.change(holder, command.share_milli, command.plan_epoch, now_us, go_to)
+
     def silence(self, holder: ShareHolder, now_us: int) -> None:
         """A job has nothing to work on for now, and gives its share back."""
         if holder in self._ledger.holders:
@@ -52,8 +76,9 @@ class InstantShares:
 
     def _carry_out(self, orders: list[ShareOrder], now_us: int) -> None:
         for order in orders:
-            if not order.leaves:
-                self._jobs[order.holder](order.share_milli)
+            # First told, then done: a job that finds nothing to do ends at once, and tells of that.
             if order.changes:
                 self._told.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
+            if not order.leaves:
+                self._jobs[order.holder](order.share_milli)
             self._carry_out(self._ledger.answer(order, now_us), now_us)

@@ -18,6 +18,7 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
+from ekya.core.shares import inference_holder, preparation_holder, retraining_holder
 from ekya.core.trace import StreamWindow, Trace, Training
 from ekya.core.view import InferenceOption
 from ekya.profiling.inference import prior_relative_accuracy
@@ -29,6 +30,7 @@ from ekya.profiling.steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.sim.instant_shares import InstantShares
 from ekya.sim.trace_elsewhere import TraceArrival, cached_model, kept_training, labelled_histogram
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_stream import TraceRetraining, TraceStream, told, training_for
@@ -57,6 +59,7 @@ class TraceExecutor:
             for stream in trace.streams
         }
         self._places = {stream: place for place, stream in enumerate(self._streams)}
+        self._shares = InstantShares(options.capacity_milli)
         self._now_us = 0
         self._outbox: list[ev.Event] = [
             ev.StreamAdded(0, stream.stream, _priors(stream.windows[0])) for stream in trace.streams
@@ -95,7 +98,8 @@ class TraceExecutor:
                 self._finish_step(at_us)
             else:
                 self._finish_epoch(stream, at_us)
-        events, self._outbox = tuple(self._outbox), []
+        # As in the emulated world: that a share has changed is told with what happens next.
+        events, self._outbox = (*self._shares.take_told(), *self._outbox), []
         return Batch(self._now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
@@ -111,26 +115,40 @@ class TraceExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                self._begin_preparation(command)
+                holder = preparation_holder(command.window)
+                self._shares.carry_out(holder, command, self._now_us, self._begin_preparation)
             case cmd.EndPreparation():
                 self._step, self._steps = None, iter(())
+                self._shares.leave(preparation_holder(command.window), self._now_us)
             case cmd.SetInference():
-                self._streams[command.stream].configure(command.config, command.share_milli, self._now_us)
-            case cmd.StartRetraining():
+                holder = inference_holder(command.stream)
+                self._shares.carry_out(holder, command, self._now_us, self._set_inference)
+            case cmd.StartRetraining() if command.elsewhere is not None:
                 self._start(command)
+            case cmd.StartRetraining():
+                holder = retraining_holder(command.stream, command.job)
+                self._shares.carry_out(holder, command, self._now_us, self._start)
             case cmd.ResizeRetraining():
-                if command.stream in self._training:
-                    self._training[command.stream].resize(command.share_milli, self._now_us)
+                holder = retraining_holder(command.stream, command.job)
+                self._shares.carry_out(holder, command, self._now_us, self._resize)
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.StopRetraining():
                 self._training.pop(command.stream, None)
+                self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
             case cmd.KeepServing():
                 pass  # what serves is what served
             case cmd.RollBack():
                 raise ValueError("a trace says nothing of weights that served before")
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the trace world")
+
+    def _set_inference(self, command: cmd.SetInference) -> None:
+        self._streams[command.stream].configure(command.config, command.share_milli, self._now_us)
+
+    def _resize(self, command: cmd.ResizeRetraining) -> None:
+        if command.stream in self._training:
+            self._training[command.stream].resize(command.share_milli, self._now_us)
 
     def _next_due(self) -> tuple[int | None, StreamId | None]:
         """The earliest thing that happens and whose it is, None for the preparation's; it comes first."""
@@ -148,6 +166,7 @@ class TraceExecutor:
         while self._ends and self._ends[0][0] <= self._now_us:
             _, stream = self._ends.pop(0)
             self._outbox.append(ev.StreamEnded(self._now_us, stream))
+            self._shares.leave(inference_holder(stream), self._now_us)
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         if self._keeps_models:
@@ -168,6 +187,7 @@ class TraceExecutor:
         self._step = next(self._steps, None)
         if self._step is None:
             self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
+            self._shares.leave(preparation_holder(self._preparing.window), now_us)
             return
         self._work = ShareWork(
             self._trace.training_speed, now_us, self._preparing.share_milli, self._gpu_s(self._step)
@@ -233,6 +253,7 @@ class TraceExecutor:
         if training is None:
             reason = f"the trace does not know what {command.config.name} gives"
             self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
+            self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
             return
         if command.elsewhere is not None:
             self._training[command.stream] = TraceArrival(
@@ -260,7 +281,10 @@ class TraceExecutor:
         return training_for(stream.trace.windows[command.window], command.config, stream.origin)
 
     def _finish_epoch(self, stream: StreamId, t_us: int) -> None:
-        self._outbox.extend(self._training[stream].finish_epoch(t_us))
+        retraining = self._training[stream]
+        self._outbox.extend(retraining.finish_epoch(t_us))
+        if retraining.due_us is None:
+            self._shares.leave(retraining_holder(stream, retraining.job), t_us)
 
     def _serve(self, command: cmd.ServeModel) -> None:
         retraining = self._training.get(command.stream)

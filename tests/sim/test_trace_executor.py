@@ -12,6 +12,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.shares import inference_holder, retraining_holder
 from ekya.core.speed import LINEAR
 from ekya.core.trace import (
     BASE,
@@ -96,17 +97,18 @@ TRACE = trace_of(stream_window(0), stream_window(1), stream_window(2))
 
 
 def executor_of(trace=TRACE, estimates=None, **conditions):
-    options = Conditions(gpus=2.0, checkpoint_delay_us=S, **conditions).loop_options(trace)
+    options = Conditions(**{"gpus": 2.0, "checkpoint_delay_us": S, **conditions}).loop_options(trace)
     executor = TraceExecutor(trace, options, estimates or Estimates())
     executor.wait(0)
     return executor
 
 
 def events_until(executor, until_us, kind=object):
+    """What has happened until then, but for shares that have changed."""
     found = []
     while executor.now_us < until_us:
         found += executor.wait(until_us).events
-    return [event for event in found if isinstance(event, kind)]
+    return [event for event in found if isinstance(event, kind) and not isinstance(event, ev.ShareResized)]
 
 
 def start(share_milli=500):
@@ -274,8 +276,9 @@ def test_what_the_trace_does_not_know_fails_and_what_was_predicted_only_ends_as_
     executor = executor_of(known_nothing)
     executor.wait(20 * S)
     executor.execute([start()])
-    (failed,) = executor.wait(40 * S).events
-    assert isinstance(failed, ev.RetrainFailed)
+    told = executor.wait(40 * S).events
+    assert [one.share_milli for one in told if isinstance(one, ev.ShareResized)] == [500, 0]
+    assert isinstance(told[-1], ev.RetrainFailed)
     said = Trial(FAMILY, 2.0, None, (Predicted(GAMMA, 0.9, 6.0),))
     executor = executor_of(trace_of(stream_window(0), stream_window(1, trainings=(), trials=(said,))))
     executor.wait(20 * S)
@@ -326,7 +329,7 @@ def one_phase_plans(draw):
 
 def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
     """What the trace world makes of one phase that is left alone until the window's end."""
-    executor = executor_of(trace)
+    executor = executor_of(trace, gpus=3.0)
     executor.wait(view.now_us)
     for job, a in enumerate(phase.assignments):
         executor.execute([cmd.SetInference(a.stream, a.inference, a.inference_share_milli)])
@@ -361,3 +364,26 @@ def test_every_gamma_of_the_generated_trace_is_offered():
     assert {family_of(option.config) for option in view.streams[0].retrain_options} == {
         shape.family for shape in EXACT.families
     }
+
+
+def test_shares_are_held_in_a_ledger_and_told_with_what_happens_next():
+    executor = executor_of()
+    executor.wait(20 * S)
+    executor.execute([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
+    told = executor.wait(30 * S).events
+    assert [(one.holder, one.share_milli) for one in told if isinstance(one, ev.ShareResized)] == [
+        (inference_holder(CAM), 400),
+        (retraining_holder(CAM, JobId(1)), 1000),
+    ]
+    assert isinstance(told[-1], ev.RetrainProgress)
+    executor.execute([cmd.SetInference(CAM, LAMBDA, 1000)])
+    with pytest.raises(ValueError, match="there are not 700 thousandths"):
+        executor.execute([cmd.BeginPreparation(1, 700, ())])
+
+
+def test_a_training_that_is_done_leaves_its_share_to_others():
+    executor = executor_of()
+    executor.wait(20 * S)
+    executor.execute([start(1000)])
+    events_until(executor, 40 * S)
+    executor.execute([cmd.BeginPreparation(1, 2000, (cmd.PrepareStream(CAM, (), ()),))])
