@@ -3,6 +3,7 @@
 import faulthandler
 import importlib
 import json
+import math
 import os
 import queue
 import signal
@@ -12,17 +13,20 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from gpu_check_report import Finding
 
 FOLDER = Path(__file__).parent
 SCRIPT = FOLDER / "gpu_check.py"
+
+_START_S = 60.0
+"""For a process to import torch: seconds, or many where nothing of it has been read from the disk yet."""
 
 _LEAST_S = 5.0
 """In less no process has even started CUDA."""
@@ -41,7 +45,7 @@ class Check:
     Attributes:
         name: for ``--only``.
         module, function: where it is, in this folder; the function yields findings.
-        limit_s: after that it is ended.
+        limit_s: after that it is ended; what its process took to start does not count.
     """
 
     name: str
@@ -71,8 +75,7 @@ def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -
             while together and child.is_well:
                 check = left.pop(0)
                 together.pop(0)
-                rest_s = until_s - time.monotonic()
-                yield from child.findings(check.name, min(check.limit_s, rest_s) if left else rest_s)
+                yield from child.findings(check.name, check.limit_s if left else math.inf, until_s)
 
 
 def work_off(checks: Sequence[Check]) -> int:
@@ -86,10 +89,12 @@ def work_off(checks: Sequence[Check]) -> int:
     # A signal unwinds what the check has opened, such as daemons.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for check in checks:
-        began_s = time.monotonic()
         is_well = True
         try:
-            for finding in getattr(importlib.import_module(check.module), check.function)():
+            function = getattr(importlib.import_module(check.module), check.function)
+            _tell({"begins": check.name})
+            began_s = time.monotonic()
+            for finding in function():
                 _write(replace(finding, took_s=round(time.monotonic() - began_s, 1)))
         except ModuleNotFoundError as error:
             is_well = _is_foreign(error)
@@ -97,8 +102,7 @@ def work_off(checks: Sequence[Check]) -> int:
         except Exception as error:
             is_well = False
             _write(_failed(check.name, error))
-        sys.stdout.write(json.dumps({"ended": check.name}) + "\n")
-        sys.stdout.flush()
+        _tell({"ended": check.name})
         if not is_well:
             return 1
     return 0
@@ -124,7 +128,11 @@ def _failed(name: str, error: Exception) -> Finding:
 
 
 def _write(finding: Finding) -> None:
-    sys.stdout.write(json.dumps({"finding": asdict(finding)}) + "\n")
+    _tell({"finding": asdict(finding)})
+
+
+def _tell(what: Mapping[str, object]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
@@ -160,24 +168,34 @@ class _Child:
 
     def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
         self._process, self._errors = process, errors
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
         # Not read to the end of the pipe: what the process has started may hold it open.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.is_well = True
 
-    def findings(self, check: str, limit_s: float) -> Iterator[Finding]:
-        """What it tells of one check, and how that ended if not well."""
+    def findings(self, check: str, limit_s: float, until_s: float) -> Iterator[Finding]:
+        """What it tells of one check, and how that ended if not well.
+
+        Args:
+            check: its name.
+            limit_s: from its beginning on.
+            until_s: on the monotonic clock, whatever else.
+        """
         began_s = time.monotonic()
+        end_s = min(began_s + _START_S, until_s)
         while True:
-            line = self._next(began_s + limit_s)
-            if line is None:
+            told = self._next(end_s)
+            if told is None:
                 self.is_well = False
                 took_s = round(time.monotonic() - began_s, 1)
-                why = self._hangs(limit_s) if self._process.poll() is None else self._died()
+                why = self._hangs(took_s) if self._process.poll() is None else self._died()
                 yield Finding(check, "measured", why, False, {"stderr": self._said()}, took_s)
                 return
-            told = json.loads(line)
+            if "begins" in told:
+                began_s = time.monotonic()
+                end_s = min(began_s + limit_s, until_s)
+                continue
             if "ended" in told:
                 return
             finding = Finding(**told["finding"])
@@ -201,11 +219,13 @@ class _Child:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            if line.startswith("{"):
-                self._lines.put(line)
+            with suppress(ValueError):  # Others may print what they like.
+                told = json.loads(line)
+                if isinstance(told, dict) and told.keys() & {"begins", "finding", "ended"}:
+                    self._lines.put(told)
 
-    def _next(self, until_s: float) -> str | None:
-        """The next line; None when the process has ended or the time is over."""
+    def _next(self, until_s: float) -> dict[str, Any] | None:
+        """What it tells next; None when the process has ended or the time is over."""
         while True:
             has_ended = self._process.poll() is not None
             if has_ended:
@@ -215,12 +235,12 @@ class _Child:
             if has_ended or time.monotonic() >= until_s:
                 return None
 
-    def _hangs(self, limit_s: float) -> str:
+    def _hangs(self, took_s: float) -> str:
         """Says where it hung."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
         time.sleep(_DUMP_S)
-        return "; ".join([f"it had not ended after {limit_s:.0f} s", *_frames(self._said())])
+        return "; ".join([f"it had not ended after {took_s:.0f} s", *_frames(self._said())])
 
     def _died(self) -> str:
         code = self._process.returncode

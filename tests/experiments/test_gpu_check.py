@@ -96,7 +96,7 @@ def test_a_process_that_dies_is_told_with_its_last_words(checks):
     findings = found(
         checks(
             one="yield told('a'); print('lost the GPU', file=sys.stderr, flush=True); os.abort()",
-            two="print('noise'); print('odd', file=sys.stderr, flush=True); os._exit(3); yield",
+            two="print('{noise\\n[1]\\n{}'); print('odd', file=sys.stderr, flush=True); os._exit(3); yield",
             three="yield told('b')",
         )
     )

@@ -17,6 +17,7 @@ pytest.importorskip("cuda.bindings")
 shares = importlib.import_module("gpu_check_shares")
 kernels = importlib.import_module("gpu_check_kernels")
 CHECKS = importlib.import_module("gpu_check").CHECKS
+MODULES = {check.module: importlib.import_module(check.module) for check in CHECKS}
 
 
 class FakeKernels:
@@ -141,7 +142,7 @@ def test_a_restart_is_timed_by_its_processes(monkeypatch):
 
 def test_every_check_is_where_the_list_says():
     for check in CHECKS:
-        assert callable(getattr(importlib.import_module(check.module), check.function))
+        assert callable(getattr(MODULES[check.module], check.function))
 
 
 def test_the_kernels_compile_for_an_h200(monkeypatch):
