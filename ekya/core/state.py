@@ -17,6 +17,10 @@ from ekya.core.view import InferenceOption, RetrainOption
 DEATHS_ALLOWED = 2
 """A stream whose workers die more often than this is set aside."""
 
+TOGETHER_US = 5_000_000
+"""Where both workers of a stream die within this time, they are taken to have died of one thing, such as the
+MPS daemon of their GPU: that counts as one death."""
+
 
 class Status(StrEnum):
     """What a stream can do now. Only one that serves is planned for; ``OVER`` is for good."""
@@ -100,7 +104,8 @@ class StreamState:
         down: why the inference worker is gone; None while it runs.
         ended: the camera has given its last frame.
         set_aside: why the stream was given up; None unless it was.
-        deaths: of both its workers so far.
+        deaths: of both its workers so far; those of one thing count once.
+        last_death: that another may belong to.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
         needs_new_head: the labels hold a class that the serving model does not know.
@@ -125,6 +130,7 @@ class StreamState:
     ended: bool = False
     set_aside: str | None = None
     deaths: int = 0
+    last_death: ev.WorkerDied | None = None
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
     training_crops: int = 0
@@ -337,7 +343,11 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    deaths = stream.deaths + 1
+    last = stream.last_death
+    if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:
+        deaths, stream = stream.deaths, replace(stream, last_death=None)
+    else:
+        deaths, stream = stream.deaths + 1, replace(stream, last_death=event)
     if deaths > DEATHS_ALLOWED:
         reason = f"its workers died {deaths} times, the last time: {event.reason}"
         return replace(_silent(stream), deaths=deaths, set_aside=reason)

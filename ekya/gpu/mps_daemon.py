@@ -53,7 +53,7 @@ class Patience:
     force_after_s: int = 5
     kill_s: float = 3.0
     health_every_s: float = 5.0
-    starts_again: int = 3
+    starts_again: int = 2
 
     @property
     def end_s(self) -> float:

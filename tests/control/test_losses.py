@@ -43,6 +43,19 @@ def test_a_dead_retraining_is_not_tried_again_in_this_window():
     )
 
 
+def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_has_died_twice():
+    """As where the MPS daemon of their GPU dies: whatever ran there dies, and the stream did nothing."""
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    for round_s in (10, 30):
+        for at_us, role in ((round_s * S, INFERENCE), (round_s * S + 100_000, RETRAINING)):
+            died = hand.give(at_us, ev.WorkerDied(at_us, A, role, "killed"))
+            assert cmd.RestartWorker(A, role) in died.commands
+        hand.give((round_s + 5) * S, ev.WorkerBack((round_s + 5) * S, A, INFERENCE))
+    assert hand.stream().deaths == 2
+    hand.give(50 * S, ev.WorkerDied(50 * S, A, INFERENCE, "killed by itself"))
+    assert hand.stream().set_aside is not None
+
+
 def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     hand = retraining()
     hand.give(120 * S, progress(120 * S, 1, 0.4))

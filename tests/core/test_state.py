@@ -8,7 +8,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
-from ekya.core.state import FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.state import TOGETHER_US, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.view import InferenceOption, RetrainOption
 
 A, B = StreamId("a"), StreamId("b")
@@ -155,8 +155,8 @@ def test_measured_shares_are_kept_apart():
     assert stream.inference_share_milli == 300
 
 
-def died(role=ev.Role.INFERENCE, reason="out of memory"):
-    return ev.WorkerDied(21, A, role, reason)
+def died(role=ev.Role.INFERENCE, reason="out of memory", t_us=21):
+    return ev.WorkerDied(t_us, A, role, reason)
 
 
 def test_a_dead_inference_serves_nothing_until_it_is_back():
@@ -183,9 +183,9 @@ def test_a_retraining_worker_that_dies_idle_does_not_undo_what_finished():
 @pytest.mark.parametrize("last", list(ev.Role))
 def test_two_deaths_are_forgiven_and_the_third_is_not(last):
     back = ev.WorkerBack(22, A, ev.Role.INFERENCE)
-    twice = [died(), back, died(ev.Role.RETRAINING), back]
+    twice = [died(), back, died(ev.Role.RETRAINING, t_us=2 * TOGETHER_US), back]
     assert after(in_window_2(), *twice).status is Status.SERVING
-    stream = after(in_window_2(), *twice, died(last, "segmentation fault"))
+    stream = after(in_window_2(), *twice, died(last, "segmentation fault", 4 * TOGETHER_US))
     assert stream.status is Status.SET_ASIDE
     assert stream.deaths == 3
     assert "3 times" in stream.reason

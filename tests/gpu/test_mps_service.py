@@ -164,7 +164,8 @@ def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog)
 @pytest.fixture
 def one_daemon(fake_mps):
     """The environment of a run with one daemon that has just begun."""
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT) as environment:
+    patience = replace(SHORT, health_every_s=0.3)
+    with mps_service(look_for_mps(ONE), GPUS[:1], patience) as environment:
         yield environment
     assert all_gone(fake_mps)
 
@@ -191,7 +192,7 @@ def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clie
         kill_newest(fake_mps)
         wait_until(lambda times=times: len(fake_mps.daemons()) == 1 + times)
         one_daemon.wait_for_daemon(5.0)
-        wait_until(lambda times=times: f"was started again ({times} of at most 3)" in caplog.text)
+        wait_until(lambda times=times: f"was started again ({times} of at most 2)" in caplog.text)
     assert client.wait(5) == -signal.SIGKILL, "nobody is left on a server that the new daemon does not know"
     seen = [call["environment"] for call in fake_mps.daemons()]
     assert seen == [seen[0]] * 3, "where and for which GPU stays as it was"
