@@ -1,0 +1,219 @@
+"""Baselines whose jobs keep what they start with: FIFO and DRF as §V.A describes them.
+
+Workers and parameter server are placed by Okita's own Q and PA among what is free when the job starts, and
+stay there to its end. Its data is dispatched to them then: each site trains as much as its workers have time
+for to the end, and collects greedily what it does not have itself.
+
+How we read what is left open:
+
+- FIFO's A_i(a_i) is the room for workers of the job where all sites are free: who comes while others run
+  would else be held to a handful of workers for ever, and costs grow exponentially. Nobody overtakes.
+- FIFO's number "is fixed within [1, 0.5 A_i]": the middle, which is far better than a number drawn from there
+  (a job that draws 1 trains for eighty slots) and than the upper end; ``part`` says otherwise.
+- DRF's number is the job's equal dominant share (progressive filling over all jobs that are there, and all
+  resources of all sites together). Who has the smallest dominant share is next, and starts where its number
+  has room.
+- A job takes no more workers than train everything in one slot.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from zlib import crc32
+
+import numpy as np
+
+from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.names import JobName
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment
+from ekya.fleet.policy.okita.placing import Weights, most_workers, place
+from ekya.fleet.policy.okita.transfer import transfers, workloads
+from ekya.fleet.policy.view import FleetView
+
+_WEIGHTS = Weights()
+
+
+@dataclass(frozen=True, slots=True)
+class OkitaFifo:
+    """First in, first out.
+
+    Attributes:
+        every_us: a slot.
+        part: of 0.5 A_i that a job takes, from 0 to 1; drawn where None.
+    """
+
+    every_us: int
+    part: float | None = 0.5
+    name: str = "okita-fifo"
+
+    def decide(self, view: FleetView) -> Decision:
+        """Running jobs stay; others start in the order of their coming, as long as the next has room."""
+        ground = Ground.of(view)
+        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
+        running, waiting = _kept(ground, tasks)
+        free = ground.capacity.copy()
+        assignments = []
+        for task in tasks:
+            if task.job.name in running:
+                free -= task.needs(*running[task.job.name])
+                assignments.append(_goes_on(ground, task, *running[task.job.name]))
+        reasons: dict[JobName, str] = {}
+        for task in sorted(waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
+            if reasons:
+                reasons[task.job.name] = "others came before it and wait"
+                continue
+            count = self._number(ground, task, view.seed)
+            started = start(ground, task, free, count)
+            if started is None:
+                reasons[task.job.name] = f"its {count} workers have no room"
+                continue
+            workers, server = started
+            free -= task.needs(workers, server)
+            assignments.append(_starts(ground, task, workers, server))
+        return Decision(tuple(assignments), reasons)
+
+    def _number(self, ground: Ground, task: Task, seed: int) -> int:
+        half = most_workers(task, ground.capacity) // 2
+        part = self.part
+        if part is None:
+            part = float(np.random.default_rng([seed, crc32(task.job.name.encode())]).random())
+        return max(1, min(task.workers_at_most(), half, 1 + floor(part * half)))
+
+
+@dataclass(frozen=True, slots=True)
+class Drf:
+    """Dominant resource fairness.
+
+    Attributes:
+        every_us: a slot.
+    """
+
+    every_us: int
+    name: str = "drf"
+
+    def decide(self, view: FleetView) -> Decision:
+        """Running jobs stay; of the others the one with the smallest fair share starts first."""
+        ground = Ground.of(view)
+        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
+        running, waiting = _kept(ground, tasks)
+        free = ground.capacity.copy()
+        assignments = []
+        for task in tasks:
+            if task.job.name in running:
+                free -= task.needs(*running[task.job.name])
+                assignments.append(_goes_on(ground, task, *running[task.job.name]))
+        fair = fair_numbers(ground, tasks, {name: int(kept[0].sum()) for name, kept in running.items()})
+        reasons: dict[JobName, str] = {}
+        in_turn = sorted(
+            waiting, key=lambda task: (fair[task.job.name][1], task.job.arrives_us, task.job.name)
+        )
+        for task in in_turn:
+            count, share = fair[task.job.name]
+            started = start(ground, task, free, count)
+            if started is None:
+                reasons[task.job.name] = f"the {count} workers of its fair share {share:.0%} have no room"
+                continue
+            free -= task.needs(*started)
+            assignments.append(_starts(ground, task, *started))
+        return Decision(tuple(assignments), reasons)
+
+
+def fair_numbers(
+    ground: Ground, tasks: Sequence[Task], running: Mapping[JobName, int]
+) -> dict[JobName, tuple[int, float]]:
+    """Workers of each job at multi-resource max-min fairness, and its dominant share.
+
+    Progressive filling: whoever has the smallest dominant share and can use another worker gets one, as long
+    as all resources last. Parameter servers are counted; running jobs have what they have.
+
+    Args:
+        ground: sites.
+        tasks: all jobs that are there.
+        running: workers of those that run.
+    """
+    capacity = ground.capacity.sum(axis=0)
+    there = np.maximum(capacity, 1e-12)
+    most = [max(1, min(task.workers_at_most(), most_workers(task, ground.capacity))) for task in tasks]
+    counts = np.array([running.get(task.job.name, 0) for task in tasks], dtype=np.int64)
+    left = capacity - sum(
+        (task.server + count * task.worker for task, count in zip(tasks, counts, strict=True)),
+        np.zeros(len(capacity)),
+    )
+    a_worker = np.array([(task.worker / there).max() for task in tasks])
+    shares = np.array(
+        [
+            ((task.server + count * task.worker) / there).max()
+            for task, count in zip(tasks, counts, strict=True)
+        ]
+    )
+    open_for = np.array([task.job.name not in running for task in tasks])
+    by_coming = sorted(
+        range(len(tasks)), key=lambda place: (tasks[place].job.arrives_us, tasks[place].job.name)
+    )
+    while open_for.any():
+        place_of = min((at for at in by_coming if open_for[at]), key=lambda at: shares[at])
+        task = tasks[place_of]
+        if counts[place_of] >= most[place_of] or (task.worker > left + 1e-9).any():
+            open_for[place_of] = False
+            continue
+        counts[place_of] += 1
+        left = left - task.worker
+        shares[place_of] += a_worker[place_of]
+    return {
+        task.job.name: (max(1, int(count)), float(share))
+        for task, count, share in zip(tasks, counts, shares, strict=True)
+    }
+
+
+def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, int] | None:
+    """Places so many workers and the parameter server by Q and PA; None where they have no room."""
+    found = place(ground, task, free, np.array([count]), _WEIGHTS)
+    if found.servers[0] < 0:
+        return None
+    return found.workers(np.array([0]), np.array([count]))[0], int(found.servers[0])
+
+
+def _kept(ground: Ground, tasks: Sequence[Task]) -> tuple[dict[JobName, tuple[Ints, int]], list[Task]]:
+    """Deployments of those that run, and those that do not."""
+    place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
+    running, waiting = dict[JobName, tuple[Ints, int]](), list[Task]()
+    for task in tasks:
+        assignment = task.state.assignment
+        if assignment is None or assignment.server is None:
+            waiting.append(task)
+            continue
+        workers = np.zeros(len(ground.sites), dtype=np.int64)
+        for part in assignment.parts:
+            workers[place_of[part.node]] += part.workers
+        running[task.job.name] = workers, place_of[assignment.server]
+    return running, waiting
+
+
+def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
+    """What crosses links in this slot, of all that is dispatched to where it is trained; R x R.
+
+    A site trains its own data first.
+    """
+    slots = int(task.slots(np.array([workers.sum()]))[0])
+    order = np.argsort(-workers, kind="stable")
+    loads = workloads(task.left, task.can_train(workers * slots)[None], order)[0]
+    everything = transfers(ground, task.left, loads)
+    return this_slot(everything, task.can_train(workers))
+
+
+def this_slot(moves: Ints, can_train: Ints) -> Ints:
+    """As much of the moves as sites have time for in one slot, their own data first; R x R."""
+    own = np.minimum(np.diag(moves), can_train)
+    others = moves - np.diag(np.diag(moves))
+    before = np.cumsum(others, axis=0) - others
+    return np.asarray(np.minimum(np.maximum(can_train - own - before, 0), others) + np.diag(own))
+
+
+def _starts(ground: Ground, task: Task, workers: Ints, server: int) -> Assignment:
+    reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
+    return as_assignment(ground, task, workers, server, dispatched(ground, task, workers), reason)
+
+
+def _goes_on(ground: Ground, task: Task, workers: Ints, server: int) -> Assignment:
+    reason = f"it keeps its {int(workers.sum())} workers to its end"
+    return as_assignment(ground, task, workers, server, dispatched(ground, task, workers), reason)

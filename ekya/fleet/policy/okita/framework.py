@@ -1,0 +1,234 @@
+"""Okita, to the letter (§IV.B.1, Algorithm 1).
+
+How we read what is damaged or left open:
+
+- A tentative schedule of l slots from t on costs f of its last slot, t + l - 1, as the objective (2) has it;
+  lines 9 and 16 of the listing are a slot later.
+- T is an input, and no slot is after it: a schedule that ends later is taken only where none ends in time,
+  and then the shortest. Without this, a job whose cost grows no more trains on one worker for ever.
+- cost_i in line 17 contains what the job has paid so far, as cost1 in line 16 does: left out of both.
+- ĩ in line 17, "the job that has deployed worker or PS in sites with insufficient resources": of each such
+  site the job there that ends first; of these the one that ends last, since all of the sites are waited for.
+- For jobs with a piecewise cost, the text of the first term (§V.C) would put jobs whose c has passed before
+  all others, and says the opposite. We take 1 - (c - (t - a)) / max(c - (t - a)) before c, and 0 from c on.
+- Jobs that have not waited yet have 0 as the first term.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, fits
+from ekya.fleet.policy.okita.placing import Weights, most_workers, place
+from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
+from ekya.fleet.policy.view import FleetView
+
+_AT_ONCE = 8
+"""So many numbers of workers are looked at together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """With unchanged deployment, from now on.
+
+    Attributes:
+        workers: y_i^r; R.
+        server: site of the parameter server.
+        order: of sites, best first; R.
+        slots: l_i.
+        link_cost: of the bandwidth for all these slots.
+        waiting_cost: f_i where it ends with them.
+    """
+
+    workers: Ints
+    server: int
+    order: Ints
+    slots: int
+    link_cost: float
+    waiting_cost: float
+
+    @property
+    def count(self) -> int:
+        """N_i."""
+        return int(self.workers.sum())
+
+    @property
+    def cost(self) -> float:
+        """What Algorithm 1 compares."""
+        return self.link_cost + self.waiting_cost
+
+
+@dataclass(frozen=True, slots=True)
+class Okita:
+    """The paper's algorithm.
+
+    Attributes:
+        every_us: a slot.
+        weights: α and β.
+        until_us: T, where it ends.
+    """
+
+    every_us: int
+    weights: Weights = field(default_factory=Weights)
+    until_us: int | None = None
+    name: str = "okita"
+
+    def decide(self, view: FleetView) -> Decision:
+        """Lines 3 to 24 of Algorithm 1, for one slot."""
+        ground = Ground.of(view)
+        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
+        ordered = by_priority(tasks, self.weights)
+        free = ground.capacity.copy()
+        assignments, waiting = list[Assignment](), {}
+        placed: list[tuple[Task, Schedule]] = []
+        for place_in_turn, task in enumerate(ordered, 1):
+            wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
+            turn = f"its turn is {place_in_turn} of {len(ordered)}"
+            if wanted is None:
+                waiting[task.job.name] = f"no site can hold its parameter server and a worker; {turn}"
+                continue
+            schedule, why = self._settled(ground, task, wanted, free, placed)
+            if schedule is None:
+                waiting[task.job.name] = f"{why}; {turn}"
+                continue
+            taken = task.needs(schedule.workers, schedule.server)
+            free -= taken
+            placed.append((task, schedule))
+            loads = workloads(task.left, task.can_train(schedule.workers)[None], schedule.order)[0]
+            moves = transfers(ground, task.left, loads)
+            assignments.append(
+                as_assignment(
+                    ground, task, schedule.workers, schedule.server, moves, f"{told(schedule)}{why}; {turn}"
+                )
+            )
+        return Decision(tuple(assignments), waiting)
+
+    def _settled(
+        self,
+        ground: Ground,
+        task: Task,
+        wanted: Schedule,
+        free: Floats,
+        placed: Sequence[tuple[Task, Schedule]],
+    ) -> tuple[Schedule | None, str]:
+        """Lines 14 to 21: what it gets among those that came before it, and why."""
+        taken = task.needs(wanted.workers, wanted.server)
+        if fits(free, taken):
+            return wanted, ""
+        moved = osf(ground, task, free, np.array([wanted.count]), self.weights)
+        if moved is None:
+            return None, f"{wanted.count} workers have no room beside jobs of higher priority"
+        delay = _until_free(free, taken, placed)
+        delayed = wanted.link_cost + task.waiting_cost(wanted.slots + delay)
+        if moved.cost > delayed:
+            return None, f"waiting {delay} slots costs {delayed:.0f}, another placement {moved.cost:.0f}"
+        return moved, f", since its best sites are taken and waiting for them costs {delayed:.0f}"
+
+
+def by_priority(tasks: Sequence[Task], weights: Weights) -> list[Task]:
+    """In decreasing order of O_i(t) (Eq. 4); equal ones in the order of their coming."""
+    waited = [task.job.waiting.per_s * task.waited for task in tasks if task.job.waiting.due_s is None]
+    longest = max(waited, default=0.0)
+    until_due = [_until_due(task) for task in tasks if task.job.waiting.due_s is not None]
+    farthest = max(until_due, default=0.0)
+
+    def value(task: Task) -> float:
+        if task.job.waiting.due_s is None:
+            first = task.job.waiting.per_s * task.waited / longest if longest > 0 else 0.0
+        else:
+            until = _until_due(task)
+            first = 1 - until / farthest if until > 0 else 0.0
+        return weights.waited * first - weights.left * task.total / max(1, int(task.chunks.sum()))
+
+    return sorted(tasks, key=lambda task: (-value(task), task.job.arrives_us, task.job.name))
+
+
+def _until_due(task: Task) -> float:
+    """c - (t - a_i): slots in which it can still end before the cost jumps."""
+    due_s = task.job.waiting.due_s or 0.0
+    return due_s * US_PER_S / task.slot_us - 1 - task.waited
+
+
+def tentative(
+    ground: Ground, task: Task, free: Floats, weights: Weights, until_us: int | None
+) -> Schedule | None:
+    """Lines 4 to 10: the cheapest schedule over all numbers of workers; None where none has room."""
+    counts = np.arange(1, task.workers_at_most() + 1)
+    if until_us is not None:
+        slots = task.slots(counts)
+        most = min(int(counts[-1]), max(1, most_workers(task, free)))
+        longest = max((until_us - task.now_us) // task.slot_us, int(slots[most - 1]))
+        counts = counts[slots <= longest]
+    return osf(ground, task, free, counts, weights)
+
+
+def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Schedule | None:
+    """The function OSF for several numbers of workers: the cheapest schedule, of equals with the fewest
+    workers.
+
+    A number's data transfers are only looked at where its other costs leave a chance; the result is the same.
+
+    Args:
+        ground: sites.
+        task: the job.
+        free: U_r^k; R x K.
+        counts: N, ascending; B.
+        weights: of Q.
+    """
+    found = place(ground, task, free, counts, weights)
+    slots = task.slots(counts)
+    waiting_of = {int(length): task.waiting_cost(int(length)) for length in np.unique(slots)}
+    waiting = np.array([waiting_of[int(length)] for length in slots])
+    cases = np.flatnonzero(np.isfinite(found.slot_costs))
+    workers = found.workers(cases, counts[cases])
+    loads = workloads(task.left, task.can_train(workers * slots[cases][:, None]), found.order)
+    sure = (slots * found.slot_costs + waiting)[cases]
+    least = sure + task.job.chunk_mb * least_transfer_costs(ground, task.left, loads)
+    best, best_cost = -1, inf
+    by_least = np.argsort(least, kind="stable")
+    for begin in range(0, len(by_least), _AT_ONCE):
+        some = by_least[begin : begin + _AT_ONCE]
+        # What rounding does to the bound does not matter.
+        some = some[least[some] <= best_cost * (1 + 1e-12)]
+        if not some.size:
+            break
+        costs = sure[some] + task.job.chunk_mb * transfer_costs(ground, task.left, loads[some])
+        for row, cost in zip(some, costs, strict=True):
+            if (cost, row) < (best_cost, best):
+                best, best_cost = int(row), float(cost)
+    if best < 0:
+        return None
+    case = int(cases[best])
+    return Schedule(
+        workers[best],
+        int(found.servers[case]),
+        found.order,
+        int(slots[case]),
+        best_cost - float(waiting[case]),
+        float(waiting[case]),
+    )
+
+
+def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedule]]) -> int:
+    """l of the job ĩ of line 17, in slots."""
+    short = np.flatnonzero((taken > free + 1e-9).any(axis=1))
+    waits = [1]
+    for site in short:
+        there = [
+            schedule.slots for _, schedule in placed if schedule.workers[site] or schedule.server == site
+        ]
+        waits.append(min(there, default=1))
+    return max(waits)
+
+
+def told(schedule: Schedule) -> str:
+    """A schedule in words."""
+    sites = np.count_nonzero(schedule.workers)
+    return (
+        f"{schedule.count} workers on {sites} sites end it in {schedule.slots} slots, "
+        f"which costs {schedule.link_cost:.0f} for bandwidth and {schedule.waiting_cost:.0f} for waiting"
+    )

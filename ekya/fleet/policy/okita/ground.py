@@ -1,0 +1,207 @@
+"""Sites and jobs as arrays. R sites in the order of their names, K resources, one node a site."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.view import FleetView, JobState
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+GPU = "gpu"
+MB_OF_TABLE = 100.0
+"""§V.B's table has the cost of so many megabytes."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """Sites, as far as they work.
+
+    Attributes:
+        sites: names.
+        nodes: what trains there; None where nothing does now.
+        resources: names.
+        capacity: C_r^k, R x K.
+        mb_cost: q^{rr'}, R x R, from the row's site to the column's.
+    """
+
+    sites: tuple[SiteName, ...]
+    nodes: tuple[NodeName | None, ...]
+    resources: tuple[str, ...]
+    capacity: Floats
+    mb_cost: Floats
+
+    @classmethod
+    def of(cls, view: FleetView) -> "Ground":
+        """All sites that have a node or data.
+
+        Raises:
+            ValueError: a site has several nodes.
+        """
+        at = {node.site: node for node in view.places.nodes.values()}
+        if len(at) != len(view.places.nodes):
+            raise ValueError("Okita's sites have one node each")
+        sites = tuple(sorted({*at, *(site for state in view.jobs for site in state.job.chunks)}))
+        resources = tuple(sorted({name for node in at.values() for name in node.capacity}))
+        index = {site: place for place, site in enumerate(sites)}
+        mb_cost = np.zeros((len(sites), len(sites)))
+        cost_of = view.places.link_cost.get
+        for origin, row in index.items():
+            mb_cost[row] = [cost_of((origin, target), 0.0) for target in sites]
+        np.fill_diagonal(mb_cost, 0.0)
+        capacity = np.array(
+            [
+                [at[site].capacity.get(name, 0.0) if site in at else 0.0 for name in resources]
+                for site in sites
+            ]
+        ).reshape(len(sites), len(resources))
+        nodes = tuple(at[site].name if site in at else None for site in sites)
+        return cls(sites, nodes, resources, capacity, mb_cost)
+
+    @cached_property
+    def nearest(self) -> Ints:
+        """R x R: for each site the sites that send to it, cheapest first."""
+        return np.argsort(self.mb_cost, axis=0, kind="stable").T.copy()
+
+    @cached_property
+    def cheapest_link(self) -> Floats:
+        """For each site the cost of a megabyte from the site that is nearest to it; R, of two or more."""
+        return np.asarray((self.mb_cost + np.diag(np.full(len(self.sites), np.inf))).min(axis=0))
+
+    @cached_property
+    def link_mean(self) -> Floats:
+        """Σ_{r'} q^{rr'} / (R - 1) for 100 MB, as §V.B's table counts it; R."""
+        return np.asarray(self.mb_cost.sum(axis=1) * MB_OF_TABLE / max(1, len(self.sites) - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A job in arrays.
+
+    Attributes:
+        state: what the view says of it.
+        worker, server: m_i^k and n_i^k; K.
+        left: M_i^r(t); R.
+        chunks: D_i^r; R.
+        now_us, slot_us: the slot that begins.
+    """
+
+    state: JobState
+    worker: Floats
+    server: Floats
+    left: Ints
+    chunks: Ints
+    now_us: int
+    slot_us: int
+
+    @classmethod
+    def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "Task":
+        """One of the view's."""
+        job = state.job
+        worker, server = (
+            np.array([needs.get(name, 0.0) for name in ground.resources])
+            for needs in (job.worker, job.server)
+        )
+        left, chunks = (
+            np.array([by_site.get(site, 0) for site in ground.sites], dtype=np.int64)
+            for by_site in (state.left.chunks, job.chunks)
+        )
+        return cls(state, worker, server, left, chunks, now_us, slot_us)
+
+    @property
+    def job(self) -> TrainJob:
+        """Which."""
+        return self.state.job
+
+    @cached_property
+    def total(self) -> int:
+        """M_i(t)."""
+        return int(self.left.sum())
+
+    @property
+    def waited(self) -> float:
+        """t - a_i, in slots."""
+        return (self.now_us - self.job.arrives_us) / self.slot_us
+
+    def workers_at_most(self) -> int:
+        """⌈E_i M_i / ρ_i⌉: with so many, everything is trained in one slot."""
+        return int(np.ceil(self.total / self.job.chunks_per_slot - _ROUNDING))
+
+    def slots(self, workers: Ints) -> Ints:
+        """l_i = ⌈E_i M_i / (ρ_i N)⌉."""
+        slots = np.ceil(self.total / (self.job.chunks_per_slot * workers) - _ROUNDING)
+        return np.asarray(slots, dtype=np.int64)
+
+    def can_train(self, workers: Ints) -> Ints:
+        """Chunks that so many take through all epochs in a slot."""
+        return np.asarray(np.floor(self.job.chunks_per_slot * workers + _ROUNDING), dtype=np.int64)
+
+    def waiting_cost(self, slots: float) -> float:
+        """f_i, where the last of so many slots from now on is its last one."""
+        ends_us = self.now_us + slots * self.slot_us
+        return self.job.waiting.of((ends_us - self.job.arrives_us) / US_PER_S)
+
+    def exchange_cost(self, ground: Ground, workers: Ints, server: int) -> float:
+        """Of parameters, in a slot: Σ_r q^{r s} π_i y_i^r."""
+        return float(self.job.model_mb * (workers @ ground.mb_cost[:, server]))
+
+    def needs(self, workers: Ints, server: int) -> Floats:
+        """What a deployment takes of each resource; R x K."""
+        taken = np.outer(workers, self.worker)
+        taken[server] += self.server
+        return taken
+
+
+def fits(free: Floats, taken: Floats) -> bool:
+    """Whether all of it is free."""
+    return bool((taken <= free + _ROUNDING).all())
+
+
+def room(free: Floats, worker: Floats) -> Ints:
+    """A_i^r: how many workers every site can hold; R, negative where something is missing already."""
+    asked = worker > 0
+    if not asked.any():
+        return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
+    whole = np.floor(free[:, asked] / worker[asked] + _ROUNDING)
+    return np.asarray(whole.min(axis=1), dtype=np.int64)
+
+
+def server_room(free: Floats, task: Task) -> Ints:
+    """A_i^r beside the parameter server; negative where it does not fit itself."""
+    left = free - task.server
+    return np.where((left >= -_ROUNDING).all(axis=1), room(np.maximum(left, 0.0), task.worker), -1)
+
+
+def as_assignment(
+    ground: Ground, task: Task, workers: Ints, server: int, moves: Ints, reason: str
+) -> Assignment:
+    """A deployment in the words of the fleet.
+
+    Args:
+        ground: sites.
+        task: the job.
+        workers: y; R.
+        server: the parameter server's site.
+        moves: g, R x R, from the row's site to the column's.
+        reason: of it.
+    """
+    gpus = task.job.worker.get(GPU, 0.0)
+    trained = moves.sum(axis=0)
+    parts = []
+    for place in np.flatnonzero(workers):
+        node = ground.nodes[place]
+        if node is not None:
+            count = int(workers[place])
+            parts.append(Part(node, int(gpus * count), count, int(trained[place])))
+    sent = {
+        (ground.sites[origin], ground.sites[target]): int(moves[origin, target])
+        for origin, target in np.argwhere(moves)
+    }
+    return Assignment(task.job.name, tuple(parts), reason, ground.nodes[server], sent)

@@ -1,0 +1,132 @@
+"""Where workers and the parameter server stand (§IV.B.2)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, room, server_room
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Proportional factors of Okita's two metrics; the paper names no values, and finds that all do.
+
+    Attributes:
+        waited, left: α_1 and α_2 of O (Eq. 4).
+        free, links, data: β_1, β_2 and β_3 of Q (Eq. 6).
+    """
+
+    waited: float = 1.0
+    left: float = 1.0
+    free: float = 1.0
+    links: float = 1.0
+    data: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """What Algorithm 2 (PA) answers, for several numbers of workers.
+
+    Attributes:
+        order: sites by Q, best first; R.
+        servers: site of the parameter server, B; -1 where so many workers have no room.
+        slot_costs: of the exchange of parameters in one slot, B; infinite where they have no room.
+    """
+
+    order: Ints
+    servers: Ints
+    slot_costs: Floats
+    _room: Ints
+    _beside: Ints
+
+    def workers(self, cases: Ints, counts: Ints) -> Ints:
+        """y_i^r of some of the cases, which have room; B x R.
+
+        Args:
+            cases: which; B.
+            counts: N of each of them; B.
+        """
+        servers = self.servers[cases]
+        held = np.tile(self._room, (len(cases), 1))
+        held[np.arange(len(cases)), servers] = self._beside[servers]
+        held = held[:, self.order]
+        before = np.cumsum(held, axis=1) - held
+        workers = np.empty_like(held)
+        workers[:, self.order] = np.minimum(np.maximum(counts[:, None] - before, 0), held)
+        return workers
+
+
+def quality(ground: Ground, task: Task, free: Floats, weights: Weights) -> Floats:
+    """Q_i^r (Eq. 6); R.
+
+    The mean link cost is for 100 MB, as §V.B's table has it; for one MB it would be a tenth of the other
+    terms.
+    """
+    parts = np.divide(free, ground.capacity, out=np.zeros_like(free), where=ground.capacity > 0)
+    data = np.divide(task.left, task.chunks, out=np.zeros(len(task.left)), where=task.chunks > 0)
+    spare = weights.free * parts.mean(axis=1)
+    return np.asarray(spare - weights.links * ground.link_mean + weights.data * data)
+
+
+def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Placed:
+    """Algorithm 2 (PA) for several numbers of workers at once.
+
+    For every site of the parameter server workers fill sites in the order of Q; the cheapest such site wins,
+    and of equally cheap ones the last, as in line 12.
+
+    Args:
+        ground: sites.
+        task: the job.
+        free: U_r^k; R x K.
+        counts: N, ascending; B.
+        weights: of Q.
+    """
+    order = np.argsort(-quality(ground, task, free, weights), kind="stable")
+    alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
+    most = int(counts[-1])
+    # Nobody needs more at one site than are wanted in all; so sums stay small.
+    alone, beside = np.minimum(alone, most), np.minimum(beside, most)
+    possible = np.flatnonzero(beside >= 0)
+    if not possible.size:
+        empty = np.full(len(counts), -1, dtype=np.int64)
+        return Placed(order, empty, np.full(len(counts), np.inf), alone, beside)
+    held = np.tile(alone[order], (len(possible), 1))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    held[np.arange(len(possible)), rank[possible]] = beside[possible]
+    to_server = ground.mb_cost[np.ix_(order, possible)].T
+    costs = _filling_costs(held, to_server, counts)
+    # The last of equally cheap ones.
+    best = len(possible) - 1 - np.argmin(costs[::-1], axis=0)
+    cheapest = costs[best, np.arange(len(counts))]
+    servers = np.where(np.isfinite(cheapest), possible[best], -1)
+    return Placed(order, servers, task.job.model_mb * cheapest, alone, beside)
+
+
+def most_workers(task: Task, free: Floats) -> int:
+    """A_i: how many have room beside their parameter server; 0 where not even that has."""
+    alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
+    possible = beside >= 0
+    if not possible.any():
+        return 0
+    return int(alone.sum() + (beside - alone)[possible].max())
+
+
+def _filling_costs(held: Ints, unit: Floats, counts: Ints) -> Floats:
+    """Cost of the first N workers of each row; P x B, infinite where there are not so many.
+
+    Args:
+        held: so many at each site, in the order in which sites fill; P x R.
+        unit: cost of one there; P x R.
+        counts: N; B.
+    """
+    rows, sites = held.shape
+    filled, paid = np.cumsum(held, axis=1), np.cumsum(held * unit, axis=1)
+    # All rows in one search: each has a range of its own.
+    span = int(filled.max()) + int(counts[-1]) + 1
+    base = np.arange(rows)[:, None] * span
+    found = np.searchsorted((filled + base).ravel(), (counts + base).ravel()).reshape(rows, len(counts))
+    at = np.minimum(found - np.arange(rows)[:, None] * sites, sites - 1)
+    over = np.take_along_axis(filled, at, 1) - counts
+    costs = np.take_along_axis(paid, at, 1) - over * np.take_along_axis(unit, at, 1)
+    return np.where(filled[:, -1:] >= counts, costs, np.inf)

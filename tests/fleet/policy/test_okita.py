@@ -1,0 +1,320 @@
+"""Okita, its baselines and ours: what holds for every workload, and the algorithms beside their listings."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.fleet.policy.job import Left
+from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo, fair_numbers, this_slot
+from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
+from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
+from ekya.fleet.policy.okita.oasis import Oasis
+from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
+from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.sim.engine import FleetEngine
+from ekya.fleet.sim.okita_physics import OkitaPhysics
+from ekya.fleet.sim.okita_workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
+
+SLOT_US = 1_800_000_000
+POLICIES = {
+    "okita": Okita(SLOT_US, until_us=10 * SLOT_US),
+    "okita-fifo": OkitaFifo(SLOT_US),
+    "okita-fifo drawn": OkitaFifo(SLOT_US, None),
+    "drf": Drf(SLOT_US),
+    "oasis": Oasis(SLOT_US),
+}
+
+worlds = st.builds(
+    lambda sites, jobs, cost, seed: simulation(OkitaSetting(sites, jobs, 5, cost=cost), seed),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from([GROWING, LINEAR, CLIFF]),
+    st.integers(0, 10_000),
+)
+
+
+class Watched(OkitaPhysics):
+    """The same laws, and a list of what was carried out: (slot, job, assignment)."""
+
+    seen: list
+
+    def stage(self, view, state, assignment, others):
+        self.seen.append((view.now_us // self.slot_us, state.job.name, assignment))
+        return super().stage(view, state, assignment, others)
+
+
+def watched():
+    laws = Watched.__new__(Watched)
+    object.__setattr__(laws, "slot_us", SLOT_US)
+    object.__setattr__(laws, "seen", [])
+    return laws
+
+
+def play(policy, world):
+    laws = watched()
+    outcome = FleetEngine(policy, laws, world.jobs, world.places, seed=7).run()
+    return outcome, laws.seen
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=12)
+@given(worlds)
+def test_all_constraints_are_kept_to_the_end(name, world) -> None:
+    outcome, seen = play(POLICIES[name], world)
+    assert not outcome.unfinished
+    for job in world.jobs:
+        mine = [(slot, assignment) for slot, who, assignment in seen if who == job.name]
+        sent = dict.fromkeys(job.chunks, 0)
+        for _, assignment in mine:
+            for (origin, _), chunks in assignment.moves.items():
+                sent[origin] += chunks
+        assert sent == job.chunks
+        record = outcome.jobs[job.name]
+        # (2e): it ends with its last active slot, and never before it came.
+        assert record.ended_us == (mine[-1][0] + 1) * SLOT_US
+        assert all(earlier < later for (earlier, _), (later, _) in pairwise(mine))
+        assert mine[0][0] * SLOT_US >= job.arrives_us
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=8)
+@given(worlds)
+def test_the_same_world_goes_the_same_way(name, world) -> None:
+    assert play(POLICIES[name], world)[1] == play(POLICIES[name], world)[1]
+
+
+def view_of(world, now_slots=6):
+    states = tuple(JobState(job, Left.all_of(job)) for job in world.jobs)
+    return FleetView(now_slots * SLOT_US, states, world.places, 3)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=10)
+@given(worlds, st.randoms(use_true_random=False))
+def test_the_order_of_jobs_in_the_view_does_not_matter(name, world, random) -> None:
+    view = view_of(world)
+    jobs = list(view.jobs)
+    random.shuffle(jobs)
+    one, other = POLICIES[name].decide(view), POLICIES[name].decide(replace(view, jobs=tuple(jobs)))
+    assert {each.job: each for each in one.assignments} == {each.job: each for each in other.assignments}
+    assert one.waiting == other.waiting
+
+
+@pytest.mark.parametrize("name", ["okita-fifo", "drf"])
+def test_fifo_and_drf_never_change_a_deployment(name) -> None:
+    world = simulation(OkitaSetting(sites=5, jobs=8, slots=5), 1)
+    deployed = {}
+    for _, job, assignment in play(POLICIES[name], world)[1]:
+        what = {(part.node, part.workers) for part in assignment.parts}, assignment.server
+        assert deployed.setdefault(job, what) == what
+
+
+def test_fifo_lets_nobody_overtake() -> None:
+    world = simulation(OkitaSetting(sites=4, jobs=12, slots=4), 2)
+    outcome, _ = play(OkitaFifo(SLOT_US, 1.0), world)
+    starts = [record.started_us for record in outcome.jobs.values()]
+    assert starts == sorted(starts) and len(set(starts)) > 4
+
+
+def test_drf_gives_equal_dominant_shares_where_everybody_can_use_them() -> None:
+    world = simulation(OkitaSetting(sites=8, jobs=4, slots=1), 5)
+    ground, tasks = arrays(view_of(world))
+    fair = fair_numbers(ground, tasks, {})
+    shares = [share for _, share in fair.values()]
+    capacity = ground.capacity.sum(axis=0)
+    steps = [(task.worker / capacity).max() for task in tasks]
+    hungry = [
+        share
+        for task, share in zip(tasks, shares, strict=True)
+        if fair[task.job.name][0] < min(task.workers_at_most(), most_workers(task, ground.capacity))
+    ]
+    assert hungry and max(shares) <= min(hungry) + 2 * max(steps)
+    used = sum(task.server + fair[task.job.name][0] * task.worker for task in tasks)
+    assert (used <= capacity).all()
+
+
+def arrays(view):
+    ground = Ground.of(view)
+    return ground, [Task.of(ground, state, view.now_us, SLOT_US) for state in view.jobs]
+
+
+data = st.integers(2, 6).flatmap(
+    lambda sites: st.tuples(
+        st.lists(st.integers(0, 30), min_size=sites, max_size=sites),
+        st.lists(st.integers(0, 60), min_size=sites, max_size=sites),
+        st.integers(0, 1000),
+    )
+)
+
+
+@settings(max_examples=80)
+@given(data)
+def test_dta_sends_what_is_missing_and_never_more_than_there_is(drawn) -> None:
+    left, can_train, seed = np.array(drawn[0]), np.array(drawn[1]), drawn[2]
+    ground, _ = arrays(view_of(simulation(OkitaSetting(len(left), 1, 5), seed)))
+    order = np.random.default_rng(seed).permutation(len(left))
+    loads = workloads(left, can_train[None], order)
+    assert loads.sum() == min(left.sum(), can_train.sum())
+    assert (loads[0] <= can_train).all() and (loads[0] >= np.minimum(left, can_train)).all()
+    moves = transfers(ground, left, loads[0])
+    assert (moves >= 0).all()
+    assert (moves.sum(axis=1) <= left).all()
+    assert (moves.sum(axis=0) == loads[0]).all()
+    cost = (moves * ground.mb_cost).sum()
+    assert transfer_costs(ground, left, loads) == pytest.approx([cost])
+    assert least_transfer_costs(ground, left, loads)[0] <= cost + 1e-9
+    now = this_slot(moves, can_train // 2)
+    assert (now <= moves).all() and (now.sum(axis=0) == np.minimum(moves.sum(axis=0), can_train // 2)).all()
+
+
+def listed_dta(ground, left, loads):
+    """Algorithm 3 as it is printed."""
+    sites, over = range(len(left)), left - loads
+    moves = np.zeros((len(left), len(left)), dtype=int)
+    for site in sites:
+        if over[site] < 0:
+            for source in sorted(sites, key=lambda other: ground.mb_cost[other, site]):
+                if over[source] > 0:
+                    missing = -over[site] - moves[:, site].sum()
+                    moves[source, site] = min(over[source] - moves[source].sum(), missing)
+    return moves
+
+
+@settings(max_examples=40)
+@given(data)
+def test_dta_is_the_listing_s(drawn) -> None:
+    left, can_train, seed = np.array(drawn[0]), np.array(drawn[1]), drawn[2]
+    ground, _ = arrays(view_of(simulation(OkitaSetting(len(left), 1, 5), seed)))
+    loads = workloads(left, can_train[None], np.arange(len(left)))[0]
+    moves = transfers(ground, left, loads)
+    np.fill_diagonal(moves, 0)
+    assert (moves == listed_dta(ground, left, loads)).all()
+
+
+def listed_pa(ground, task, free, count):
+    """Algorithm 2 as it is printed, for one slot; its cost and y, or None."""
+    best = None
+    value = quality(ground, task, free, Weights())
+    order = sorted(range(len(free)), key=lambda site: -value[site])
+    for server in range(len(free)):
+        if (free[server] < task.server).any():
+            continue
+        workers = np.zeros(len(free), dtype=int)
+        for site in order:
+            there = free[site] - (task.server if site == server else 0)
+            asked = task.worker > 0
+            fit = int(np.floor(there[asked] / task.worker[asked]).min())
+            workers[site] = min(fit, count - workers.sum())
+        cost = task.exchange_cost(ground, workers, server)
+        if workers.sum() >= count and (best is None or cost <= best[0] + 1e-12):
+            best = cost, workers
+    return best
+
+
+@settings(max_examples=40)
+@given(worlds, st.integers(0, 1000))
+def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
+    ground, tasks = arrays(view_of(world))
+    task = tasks[0]
+    free = np.floor(ground.capacity * np.random.default_rng(seed).uniform(0.3, 1.0, ground.capacity.shape))
+    counts = np.arange(1, min(40, task.workers_at_most()) + 1)
+    found = place(ground, task, free, counts, Weights())
+    for case, count in enumerate(counts):
+        listed = listed_pa(ground, task, free, count)
+        assert (listed is None) == (found.servers[case] < 0) == (not np.isfinite(found.slot_costs[case]))
+        if listed is not None:
+            workers, server = found.workers(np.array([case]), np.array([count]))[0], found.servers[case]
+            assert workers.sum() == count
+            assert (task.needs(workers, server) <= free).all()
+            assert found.slot_costs[case] == pytest.approx(listed[0])
+            assert task.exchange_cost(ground, workers, server) == pytest.approx(listed[0])
+    fit = np.isfinite(found.slot_costs)
+    assert fit.sum() == min(len(counts), most_workers(task, free))
+
+
+@settings(max_examples=20)
+@given(worlds)
+def test_what_osf_leaves_out_is_never_cheaper(world) -> None:
+    ground, tasks = arrays(view_of(world))
+    for task in tasks:
+        whole = tentative(ground, task, ground.capacity, Weights(), None)
+        each = [
+            osf(ground, task, ground.capacity, np.array([count]), Weights())
+            for count in range(1, task.workers_at_most() + 1)
+        ]
+        assert whole.cost == pytest.approx(min(one.cost for one in each if one is not None))
+
+
+def test_priority_is_equation_4() -> None:
+    world = simulation(OkitaSetting(sites=3, jobs=4, slots=5), 3)
+    _, tasks = arrays(view_of(world))
+    pressing = [task.job.waiting.per_s * task.waited for task in tasks]
+    done = [replace(task, left=task.left // 2) for task in tasks[:1]] + tasks[1:]
+    value = {
+        task.job.name: weight / max(pressing) - task.total / task.chunks.sum()
+        for task, weight in zip(done, pressing, strict=True)
+    }
+    in_order = [task.job.name for task in by_priority(done, Weights())]
+    assert in_order == sorted(value, key=value.get, reverse=True)
+    half_done = by_priority(done, Weights(waited=0.0))
+    assert half_done[0].job.name == tasks[0].job.name
+
+
+def test_with_a_piecewise_cost_the_nearest_deadline_is_first_and_one_that_has_passed_last() -> None:
+    world = simulation(OkitaSetting(sites=3, jobs=4, slots=5, cost=CLIFF), 3)
+    passed = [
+        replace(job, arrives_us=slot * SLOT_US) for job, slot in zip(world.jobs, (0, 8, 7, 9), strict=True)
+    ]
+    jobs = [
+        replace(job, waiting=replace(job.waiting, due_s=5 * 1800.0), arrives_us=job.arrives_us)
+        for job in passed
+    ]
+    _, tasks = arrays(view_of(replace(world, jobs=tuple(jobs)), now_slots=10))
+    assert [task.job.name for task in by_priority(tasks, Weights(left=0.0))] == [
+        jobs[place].name for place in (2, 1, 0, 3)
+    ]
+
+
+def test_quality_is_equation_6() -> None:
+    world = simulation(OkitaSetting(sites=3, jobs=1, slots=5), 3)
+    ground, tasks = arrays(view_of(world))
+    task = replace(tasks[0], left=tasks[0].chunks // 2)
+    free = ground.capacity / 4
+    value = quality(ground, task, free, Weights(2.0, 1.0, 3.0, 0.5, 1.5))
+    links = ground.mb_cost.sum(axis=1) * 100 / 2
+    assert value == pytest.approx(3 * 0.25 - 0.5 * links + 1.5 * task.left / task.chunks)
+
+
+def test_room_is_what_every_resource_leaves() -> None:
+    world = simulation(OkitaSetting(sites=3, jobs=1, slots=5), 3)
+    _, tasks = arrays(view_of(world))
+    task = replace(tasks[0], worker=np.array([0.0, 1.0, 4.0, 2.0]), server=np.array([1.0, 0.0, 4.0, 0.0]))
+    free = np.array([[5.0, 3.0, 16.0, 9.0], [0.0, 3.0, 16.0, 9.0], [5.0, 3.0, 6.0, 9.0]])
+    assert room(free, task.worker).tolist() == [3, 3, 1]
+    assert server_room(free, task).tolist() == [3, -1, 0]
+
+
+def test_a_site_that_fails_gets_nothing_and_its_data_is_sent_elsewhere() -> None:
+    world = simulation(OkitaSetting(sites=4, jobs=3, slots=5), 3)
+    view = view_of(world)
+    nodes = {name: node for name, node in view.places.nodes.items() if name != "site-001"}
+    for policy in POLICIES.values():
+        decision = policy.decide(replace(view, places=replace(view.places, nodes=nodes)))
+        assert decision.assignments
+        for assignment in decision.assignments:
+            assert "site-001" not in {*(part.node for part in assignment.parts), assignment.server}
+
+
+def test_the_testbed_is_scheduled_too() -> None:
+    world = of_testbed(0)
+    outcome = FleetEngine(
+        Okita(world.setting.slot_us), OkitaPhysics(world.setting.slot_us), world.jobs, world.places
+    ).run()
+    assert not outcome.unfinished
+    reasons = Okita(SLOT_US).decide(view_of(world)).assignments
+    assert all("workers on" in assignment.reason for assignment in reasons)
