@@ -23,7 +23,7 @@ experiments: $(VENV)/.installed
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
 
 # Whether shares hold on this machine's GPU. Installs nothing: it takes the Python of .venv where there is one, and
-# otherwise $(PYTHON), which must have torch with CUDA; nothing else is needed.
+# otherwise $(PYTHON), which must have torch with CUDA; a check that needs more is left out where that is missing.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check:
 	@PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
