@@ -109,16 +109,19 @@ FOUR_GPUS = Scenario("four-gpu", ((V100, 4), (TURING, 2)))
 SCENARIOS = (TWO_GPUS, FOUR_GPUS)
 
 
-def andreas_workload(scenario: Scenario, nodes: int, seed: int) -> tuple[tuple[TrainJob, ...], Places]:
+def andreas_workload(
+    scenario: Scenario, nodes: int, seed: int, load: float = 1.0
+) -> tuple[tuple[TrainJob, ...], Places]:
     """Jobs and places of one instance of §V.B.
 
     Args:
         scenario: which of the two.
         nodes: N; where it is odd, V100 has one more.
         seed: of the jobs.
+        load: times as fast as said above is how jobs come.
     """
     rng = np.random.default_rng([seed, nodes])
-    return tuple(_jobs(rng, nodes)), places(
+    return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes)), places(
         node(f"node-{place + 1:03}", *scenario.gpus[place % len(scenario.gpus)]) for place in range(nodes)
     )
 
@@ -143,12 +146,12 @@ def places(nodes: Iterator[Node] | tuple[Node, ...]) -> Places:
     return Places({node.name: node for node in nodes}, kwh_cost=KWH_EUR, pue=PUE)
 
 
-def _jobs(rng: np.random.Generator, nodes: int) -> Iterator[TrainJob]:
-    count, at_s = JOBS_A_NODE * nodes, 0.0
+def _jobs(rng: np.random.Generator, rate: float, count: int) -> Iterator[TrainJob]:
+    at_s = 0.0
     for place in range(count):
         yield _job(rng, place, round(at_s * US_PER_S))
         phase = (place + 1) * PHASES // count
-        at_s += rng.exponential((LOW_GAP_S if phase % 2 else HIGH_GAP_S) / nodes)
+        at_s += rng.exponential((LOW_GAP_S if phase % 2 else HIGH_GAP_S) / rate)
 
 
 def _job(rng: np.random.Generator, place: int, arrives_us: int) -> TrainJob:

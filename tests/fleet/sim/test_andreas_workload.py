@@ -73,3 +73,10 @@ def test_the_validation_has_eight_jobs_on_three_nodes() -> None:
         ("armida-06", 2),
         ("armida-07", 1),
     }
+
+
+def test_a_higher_load_brings_the_same_jobs_faster() -> None:
+    jobs, _ = andreas_workload(TWO_GPUS, 10, 1)
+    faster, _ = andreas_workload(TWO_GPUS, 10, 1, load=2.0)
+    assert [job.epochs for job in faster] == [job.epochs for job in jobs]
+    assert [job.arrives_us for job in faster] == pytest.approx([job.arrives_us / 2 for job in jobs], abs=1)

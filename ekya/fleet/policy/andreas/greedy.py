@@ -1,0 +1,112 @@
+"""ANDREAS: the randomised greedy of Algorithm 1."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.fleet.policy.andreas.construct import Schedules, construct, proxy
+from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
+from ekya.fleet.policy.andreas.settle import decision_of
+from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.view import FleetView
+
+BATCH = 250
+"""Schedules that are built beside each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Andreas:
+    """All jobs are placed anew at each scheduling point, up to ``iterations`` times; the best by (1) counts.
+
+    What Algorithm 1 leaves open is read so:
+
+    - The empty schedule it begins with is worse than any other; by (1) it would be the best one as long as
+      no job is pressed for time, and nothing would ever run.
+    - The first schedule is built without chance. In the others chance grows from schedule to schedule of a
+      batch up to the whole of what the paper says.
+    - A job changes places with the next one with a probability of ``swapping`` times the smallest weight
+      over its own.
+    - A configuration of D_j is drawn by 1/cost; of all where D_j is empty.
+    - No further batch is built when one brings nothing better.
+
+    Attributes:
+        iterations: MAX_IT.
+        postponing: ρ.
+        period_s: until a job that waits is looked at again.
+        swapping: probability for the lightest job.
+        every_us: it is asked when something happens.
+    """
+
+    iterations: int = 1000
+    postponing: float = 100.0
+    period_s: float = 600.0
+    swapping: float = 0.5
+    name: str = "andreas"
+    every_us: int | None = None
+
+    def decide(self, view: FleetView) -> Decision:
+        """The best of the schedules."""
+        point = point_of(view)
+        if not point.states or not point.shelves:
+            return decision_of(point, *_nothing(point))
+        best, row = self.best(point, np.random.default_rng([view.seed, view.now_us]))[:2]
+        return decision_of(point, best.config[row], best.node[row])
+
+    def best(self, point: Point, rng: np.random.Generator) -> tuple[Schedules, int, float]:
+        """The batch with the best schedule, its row there, and its value."""
+        found: tuple[Schedules, int, float] | None = None
+        for begin in range(0, self.iterations, BATCH):
+            count = min(BATCH, self.iterations - begin)
+            order, wished = self._draw(point, rng, begin == 0)
+            schedules = construct(point, order[:count], wished[:count])
+            values = proxy(point, schedules, self.postponing, self.period_s)
+            row = int(values.argmin())
+            if found is not None and values[row] >= found[2]:
+                break
+            found = schedules, row, float(values[row])
+        if found is None:
+            raise ValueError("iterations must be at least 1")
+        return found
+
+    def _draw(self, point: Point, rng: np.random.Generator, first: bool) -> tuple[Ints, Ints]:
+        """Orders of jobs, and the configuration that each tries first; always a whole batch."""
+        jobs = len(point.states)
+        chance = np.linspace(0.0 if first else 1.0 / BATCH, 1.0, BATCH)[:, None]
+        swaps = rng.random((BATCH, jobs)) < chance * self.swapping * (point.weight.min() / point.weight)
+        order = swapped(np.tile(np.arange(jobs), (BATCH, 1)), swaps)
+        drawn = drawn_configs(point, rng.random((BATCH, jobs)))
+        wished = np.where(rng.random((BATCH, jobs)) < chance, drawn, point.keys.argmin(axis=1))
+        return order, np.take_along_axis(wished, order, axis=1)
+
+
+def swapped(order: Ints, swaps: np.typing.NDArray[np.bool_]) -> Ints:
+    """Jobs at even places that are to be swapped change places with the next; then those at odd ones."""
+    for begin in (0, 1):
+        one, other = order[:, begin:-1:2].copy(), order[:, begin + 1 :: 2].copy()
+        change = np.take_along_axis(swaps, one, axis=1)
+        order[:, begin:-1:2] = np.where(change, other, one)
+        order[:, begin + 1 :: 2] = np.where(change, one, other)
+    return order
+
+
+def drawn_configs(point: Point, uniform: Floats) -> Ints:
+    """A configuration for each job, by 1/cost, of those it may choose from.
+
+    Args:
+        point: what is decided.
+        uniform: from 0 to 1, a number for each job in each schedule.
+    """
+    with np.errstate(divide="ignore"):
+        odds = np.where(np.isfinite(point.keys), 1.0 / np.maximum(point.cost, 1e-12), 0.0)
+    odds[odds.sum(axis=1) == 0, 0] = 1.0
+    upto = np.cumsum(odds, axis=1)
+    upto /= upto[:, -1:]
+    drawn = np.zeros(uniform.shape, dtype=np.intp)
+    for column in range(upto.shape[1] - 1):
+        drawn += uniform >= upto[:, column]
+    return drawn
+
+
+def _nothing(point: Point) -> tuple[Ints, Ints]:
+    waits = np.full(len(point.states), -1, dtype=np.intp)
+    return waits, waits

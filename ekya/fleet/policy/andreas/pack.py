@@ -1,0 +1,101 @@
+"""Configurations to nodes, with as few moves and as few nodes as may be."""
+
+import numpy as np
+
+from ekya.fleet.policy.andreas.construct import WAITS
+from ekya.fleet.policy.andreas.point import Floats, Ints, Point
+
+
+def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints) -> tuple[Ints, Ints]:
+    """A node for each job that has a configuration.
+
+    Who keeps its configuration keeps its node. The others come by their size; who finds no node with so
+    many GPUs left takes fewer.
+
+    Args:
+        point: what is decided.
+        worth: of a second of each job in each configuration.
+        config: of each job, or ``WAITS``; of one shelf never more GPUs than it has.
+        now, now_node: what each job has at present, or ``WAITS``.
+
+    Returns:
+        Configurations and nodes.
+    """
+    config, node = config.copy(), np.full(len(config), WAITS, dtype=np.intp)
+    free = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
+    stays = (config != WAITS) & (config == now)
+    node[stays] = now_node[stays]
+    for place, gpus in zip(node[stays], point.gpus[config[stays]], strict=True):
+        free[place] -= int(gpus)
+    comes = [int(row) for row in np.flatnonzero((config != WAITS) & ~stays)]
+    for row in sorted(comes, key=lambda row: (-point.gpus[config[row]], -worth[row, config[row]], row)):
+        column = int(config[row])
+        most = int(point.gpus[column])
+        begin, end = point.nodes_of(int(point.shelf[column]))
+        widest = min(most, max(free[begin:end]))
+        runs = [
+            gpus for gpus in range(widest, 0, -1) if np.isfinite(point.takes_s[row, column - most + gpus])
+        ]
+        if not runs:
+            config[row] = WAITS
+            continue
+        gpus, own = runs[0], int(now_node[row])
+        fits = [place for place in range(begin, end) if free[place] >= gpus]
+        node[row] = min(fits, key=lambda place: (place != own, free[place], place))
+        config[row] = column - most + gpus
+        free[node[row]] -= gpus
+    return config, node
+
+
+def emptied(point: Point, config: Ints, node: Ints, now: Ints, now_node: Ints, lost_s: Floats) -> Ints:
+    """Nodes again, after those were emptied whose base costs more than moving their jobs.
+
+    Args:
+        point: what is decided.
+        config, node: of each job, or ``WAITS``.
+        now, now_node: what each job has at present, or ``WAITS``.
+        lost_s: what a job loses that moves.
+    """
+    node = node.copy()
+    for number, shelf in enumerate(point.shelves):
+        base = shelf.base_cost_a_s
+        places = range(*point.nodes_of(number))
+        on = {place: [int(row) for row in np.flatnonzero(node == place)] for place in places}
+        free = {place: shelf.gpus - int(point.gpus[config[on[place]]].sum()) for place in places}
+        for place in sorted(places, key=lambda place: (-free[place], place)):
+            where = _elsewhere(point, config, on, free, place)
+            if base <= 0 or not where:
+                continue
+            moved = [row for row in where if now[row] == config[row] and now_node[row] == place]
+            price = sum(
+                lost_s[row, config[row]] * shelf.cost_a_s[int(point.gpus[config[row]])] for row in moved
+            )
+            there = [row for target in set(where.values()) for row in on[target]]
+            together_s = min(_longest_s(point, config, [*where]), _longest_s(point, config, there))
+            if base * together_s <= price:
+                continue
+            for row, target in where.items():
+                node[row] = target
+                on[target].append(row)
+                free[target] -= int(point.gpus[config[row]])
+            on[place], free[place] = [], shelf.gpus
+    return node
+
+
+def _elsewhere(
+    point: Point, config: Ints, on: dict[int, list[int]], free: dict[int, int], place: int
+) -> dict[int, int]:
+    """Where the jobs of a node have room on others in use; empty where not all have, or none is there."""
+    room = {other: free[other] for other in on if other != place and on[other] and free[other]}
+    where = {}
+    for row in sorted(on[place], key=lambda row: (-point.gpus[config[row]], row)):
+        fits = [other for other, left in room.items() if left >= point.gpus[config[row]]]
+        if not fits:
+            return {}
+        where[row] = min(fits, key=lambda other: (room[other], other))
+        room[where[row]] -= int(point.gpus[config[row]])
+    return where
+
+
+def _longest_s(point: Point, config: Ints, rows: list[int]) -> float:
+    return max(float(point.takes_s[row, config[row]]) for row in rows)

@@ -1,0 +1,195 @@
+"""One scheduling point as arrays: what each job takes and costs in each configuration (§IV.A)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.view import FleetView, JobState
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Nodes that nobody can tell apart: as fast, as large, as dear, and open to the same jobs.
+
+    Attributes:
+        kind, gpus: of each.
+        names: sorted.
+        cost_a_s: c_ng, with 0, 1, ... GPUs in use.
+        banned: names of jobs that may not run here.
+    """
+
+    kind: str
+    gpus: int
+    names: tuple[NodeName, ...]
+    cost_a_s: tuple[float, ...]
+    banned: frozenset[str]
+
+    @property
+    def base_cost_a_s(self) -> float:
+        """What a node costs for being on, where its GPUs cost the same each."""
+        if self.gpus == 1:
+            return 0.0
+        return self.cost_a_s[1] - (self.cost_a_s[-1] - self.cost_a_s[1]) / (self.gpus - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """What is to be decided.
+
+    A configuration is a shelf and a number of GPUs; all arrays have jobs as rows, configurations as columns.
+
+    Attributes:
+        states: jobs by falling pressure, then by name.
+        shelves: all nodes.
+        shelf, gpus: of each configuration; those of a shelf are next to each other, from one GPU on.
+        takes_s: t_jng from now on, infinite where a job cannot run so.
+        cost: t_jng c_ng; infinite there too.
+        due_in_s: d_j - T_c, infinite where a job is never late.
+        weight: ω_j.
+        longest_s: the slowest of a job's configurations.
+        epoch_s: one epoch in each configuration; infinite where there is none.
+    """
+
+    states: tuple[JobState, ...]
+    shelves: tuple[Shelf, ...]
+    shelf: Ints
+    gpus: Ints
+    takes_s: Floats
+    cost: Floats
+    due_in_s: Floats
+    weight: Floats
+    longest_s: Floats
+    epoch_s: Floats
+
+    @cached_property
+    def node_names(self) -> tuple[NodeName, ...]:
+        """Of all nodes, shelf by shelf; elsewhere a node is its place here."""
+        return tuple(name for shelf in self.shelves for name in shelf.names)
+
+    @cached_property
+    def tardiness_s(self) -> Floats:
+        """τ_j in each configuration; infinite where there is none."""
+        return np.maximum(0.0, self.takes_s - self.due_in_s[:, None])
+
+    @cached_property
+    def keys(self) -> Floats:
+        """What a job chooses by, the smallest first.
+
+        The cost of configurations in D_j, and infinity for the others; the time of all where D_j is empty.
+        """
+        in_time = np.less(self.takes_s, self.due_in_s[:, None])
+        some = np.any(in_time, axis=1, keepdims=True)
+        return np.where(some, np.where(in_time, self.cost, np.inf), self.takes_s)
+
+    @cached_property
+    def single(self) -> Ints:
+        """The configuration with one GPU of each shelf."""
+        return np.flatnonzero(self.gpus == 1)
+
+    @cached_property
+    def all_gpus(self) -> int:
+        """Of all nodes."""
+        return sum(shelf.gpus * len(shelf.names) for shelf in self.shelves)
+
+    @cached_property
+    def shared_cost_a_s(self) -> Floats:
+        """Of each configuration on a node that is full."""
+        full = [self.shelves[number].cost_a_s[-1] / self.shelves[number].gpus for number in self.shelf]
+        return np.array(full) * self.gpus
+
+    @cached_property
+    def places_now(self) -> tuple[Ints, Ints]:
+        """Node and configuration that each job has, or -1 where it waits."""
+        nodes = {name: place for place, name in enumerate(self.node_names)}
+        shelf_of = [number for number, shelf in enumerate(self.shelves) for _ in shelf.names]
+        node = np.full(len(self.states), -1, dtype=np.intp)
+        config = node.copy()
+        for row, state in enumerate(self.states):
+            part = state.assignment.parts[0] if state.assignment is not None else None
+            place = None if part is None else nodes.get(part.node)
+            if part is None or place is None or not 0 < part.gpus <= self.shelves[shelf_of[place]].gpus:
+                continue
+            node[row], config[row] = place, self.single[shelf_of[place]] + part.gpus - 1
+        return node, config
+
+    def nodes_of(self, number: int) -> tuple[int, int]:
+        """The first node of a shelf, and the first after it."""
+        begin = sum(len(shelf.names) for shelf in self.shelves[:number])
+        return begin, begin + len(self.shelves[number].names)
+
+
+def point_of(view: FleetView) -> Point:
+    """The view as arrays; the order of its jobs does not matter."""
+    shelves = shelves_of(view.places, view.jobs)
+    columns = [(number, gpus) for number, shelf in enumerate(shelves) for gpus in range(1, shelf.gpus + 1)]
+    shelf = np.array([number for number, _ in columns], dtype=np.intp)
+    gpus = np.array([gpus for _, gpus in columns], dtype=np.intp)
+    takes_s = np.array([_takes_s(state, shelves, columns) for state in view.jobs])
+    takes_s = takes_s.reshape(len(view.jobs), len(columns))
+    due_in_s = np.array([_due_in_s(state, view.now_us) for state in view.jobs])
+    pressure_s = takes_s.min(axis=1, initial=np.inf) - due_in_s
+    names = [state.job.name for state in view.jobs]
+    rows = sorted(range(len(names)), key=lambda row: (-pressure_s[row], names[row]))
+    takes_s = takes_s[rows]
+    a_second = np.array([shelves[number].cost_a_s[count] for number, count in columns])
+    finite = np.isfinite(takes_s)
+    return Point(
+        tuple(view.jobs[row] for row in rows),
+        shelves,
+        shelf,
+        gpus,
+        takes_s,
+        np.where(finite, takes_s, 0.0) * a_second + np.where(finite, 0.0, np.inf),
+        due_in_s[rows],
+        np.array([view.jobs[row].job.waiting.per_s for row in rows]),
+        np.where(finite, takes_s, 0.0).max(axis=1, initial=0.0),
+        takes_s / np.array([_epochs_left(view.jobs[row]) for row in rows])[:, None],
+    )
+
+
+def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
+    """Nodes that are alike, put together; sorted."""
+    choosy = [state.job for state in states if state.job.allowed]
+    alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
+    for node in places.nodes.values():
+        if node.gpus:
+            banned = tuple(sorted(job.name for job in choosy if node.name not in job.allowed))
+            alike.setdefault((node.kind, node.gpus, node.power_w, banned), []).append(node)
+    return tuple(
+        Shelf(
+            kind,
+            gpus,
+            tuple(sorted(node.name for node in nodes)),
+            tuple(places.cost_a_second(nodes[0], used) for used in range(gpus + 1)),
+            frozenset(banned),
+        )
+        for (kind, gpus, _, banned), nodes in sorted(alike.items(), key=lambda one: one[0])
+    )
+
+
+def _takes_s(state: JobState, shelves: Sequence[Shelf], columns: Sequence[tuple[int, int]]) -> list[float]:
+    job, epochs = state.job, _epochs_left(state)
+    never: Mapping[tuple[str, int], float] = {}
+    by_shelf = [never if job.name in shelf.banned else job.epoch_us for shelf in shelves]
+    return [
+        epochs * by_shelf[number].get((shelves[number].kind, gpus), np.inf) / US_PER_S
+        for number, gpus in columns
+    ]
+
+
+def _epochs_left(state: JobState) -> float:
+    return max(1e-9, state.left.epochs - state.left.begun)
+
+
+def _due_in_s(state: JobState, now_us: int) -> float:
+    due_us = state.job.due_us
+    return np.inf if due_us is None else (due_us - now_us) / US_PER_S

@@ -1,0 +1,148 @@
+"""What ANDREAS, the first-principle methods and ours decide, and laws that all of them keep."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from andreas_views import given as gets
+from andreas_views import job, node, places, state, view, views
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.policy.andreas.greedy import Andreas, drawn_configs, swapped
+from ekya.fleet.policy.andreas.point import point_of
+from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.sim.andreas_physics import AndreasPhysics
+from ekya.fleet.sim.engine import FleetEngine
+
+POLICIES = (Andreas(iterations=40), Worth(), fifo(), edf(), priority())
+NAMED = [policy.name for policy in POLICIES]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMED)
+@settings(max_examples=25)
+@given(views())
+def test_no_node_gives_more_gpus_than_it_has_and_each_job_has_a_reason(policy, seen) -> None:
+    decision = policy.decide(seen)
+    used = dict.fromkeys(seen.places.nodes, 0)
+    for name, gpus in gets(decision).values():
+        used[name] += gpus
+    assert all(used[name] <= one.gpus for name, one in seen.places.nodes.items())
+    assert AndreasPhysics().faults(seen, decision.assignments) == []
+    told = [one.job for one in decision.assignments if one.reason] + [*decision.waiting]
+    assert sorted(told) == sorted(one.job.name for one in seen.jobs)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMED)
+@settings(max_examples=20)
+@given(views(), st.randoms(use_true_random=False))
+def test_the_order_of_jobs_in_the_view_does_not_matter(policy, seen, shuffler) -> None:
+    jobs = list(seen.jobs)
+    shuffler.shuffle(jobs)
+    assert gets(policy.decide(replace(seen, jobs=tuple(jobs)))) == gets(policy.decide(seen))
+
+
+@settings(max_examples=25)
+@given(views(), st.integers(1, 300), st.integers(0, 300))
+def test_more_iterations_never_make_the_proxy_worse(seen, few, more) -> None:
+    point = point_of(seen)
+    values = [
+        Andreas(iterations=count).best(point, np.random.default_rng(seen.seed))[2]
+        for count in (few, few + more)
+    ]
+    assert values[1] <= values[0]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMED)
+@settings(max_examples=10)
+@given(views())
+def test_every_job_ends(policy, seen) -> None:
+    jobs = [one.job for one in seen.jobs]
+    outcome = FleetEngine(policy, AndreasPhysics(), jobs, seen.places).run()
+    assert not outcome.unfinished
+
+
+@pytest.mark.parametrize("policy", [fifo(), edf(), priority()], ids=["fifo", "edf", "priority"])
+@settings(max_examples=25)
+@given(views())
+def test_first_principle_methods_never_touch_who_has_started(policy, seen) -> None:
+    decided = gets(policy.decide(seen))
+    for one in seen.jobs:
+        if one.assignment is not None:
+            part = one.assignment.parts[0]
+            assert decided[one.job.name] == (part.node, part.gpus)
+
+
+TWO = places(node("big", "fast", 2), node("little", "slow", 1))
+
+
+def test_a_job_takes_the_cheapest_configuration_that_is_in_time() -> None:
+    # 600 s on one fast GPU, 382 s on two, 1080 s on the slow one, which is cheapest.
+    for due_s, expected in ((2000.0, ("little", 1)), (700.0, ("big", 1)), (500.0, ("big", 2))):
+        seen = view([state(job("a", due_s=due_s))], TWO)
+        assert gets(fifo().decide(seen)) == {"a": expected}
+
+
+def test_a_job_that_is_late_anyhow_takes_the_fastest_there_is() -> None:
+    late = state(job("a", due_s=100.0))
+    assert gets(fifo().decide(view([late], TWO))) == {"a": ("big", 2)}
+    busy = state(job("b"), on=("big", 1))
+    assert gets(fifo().decide(view([busy, late], TWO)))["a"] == ("big", 1)
+
+
+def test_the_three_methods_differ_in_who_goes_first() -> None:
+    one = places(node("only", "fast", 1))
+    first = job("first", due_s=9000.0)
+    soon = replace(job("soon", due_s=1000.0), arrives_us=1)
+    dear = replace(job("dear", due_s=8000.0, weight=5e-4), arrives_us=2)
+    seen = view([state(one_job) for one_job in (first, soon, dear)], one, now_s=1)
+    for policy, goes in ((fifo(), "first"), (edf(), "soon"), (priority(), "dear")):
+        assert [*gets(policy.decide(seen))] == [goes]
+
+
+@pytest.mark.parametrize("policy", [Andreas(), Worth()], ids=["andreas", "worth"])
+def test_who_is_pressed_gets_the_gpu_of_who_is_not(policy) -> None:
+    one = places(node("only", "fast", 1))
+    easy = state(job("easy", due_s=90000.0), on=("only", 1))
+    pressed = state(job("pressed", due_s=650.0))
+    decision = policy.decide(view([easy, pressed], one))
+    assert gets(decision) == {"pressed": ("only", 1)}
+    assert "easy" in decision.waiting
+    assert gets(fifo().decide(view([easy, pressed], one))) == {"easy": ("only", 1)}
+
+
+def test_ours_lets_alone_what_goes_well_and_moves_what_pays() -> None:
+    where = places(node("one", "fast", 2), node("two", "fast", 2))
+    long = [state(job(name, 100, due_s=90000.0), on=(on, 1)) for name, on in (("a", "one"), ("b", "two"))]
+    # Both on one node cost one base, for as long as both last.
+    assert len({name for name, _ in gets(Worth().decide(view(long, where))).values()}) == 1
+    short = [replace(one, left=replace(one.left, epochs=1)) for one in long]
+    assert gets(Worth().decide(view(short, where))) == {"a": ("one", 1), "b": ("two", 1)}
+
+
+def test_ours_gives_slow_gpus_to_those_they_slow_least() -> None:
+    where = places(node("fast", "fast", 1), node("slow", "slow", 1))
+    states = [state(job(name, due_s=500.0, slower=slower)) for name, slower in (("a", 1.2), ("b", 3.0))]
+    assert gets(Worth().decide(view(states, where))) == {"a": ("slow", 1), "b": ("fast", 1)}
+
+
+def test_ours_sends_the_short_one_first_where_all_are_late() -> None:
+    where = places(node("only", "fast", 1))
+    states = [state(job(name, epochs, due_s=1.0)) for name, epochs in (("long", 100), ("short", 10))]
+    assert [*gets(Worth().decide(view(states, where)))] == ["short"]
+    assert [*gets(edf().decide(view(states, where)))] == ["long"]
+
+
+def test_a_swap_is_one_of_neighbours_and_keeps_all_jobs() -> None:
+    order = np.tile(np.arange(4), (2, 1))
+    swaps = np.array([[True, False, False, False], [False] * 4])
+    assert swapped(order, swaps).tolist() == [[1, 2, 0, 3], [0, 1, 2, 3]]
+
+
+def test_configurations_are_drawn_by_one_over_their_cost() -> None:
+    point = point_of(view([state(job("a", due_s=9000.0))], TWO))
+    uniform = np.random.default_rng(1).random((20000, 1))
+    shares = np.bincount(drawn_configs(point, uniform)[:, 0], minlength=3) / 20000
+    odds = 1 / point.cost[0]
+    assert shares == pytest.approx(odds / odds.sum(), abs=0.01)
