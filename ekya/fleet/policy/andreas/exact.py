@@ -1,0 +1,128 @@
+"""The best schedule of one scheduling point by (1), as an integer programme; for small cases only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from ekya.fleet.policy.andreas.construct import WAITS
+from ekya.fleet.policy.andreas.point import Ints, Point
+
+
+class NoOptimumError(Exception):
+    """The solver found none in its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The best schedule.
+
+    Attributes:
+        config, node: of each job, or ``WAITS``.
+        value: of (1).
+    """
+
+    config: Ints
+    node: Ints
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A job in a configuration on a node: x says whether it runs so, α whether it ends there first."""
+
+    job: int
+    config: int
+    node: int
+    takes_s: float
+
+
+def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.0) -> Optimum:
+    """Minimises Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn over all schedules, also those that leave GPUs idle.
+
+    Constraints: a job runs once at most; a node gives what it has; on a node that is used someone who runs
+    there is the first to end, and nobody there ends before.
+
+    Args:
+        point: what is decided.
+        postponing: ρ.
+        period_s: until jobs that wait are looked at again.
+        limit_s: for the solver.
+
+    Raises:
+        NoOptimumError: it was not enough.
+    """
+    choices = list(_choices(point))
+    runs, count = np.arange(len(choices)), len(choices)
+    tardiness = [point.weight[one.job] * point.tardiness_s[one.job, one.config] for one in choices]
+    waiting = postponing * point.weight * np.maximum(0.0, period_s + point.longest_s - point.due_in_s)
+    cost = np.array(
+        [
+            *(late - waiting[one.job] for late, one in zip(tardiness, choices, strict=True)),
+            *(point.cost[one.job, one.config] for one in choices),
+        ]
+    )
+    rows = _Rows(2 * count)
+    for job in range(len(point.states)):
+        rows.at_most(1, {int(v): 1.0 for v in runs if choices[v].job == job})
+    sizes = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
+    for node, size in enumerate(sizes):
+        here = [int(v) for v in runs if choices[v].node == node]
+        rows.at_most(size, {v: float(point.gpus[choices[v].config]) for v in here})
+        firsts = {count + v: -1.0 for v in here}
+        for v in here:
+            rows.at_most(0, {v: 1.0} | firsts)
+            rows.at_most(0, {count + v: 1.0, v: -1.0})
+            for job in {choices[u].job for u in here} - {choices[v].job}:
+                sooner = [
+                    u for u in here if choices[u].job == job and choices[u].takes_s < choices[v].takes_s
+                ]
+                if sooner:
+                    rows.at_most(1, {count + v: 1.0} | dict.fromkeys(sooner, 1.0))
+    found = milp(
+        cost,
+        integrality=np.ones(2 * count),
+        bounds=Bounds(0, 1),
+        constraints=rows.constraint(),
+        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
+    )
+    if found.status != 0:
+        raise NoOptimumError(f"{count} choices of {len(point.states)} jobs: {found.message}")
+    config = np.full(len(point.states), WAITS, dtype=np.intp)
+    node_of = config.copy()
+    for chosen, choice in zip(found.x, choices, strict=False):
+        if chosen > 0.5:
+            config[choice.job], node_of[choice.job] = choice.config, choice.node
+    return Optimum(config, node_of, float(found.fun + waiting.sum()))
+
+
+def _choices(point: Point) -> list[_Choice]:
+    begin = np.cumsum([0, *(len(shelf.names) for shelf in point.shelves)])
+    return [
+        _Choice(job, config, node, float(point.takes_s[job, config]))
+        for job in range(len(point.states))
+        for config in range(len(point.gpus))
+        for node in range(begin[point.shelf[config]], begin[point.shelf[config] + 1])
+        if np.isfinite(point.takes_s[job, config])
+    ]
+
+
+class _Rows:
+    """Inequalities, one after the other."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._upto: list[float] = []
+        self._entries: list[tuple[int, int, float]] = []
+
+    def at_most(self, bound: float, row: dict[int, float]) -> None:
+        """Another one."""
+        self._entries += [(len(self._upto), column, value) for column, value in row.items()]
+        self._upto.append(bound)
+
+    def constraint(self) -> LinearConstraint:
+        """All of them."""
+        at, column, value = zip(*self._entries, strict=True)
+        matrix = coo_array((value, (at, column)), shape=(len(self._upto), self._columns))
+        return LinearConstraint(matrix.tocsr(), -np.inf, np.array(self._upto))

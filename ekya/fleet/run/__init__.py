@@ -1,0 +1,1 @@
+"""What carries a fleet's decisions out."""

@@ -1,0 +1,93 @@
+"""Job profiles on disk: what an epoch takes on each kind of node, by the number of its GPUs (ANDREAS §III).
+
+The paper's Job Profiler keeps them in MariaDB; a JSON file is enough for one manager::
+
+    {"profiles": {"LSTM-32": {"V100": {"1": 75.0, "2": 49.5}, "TURING": {"1": 135.0}}}}
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ekya.config_errors import describe
+from ekya.core.units import US_PER_S
+from ekya.errors import UserError
+from ekya.files import user_errors, write_text_atomic
+
+EpochUs = Mapping[tuple[str, int], int]
+"""Microseconds of an epoch by kind of node and number of GPUs, as ``TrainJob.epoch_us`` has them."""
+
+_Gpus = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class _ProfileFile(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    profiles: dict[_Name, dict[_Name, dict[_Gpus, _Seconds]]]
+
+
+def load_profiles(path: Path) -> dict[str, EpochUs]:
+    """All profiles of the file, by name.
+
+    Raises:
+        UserError: there is no such file, or it holds something else.
+    """
+    raw = _read(path)
+    try:
+        read = _ProfileFile.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe(error, raw, _ProfileFile)}") from error
+    return {
+        name: {
+            (kind, gpus): max(1, round(epoch_s * US_PER_S))
+            for kind, by_gpus in kinds.items()
+            for gpus, epoch_s in by_gpus.items()
+        }
+        for name, kinds in read.profiles.items()
+    }
+
+
+def profile_of(path: Path, profiles: Mapping[str, EpochUs], name: str) -> EpochUs:
+    """One of them.
+
+    Raises:
+        UserError: there is no such profile, or it says nothing of any node.
+    """
+    if not profiles.get(name):
+        known = ", ".join(sorted(profiles)) or "none"
+        raise UserError(f"{path}: there is no profile {name!r}; measure one, or use one of: {known}")
+    return profiles[name]
+
+
+def save_profiles(path: Path, profiles: Mapping[str, EpochUs]) -> None:
+    """Writes all of them, in place of what the file held.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    kinds: dict[str, dict[str, dict[str, float]]] = {name: {} for name in sorted(profiles)}
+    for name, one in profiles.items():
+        for (kind, gpus), epoch_us in sorted(one.items()):
+            kinds[name].setdefault(kind, {})[str(gpus)] = epoch_us / US_PER_S
+    with user_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, json.dumps({"profiles": kinds}, indent=1) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; measure job profiles first") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON that can be read ({error}); write it anew") from error
+    if not isinstance(raw, dict):
+        raise UserError(f'{path}: holds no object; it has to begin with {{"profiles": ...')
+    return raw

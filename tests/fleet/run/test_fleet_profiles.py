@@ -1,0 +1,66 @@
+"""Job profiles on disk."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.errors import UserError
+from ekya.fleet.run.profiles import load_profiles, profile_of, save_profiles
+from ekya.fleet.sim.andreas_workload import FAMILIES
+
+names = st.text("abV1", min_size=1, max_size=3)
+some = st.dictionaries(
+    names,
+    st.dictionaries(st.tuples(names, st.integers(1, 8)), st.integers(1, 10**10), min_size=1, max_size=3),
+    max_size=3,
+)
+
+
+@settings(max_examples=15)
+@given(some)
+def test_what_is_saved_is_loaded(tmp_path_factory, profiles) -> None:
+    path = tmp_path_factory.mktemp("profiles") / "new" / "profiles.json"
+    save_profiles(path, profiles)
+    assert load_profiles(path) == profiles
+
+
+def test_the_papers_families_fit_in(tmp_path) -> None:
+    path = tmp_path / "profiles.json"
+    every = {f"{one.name}-{batch}": one.epoch_us(batch) for one in FAMILIES for batch in one.batches}
+    save_profiles(path, every)
+    assert profile_of(path, load_profiles(path), "LSTM-32") == every["LSTM-32"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is no JSON that can be read"),
+        ("[]", "holds no object"),
+        ("{}", "profiles: this key is missing; add it"),
+        ('{"profiles": {}, "profile": {}}', "did you mean profiles?"),
+        ('{"profiles": {"a": {"V100": {"1": 0}}}}', "profiles.a.V100.1: 0 is too small; use more than 0"),
+        (
+            '{"profiles": {"a": {"V100": {"1": "fast"}}}}',
+            "profiles.a.V100.1: 'fast' is not possible; write a number",
+        ),
+        ('{"profiles": {"a": {"V100": {"0": 5}}}}', "profiles.a.V100.0"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_with_file_and_key(tmp_path, content, said) -> None:
+    path = tmp_path / "profiles.json"
+    path.write_text(content)
+    with pytest.raises(UserError) as error:
+        load_profiles(path)
+    assert str(path) in str(error.value)
+    assert said in str(error.value)
+
+
+def test_a_missing_file_or_profile_says_what_to_do(tmp_path) -> None:
+    path = tmp_path / "profiles.json"
+    with pytest.raises(UserError, match=r"profiles\.json: there is no such file; measure"):
+        load_profiles(path)
+    path.write_text(json.dumps({"profiles": {"a": {"V100": {"1": 5.0}}}}))
+    with pytest.raises(UserError, match="there is no profile 'b'; measure one, or use one of: a"):
+        profile_of(path, load_profiles(path), "b")
