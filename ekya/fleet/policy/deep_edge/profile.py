@@ -43,11 +43,11 @@ class ServerPoint:
     Attributes:
         kind: of machine.
         before: what the stressors use.
-        workers: how many push to it.
+        batches: B, of the workers that push to it.
         after: while they do.
     """
 
     kind: str
     before: NodeState
-    workers: int
+    batches: tuple[int, ...]
     after: NodeState

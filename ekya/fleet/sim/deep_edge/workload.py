@@ -140,7 +140,8 @@ def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[Ser
         state = _loaded_server(rng)
         others = [_companion(rng) for _ in range(rng.integers(1, 5))]
         after = laws.server_after(SERVERS[PI], state, [step for _, step in others])
-        points.append(ServerPoint(PI, _measured(state, rng), len(others), _measured(after, rng)))
+        batches = tuple(size for size, _ in others)
+        points.append(ServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
     return points
 
 

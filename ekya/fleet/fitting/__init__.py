@@ -1,0 +1,1 @@
+"""Models of a fleet's machines, learned from measurements; what is kept are those, never the models."""

@@ -1,0 +1,161 @@
+"""Deep-Edge's five functions by gradient boosting, one set of regressors for each kind of machine (§V.B)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import GradientBoostingRegressor
+
+from ekya.errors import UserError
+from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.places import NodeState
+
+Row = tuple[float, ...]
+
+TREES, DEPTH, RATE, PART, LEAF = 200, 3, 0.05, 0.7, 5
+"""Of every regressor; by cross-validation on the training points of the Nano's EstUpdateTime, the hardest."""
+
+
+class _Regressor(Protocol):
+    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A value a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What one regressor estimates.
+
+    Attributes:
+        name: as in Table I.
+        features: of a data point, in a fixed order.
+        label: of a data point; above 0.
+    """
+
+    name: str
+    features: Callable[[ProfilePoint], Row]
+    label: Callable[[ProfilePoint], float]
+
+
+def _compute(state: NodeState, batch: int, share_milli: int) -> Row:
+    return (state.cpu, state.gpu, batch, share_milli)
+
+
+def _update(state: NodeState, batch: int, batches: Sequence[int], server: NodeState) -> Row:
+    """The distribution B as its size, its ends, and how often all of them push for each sample they train."""
+    pushes = sum(1 / other for other in batches)
+    return (state.cpu, state.gpu, batch, server.cpu, len(batches), pushes, min(batches), max(batches))
+
+
+def _state(state: NodeState, batch: int, share_milli: int) -> Row:
+    return (state.cpu, state.gpu, state.mem, batch, share_milli)
+
+
+def _exec(after: NodeState) -> Row:
+    return (after.cpu, after.gpu, after.mem)
+
+
+COMPUTE = Quantity(
+    "EstComputeTime",
+    lambda point: _compute(point.before, point.batch, point.share_milli),
+    lambda point: point.compute_s,
+)
+UPDATE = Quantity(
+    "EstUpdateTime",
+    lambda point: _update(point.before, point.batch, point.batches, point.server),
+    lambda point: point.update_s,
+)
+STATE_GPU, STATE_CPU, STATE_MEM = (
+    Quantity(
+        f"EstState {metric}",
+        lambda point: _state(point.before, point.batch, point.share_milli),
+        label,
+    )
+    for metric, label in (
+        ("gpu", lambda point: point.after.gpu),
+        ("cpu", lambda point: point.after.cpu),
+        ("mem", lambda point: point.after.mem),
+    )
+)
+EXEC = Quantity("EstExecTime", lambda point: _exec(point.after), lambda point: point.exec_s)
+
+QUANTITIES = (COMPUTE, UPDATE, STATE_GPU, STATE_CPU, STATE_MEM, EXEC)
+
+
+class BoostedEstimates:
+    """Estimates of machines that were profiled.
+
+    Args:
+        points: what was measured; a regressor for each kind of machine, quantity and, for the last,
+            application.
+        trees: of each regressor.
+        seed: of the boosting.
+    """
+
+    def __init__(self, points: Sequence[ProfilePoint], trees: int = TREES, seed: int = 0) -> None:
+        self._regressors: dict[tuple[str, str, str], _Regressor] = {}
+        for kind in sorted({point.kind for point in points}):
+            of_kind = [point for point in points if point.kind == kind]
+            for quantity in QUANTITIES:
+                apps = sorted({point.app for point in of_kind}) if quantity is EXEC else [""]
+                for app in apps:
+                    of_app = [point for point in of_kind if app in {"", point.app}]
+                    rows = [quantity.features(point) for point in of_app]
+                    labels = [quantity.label(point) for point in of_app]
+                    self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees, seed)
+        self._asked = lru_cache(maxsize=100_000)(self._predicted)
+
+    def compute_s(self, worker: Training) -> float:
+        """EstComputeTime."""
+        return self._asked(
+            worker.kind, COMPUTE.name, "", _compute(worker.state, worker.batch, worker.share_milli)
+        )
+
+    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+        """EstUpdateTime."""
+        batches = tuple(worker.batch for worker in workers)
+        return [
+            self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, server))
+            for worker in workers
+        ]
+
+    def state_after(self, worker: Training) -> NodeState:
+        """EstState, a regressor for each metric."""
+        row = _state(worker.state, worker.batch, worker.share_milli)
+        return NodeState(
+            cpu=self._asked(worker.kind, STATE_CPU.name, "", row),
+            gpu=self._asked(worker.kind, STATE_GPU.name, "", row),
+            mem=self._asked(worker.kind, STATE_MEM.name, "", row),
+        )
+
+    def exec_s(self, kind: str, app: str, state: NodeState) -> float:
+        """EstExecTime."""
+        return self._asked(kind, EXEC.name, app, _exec(state))
+
+    def _predicted(self, kind: str, quantity: str, app: str, row: Row) -> float:
+        regressor = self._regressors.get((kind, quantity, app))
+        if regressor is None:
+            beside = f" beside {app}" if app else ""
+            raise UserError(f"no machine of kind {kind}{beside} has been profiled; profile one first")
+        return estimated(regressor, row)
+
+
+def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0) -> _Regressor:
+    """A regressor of the labels' logarithm: errors count in parts of the label, as MAPE counts them."""
+    model = GradientBoostingRegressor(
+        n_estimators=trees,
+        max_depth=DEPTH,
+        learning_rate=RATE,
+        subsample=PART,
+        min_samples_leaf=LEAF,
+        random_state=seed,
+    )
+    return cast(_Regressor, model.fit(np.array(rows), np.log(labels)))
+
+
+def estimated(regressor: _Regressor, row: Row) -> float:
+    """The label that a row of features lets expect."""
+    return float(np.exp(regressor.predict(np.array([row]))[0]))

@@ -1,0 +1,134 @@
+"""How far estimates are from points that they have not learned from (Deep-Edge, Table I)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.fleet.fitting.boosted import (
+    COMPUTE,
+    EXEC,
+    STATE_CPU,
+    STATE_GPU,
+    STATE_MEM,
+    UPDATE,
+    boosted,
+    estimated,
+)
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+
+P = TypeVar("P")
+
+TEST_PART = 0.16
+"""Of all points: the paper's 264 of 1650, 72 of 450 and 120 of 750."""
+
+SURE = 99.0
+"""Percentile of the errors that limits reckon with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row of Table I.
+
+    Attributes:
+        kind, function: whose, and which.
+        train, test: how many points.
+        mape, deviation: mean absolute percentage error over the test points, and its standard deviation.
+    """
+
+    kind: str
+    function: str
+    train: int
+    test: int
+    mape: float
+    deviation: float
+
+
+def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
+    """Points to learn from, and those to judge by, drawn at random."""
+    order = np.random.default_rng(seed).permutation(len(points))
+    test = round(TEST_PART * len(points))
+    return [points[at] for at in order[test:]], [points[at] for at in order[:test]]
+
+
+def judged(
+    estimates: EdgeEstimates, train: Sequence[ProfilePoint], test: Sequence[ProfilePoint]
+) -> list[Judged]:
+    """The rows of one kind of machine, in the order of Table I."""
+    found = {
+        COMPUTE: [estimates.compute_s(_training(point)) for point in test],
+        UPDATE: [_update_s(estimates, point) for point in test],
+        STATE_GPU: [estimates.state_after(_training(point)).gpu for point in test],
+        STATE_CPU: [estimates.state_after(_training(point)).cpu for point in test],
+        STATE_MEM: [estimates.state_after(_training(point)).mem for point in test],
+        EXEC: [estimates.exec_s(point.kind, point.app, point.after) for point in test],
+    }
+    return [
+        _row(test[0].kind, quantity.name, len(train), values, [quantity.label(point) for point in test])
+        for quantity, values in found.items()
+    ]
+
+
+def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
+    """The parameter server's rows: its CPU and memory while workers push to it."""
+    rows = []
+    for metric in ("cpu", "mem"):
+        labels = [getattr(point.after, metric) for point in train]
+        regressor = boosted([_of_server(point) for point in train], labels, seed=seed)
+        values = [estimated(regressor, _of_server(point)) for point in test]
+        true = [getattr(point.after, metric) for point in test]
+        rows.append(_row(test[0].kind, f"EstState {metric}", len(train), values, true))
+    return rows
+
+
+def reckoned(
+    estimates: EdgeEstimates,
+    test: Sequence[ProfilePoint],
+    deadline_s: float,
+    limits: EdgeLimits = ANY_EDGE,
+) -> EdgeLimits:
+    """Limits that know by how much estimates fall short: for memory, and for applications from state to time.
+
+    Of applications only those points count that one would let train, though not by far: their estimate is
+    between half of the deadline and all of it.
+
+    Args:
+        estimates: which are judged.
+        test: points that they have not learned from.
+        deadline_s: of the applications.
+        limits: all else.
+    """
+    mem = [point.after.mem / estimates.state_after(_training(point)).mem - 1 for point in test]
+    execs = []
+    for point in test:
+        expected_s = estimates.exec_s(point.kind, point.app, estimates.state_after(_training(point)))
+        if deadline_s / 2 <= expected_s <= deadline_s:
+            execs.append(point.exec_s / expected_s - 1)
+    return replace(
+        limits,
+        mem_error=max(0.0, float(np.percentile(mem, SURE))),
+        exec_error=max(0.0, float(np.percentile(execs, SURE))) if execs else 0.0,
+    )
+
+
+def _training(point: ProfilePoint) -> Training:
+    return Training(point.kind, point.before, point.batch, point.share_milli)
+
+
+def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
+    """Of the point's worker; of the others only batches are known, and only they are asked for."""
+    others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
+    return estimates.update_s([_training(point), *others], point.server)[0]
+
+
+def _of_server(point: ServerPoint) -> tuple[float, ...]:
+    pushes = sum(1 / batch for batch in point.batches)
+    return (point.before.cpu, point.before.mem, len(point.batches), pushes)
+
+
+def _row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:
+    errors: NDArray[np.float64] = 100 * np.abs(np.array(values) / np.array(true) - 1)
+    return Judged(kind, function, train, len(true), float(errors.mean()), float(errors.std()))

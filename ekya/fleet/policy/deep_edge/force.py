@@ -1,0 +1,48 @@
+"""Exhaustive search, for small clusters: what any solver could have reached by the same estimates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.policy.deep_edge.steps import Chosen, Steps
+from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask
+from ekya.fleet.policy.places import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """Every set of workers in every combination of batches and shares.
+
+    Attributes:
+        batches: that are tried, beside the largest that fits.
+        shares_milli: to which a worker can be held.
+    """
+
+    batches: tuple[int, ...] = (4, 8, 16, 24)
+    shares_milli: tuple[int, ...] = (FULL_GPU_MILLI,)
+
+    def __call__(self, task: EdgeTask) -> EdgePlan:
+        """The shortest epoch there is."""
+        best, steps = EdgePlan((), inf), Steps(task)
+        for some in product(*(self._ways(task, node) for node in task.workers)):
+            chosen = [one for one in some if one is not None]
+            if chosen:
+                parts, epoch_s = steps.of(chosen)
+                if epoch_s < best.epoch_s:
+                    best = EdgePlan(parts, epoch_s)
+        kept = {part.node for part in best.parts}
+        left_out = {node.name: "no set with it is faster" for node in task.workers if node.name not in kept}
+        return EdgePlan(best.parts, best.epoch_s, left_out)
+
+    def _ways(self, task: EdgeTask, node: Node) -> list[Chosen | None]:
+        """How a worker can take part, keeping its deadlines; None: not at all."""
+        return [None, *self._allowed(task, node)]
+
+    def _allowed(self, task: EdgeTask, node: Node) -> Iterator[Chosen]:
+        for share in self.shares_milli:
+            largest = task.max_batch(node, share)
+            for batch in sorted({*(size for size in self.batches if size <= largest), largest} - {0}):
+                if task.pressure(node, batch, share) is None:
+                    yield node, batch, share

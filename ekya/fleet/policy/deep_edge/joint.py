@@ -1,0 +1,91 @@
+"""Ours: Algorithm 1 with what it leaves on the table.
+
+It removes a worker whose application would be late; this holds the worker back instead, to the largest
+share of the processor at which the application keeps its deadline. It removes only the slowest worker; this
+looks at each, and begins with the whole cluster and with the best single worker. It rounds shards to
+samples; this deals whole steps.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.deep_edge.steps import Chosen, Steps
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
+from ekya.fleet.policy.places import Node
+
+_Found = tuple[tuple[Part, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Workers, shares, batches and shards together.
+
+    Attributes:
+        shares_milli: to which a worker can be held, largest first; without those below a thousand nobody is.
+        searches: whether workers are chosen by what an epoch gains; else all stay that may.
+    """
+
+    shares_milli: tuple[int, ...] = tuple(range(FULL_GPU_MILLI, 0, -100))
+    searches: bool = True
+
+    def __call__(self, task: EdgeTask) -> EdgePlan:
+        """The shortest epoch that it finds."""
+        chosen, left_out = [], {}
+        for node in task.workers:
+            found = self._held(task, node)
+            if isinstance(found, str):
+                left_out[node.name] = found
+            else:
+                chosen.append(found)
+        if not chosen:
+            return EdgePlan((), inf, left_out)
+        steps = Steps(task)
+        best = self._shrunk(steps, chosen)
+        if self.searches:
+            best = min(best, self._grown(steps, chosen), key=lambda found: found[1])
+        parts, epoch_s = best
+        kept = {part.node for part in parts}
+        left_out |= {
+            node.name: "without it an epoch is shorter" for node, _, _ in chosen if node.name not in kept
+        }
+        return EdgePlan(parts, epoch_s, left_out)
+
+    def _held(self, task: EdgeTask, node: Node) -> Chosen | str:
+        """The worker at the largest share that keeps its deadlines, or why there is none."""
+        why = NO_MEMORY
+        for share in self.shares_milli:
+            batch = task.max_batch(node, share)
+            if not batch:
+                continue
+            late = task.pressure(node, batch, share)
+            if late is None:
+                return node, batch, share
+            why = late
+        return why
+
+    def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> _Found:
+        """From all of them, one after the other away, as long as that helps."""
+        best, there = steps.of(chosen), chosen
+        while self.searches and len(there) > 1:
+            smaller = [[one for one in there if one is not gone] for gone in there]
+            found = [steps.of(some) for some in smaller]
+            at = min(range(len(found)), key=lambda place: found[place][1])
+            if found[at][1] >= best[1]:
+                break
+            best, there = found[at], smaller[at]
+        return best
+
+    def _grown(self, steps: Steps, chosen: list[Chosen]) -> _Found:
+        """From the best single one, one after the other added, as long as that helps."""
+        there: list[Chosen] = []
+        best: _Found = ((), inf)
+        while len(there) < len(chosen):
+            larger = [[*there, one] for one in chosen if one not in there]
+            found = [steps.of(some) for some in larger]
+            at = min(range(len(found)), key=lambda place: found[place][1])
+            if found[at][1] >= best[1]:
+                break
+            best, there = found[at], larger[at]
+        return best

@@ -1,0 +1,89 @@
+"""Deep-Edge and those it is compared with, as fleet policies: one update after the other, by a solver."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits
+from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.view import FleetView, JobState
+
+STRIKES = 3
+"""A worker that has been interrupted so often under a task is not given it again (§IV.C.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePolicy:
+    """Spreads each training over the workers that are free when it comes, and leaves it there.
+
+    It is spread anew when a machine fails under it. A job's ``worker`` and ``server`` say which machines
+    can be what: those whose capacity holds it.
+
+    Attributes:
+        name: in tables.
+        solver: decides on shards.
+        estimates: what it is told of speeds.
+        limits: of batches, memory and deadlines.
+    """
+
+    name: str
+    solver: Solver
+    estimates: EdgeEstimates
+    limits: EdgeLimits = ANY_EDGE
+    every_us: None = None
+
+    def decide(self, view: FleetView) -> Decision:
+        """Who trains goes on; the others are spread over what is free, in the order in which they came."""
+        given = [state.assignment for state in view.jobs if state.assignment is not None]
+        waiting = {}
+        for state in view.jobs:
+            if state.assignment is None:
+                found = self._spread(view, state, {part.node for one in given for part in one.parts})
+                if isinstance(found, Assignment):
+                    given.append(found)
+                else:
+                    waiting[state.job.name] = found
+        return Decision(tuple(given), waiting)
+
+    def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> Assignment | str:
+        job, nodes = state.job, view.places.nodes.values()
+        server = next((node for node in nodes if _holds(node, job.server)), None)
+        if server is None:
+            return "no machine that could be the parameter server works"
+        left_out = {
+            node.name: f"it has failed {STRIKES} times under this training"
+            for node in nodes
+            if state.strikes.get(node.name, 0) >= STRIKES
+        }
+        workers = tuple(
+            node
+            for node in nodes
+            if _holds(node, job.worker)
+            and node.name not in taken | left_out.keys()
+            and (not job.allowed or node.name in job.allowed)
+        )
+        samples = sum(state.left.chunks.values())
+        plan = self.solver(EdgeTask(workers, server.state, samples, self.estimates, self.limits))
+        left_out |= plan.left_out
+        if not plan.parts:
+            return f"no worker is free for it{_told(left_out)}"
+        return Assignment(job.name, plan.parts, _reason(plan, samples, left_out), server.name)
+
+
+def _holds(node: Node, needs: Mapping[str, float]) -> bool:
+    return bool(needs) and all(node.capacity.get(resource, 0.0) >= need for resource, need in needs.items())
+
+
+def _reason(plan: EdgePlan, samples: int, left_out: dict[NodeName, str]) -> str:
+    parts = ", ".join(
+        f"{part.node} {part.chunks} in batches of {part.batch}"
+        + (f" at {part.share_milli / 10:g}% of its processor" if part.share_milli < 1000 else "")
+        for part in plan.parts
+    )
+    return f"of {samples} samples {parts}, so that an epoch takes {plan.epoch_s:.0f} s{_told(left_out)}"
+
+
+def _told(left_out: dict[NodeName, str]) -> str:
+    return "".join(f"; not {name}: {why}" for name, why in sorted(left_out.items()))

@@ -1,0 +1,72 @@
+"""Shards in whole steps: the last batch of a shard may be smaller, but costs an update as any other."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.task import EdgeTask
+from ekya.fleet.policy.places import Node
+
+Chosen = tuple[Node, int, int]
+"""A worker, its batch and its share."""
+
+_HALVINGS = 40
+"""Of the range in which the shortest epoch is looked for: to a billionth of it."""
+
+
+class Steps:
+    """The best shards for chosen workers, and what the epoch then takes by the estimates.
+
+    A batch of so many samples is asked for once; it is the same in every cluster.
+
+    Args:
+        task: whose workers, samples and estimates.
+    """
+
+    def __init__(self, task: EdgeTask) -> None:
+        self._task = task
+        self._known: dict[tuple[str, int, int], list[float]] = {}
+
+    def of(self, workers: Sequence[Chosen]) -> tuple[tuple[Part, ...], float]:
+        """Parts of those that get something, and the epoch in seconds."""
+        samples = self._task.samples
+        updates_s = self._task.estimates.update_s([_training(*one) for one in workers], self._task.server)
+        batches_s = [
+            [each + update_s for each in self._computing_s(*one)]
+            for one, update_s in zip(workers, updates_s, strict=True)
+        ]
+        low_s, high_s = 0.0, min(-(-samples // len(each)) * each[-1] for each in batches_s)
+        for _ in range(_HALVINGS):
+            middle_s = (low_s + high_s) / 2
+            enough = sum(_done(each, middle_s) for each in batches_s) >= samples
+            low_s, high_s = (low_s, middle_s) if enough else (middle_s, high_s)
+        parts = []
+        for (node, batch, share), each in zip(workers, batches_s, strict=True):
+            given = min(_done(each, high_s), samples)
+            samples -= given
+            if given:
+                parts.append(Part(node.name, workers=1, chunks=given, batch=batch, share_milli=share))
+        return tuple(parts), high_s
+
+    def _computing_s(self, node: Node, batch: int, share: int) -> list[float]:
+        """Of batches of 1, 2, ... samples up to the worker's own; never shorter for more of them."""
+        key = node.name, batch, share
+        if key not in self._known:
+            compute_s = self._task.estimates.compute_s
+            sizes = range(1, batch + 1)
+            times = (size * compute_s(_training(node, size, share)) for size in sizes)
+            self._known[key] = list(accumulate(times, max))
+        return self._known[key]
+
+
+def _training(node: Node, batch: int, share: int) -> Training:
+    return Training(node.kind, node.state, batch, share)
+
+
+def _done(batches_s: Sequence[float], within_s: float) -> int:
+    """Samples that a worker is through with in a time: whole steps, and what the rest of it holds."""
+    steps = int(within_s / batches_s[-1])
+    rest_s = within_s - steps * batches_s[-1]
+    return steps * len(batches_s) + bisect_right(batches_s, rest_s, hi=len(batches_s) - 1)

@@ -1,0 +1,100 @@
+"""Deep-Edge's models: learned from points, judged on others, kept as points."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ekya.errors import UserError
+from ekya.fleet.fitting.boosted import BoostedEstimates
+from ekya.fleet.fitting.judged import judged, judged_server, reckoned, split
+from ekya.fleet.fitting.points_file import read_points, write_points
+from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.places import NodeState
+from ekya.fleet.sim.deep_edge import laws
+from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, SIFT, TX2, WORKERS
+from ekya.fleet.sim.deep_edge.workload import profile_points, server_points
+
+TRAIN, TEST = split(profile_points(TX2, 300))
+
+
+@pytest.fixture(scope="module")
+def estimates():
+    return BoostedEstimates(TRAIN, trees=60)
+
+
+def test_models_are_near_the_laws_that_they_were_never_told(estimates) -> None:
+    for state in (NodeState(0.3, 0.2, 0.2), NodeState(0.6, 0.6, 0.3)):
+        asked, tx2 = Training(TX2, state, 16), WORKERS[TX2]
+        assert estimates.compute_s(asked) == pytest.approx(laws.compute_s(tx2, state, 16), rel=0.1)
+        after, true = estimates.state_after(asked), laws.state_after(tx2, state, 16)
+        assert (after.cpu, after.gpu, after.mem) == pytest.approx((true.cpu, true.gpu, true.mem), rel=0.1)
+        assert estimates.exec_s(TX2, SIFT, true) == pytest.approx(laws.sift_s(tx2, true), rel=0.1)
+        steps = [(16 * laws.compute_s(tx2, state, 16), true.cpu)] * 3
+        (update_s, *_) = estimates.update_s([asked] * 3, NodeState(cpu=0.2))
+        assert update_s == pytest.approx(laws.update_s(SERVERS[PI], 0.2, steps)[0], rel=0.25)
+
+
+def test_table_one_has_a_row_for_each_function(estimates) -> None:
+    rows = {row.function: row for row in judged(estimates, TRAIN, TEST)}
+    assert [*rows] == [
+        "EstComputeTime",
+        "EstUpdateTime",
+        "EstState gpu",
+        "EstState cpu",
+        "EstState mem",
+        "EstExecTime",
+    ]
+    assert all((row.train, row.test) == (252, 48) for row in rows.values())
+    assert all(0 < row.mape < 15 for row in rows.values())
+    constant = BoostedEstimates([replace(point, compute_s=1.0) for point in TRAIN], trees=1)
+    assert judged(constant, TRAIN, TEST)[0].mape > 100
+
+
+def test_limits_reckon_with_what_the_models_miss(estimates) -> None:
+    limits = reckoned(estimates, TEST, 0.16)
+    assert 0 < limits.mem_error < 0.1
+    assert 0 < limits.exec_error < 0.3
+    shy = [replace(point, exec_s=1.5 * point.exec_s) for point in TEST]
+    assert reckoned(estimates, shy, 0.16).exec_error == pytest.approx(1.5 * (1 + limits.exec_error) - 1)
+
+
+def test_points_are_split_once_and_for_all() -> None:
+    train, test = split(range(1650))
+    assert (len(train), len(test)) == (1386, 264)
+    assert sorted([*train, *test]) == [*range(1650)]
+    assert split(range(450))[1] == split(range(450))[1]
+
+
+def test_the_server_has_two_functions() -> None:
+    rows = judged_server(*split(server_points(80)))
+    assert [(row.kind, row.function, row.test) for row in rows] == [
+        (PI, "EstState cpu", 13),
+        (PI, "EstState mem", 13),
+    ]
+    assert all(0 < row.mape < 15 for row in rows)
+
+
+def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:
+    with pytest.raises(UserError, match="no machine of kind nano has been profiled"):
+        estimates.compute_s(Training(NANO, NodeState(), 8))
+    with pytest.raises(UserError, match="tx2 beside chess has been profiled"):
+        estimates.exec_s(TX2, "chess", NodeState())
+
+
+def test_points_come_back_from_their_file(tmp_path) -> None:
+    points = profile_points(NANO, 5, shares_milli=(1000, 300))
+    write_points(tmp_path / "points.parquet", points)
+    assert read_points(tmp_path / "points.parquet") == points
+
+
+def test_a_file_without_points_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_points(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("no points")
+    with pytest.raises(UserError, match="is no Parquet file"):
+        read_points(tmp_path / "text.parquet")
+    pq.write_table(pa.table({"kind": ["tx2"]}), tmp_path / "other.parquet")
+    with pytest.raises(UserError, match="holds no profile points"):
+        read_points(tmp_path / "other.parquet")
