@@ -68,9 +68,10 @@ class Predictor:
         self.classes = model.classes
         if self._way.half is not None:
             self._halve(model, self._way.half)
-        self._answer: Work = self._pass
+        # None and not the passes themselves: what refers to itself keeps its weights until a collection.
+        self._graphs: Work | None = None
         if self._way.graphs:
-            self._answer = Graphs(self._pass, recorder or CudaRecorder(device))
+            self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
 
     @torch.inference_mode()
     def predict(
@@ -88,7 +89,8 @@ class Predictor:
         if len(crops) == 0:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         # All passes are asked for before any is waited for.
-        scores = torch.cat([self._answer(part, resolution) for part in self._parts(crops)])
+        answer = self._graphs or self._pass
+        scores = torch.cat([answer(part, resolution) for part in self._parts(crops)])
         best, index = scores.max(dim=1)
         return index.cpu().numpy(), best.cpu().numpy()
 

@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -56,3 +59,15 @@ def test_accuracy_plain_and_balanced() -> None:
 
 def test_a_label_that_the_model_does_not_know_counts_as_wrong(fresh_model: EdgeModel) -> None:
     assert accuracy(fresh_model, labelled([7, 7])) == 0.0
+
+
+def test_a_predictor_that_is_not_needed_any_more_gives_its_weights_back_at_once(tiny_model) -> None:
+    """Two a window for each stream wait for no collection of rubbish."""
+    predictor = Predictor(tiny_model)
+    copied = weakref.ref(predictor.model)
+    gc.disable()
+    try:
+        del predictor
+        assert copied() is None
+    finally:
+        gc.enable()
