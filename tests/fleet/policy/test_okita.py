@@ -12,6 +12,7 @@ from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo, fair_numbers, this_slot
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
 from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
+from ekya.fleet.policy.okita.joint import OkitaJoint, filled_up, give_out, link_costs
 from ekya.fleet.policy.okita.oasis import Oasis
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
 from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
@@ -27,6 +28,7 @@ POLICIES = {
     "okita-fifo drawn": OkitaFifo(SLOT_US, None),
     "drf": Drf(SLOT_US),
     "oasis": Oasis(SLOT_US),
+    "okita-joint": OkitaJoint(SLOT_US),
 }
 
 worlds = st.builds(
@@ -318,3 +320,33 @@ def test_the_testbed_is_scheduled_too() -> None:
     assert not outcome.unfinished
     reasons = Okita(SLOT_US).decide(view_of(world)).assignments
     assert all("workers on" in assignment.reason for assignment in reasons)
+
+
+@settings(max_examples=60)
+@given(data)
+def test_ours_gives_out_all_data_within_the_time_that_sites_have(drawn) -> None:
+    left, seed = np.array(drawn[0]), drawn[2]
+    world = simulation(OkitaSetting(len(left), 1, 5), seed)
+    ground, tasks = arrays(view_of(world))
+    task = replace(tasks[0], left=left)
+    rng = np.random.default_rng(seed)
+    room_for = np.array(drawn[1])
+    room_for[rng.integers(len(left))] += max(0, left.sum() - room_for.sum())
+    a_worker = int(task.job.chunks_per_slot)
+    room_for = -(-room_for // a_worker) * a_worker
+    server = int(rng.integers(len(left)))
+    unit = rng.uniform(1, 9, (1, len(left), len(left)))
+    moves = give_out(left, unit, room_for[None])[0]
+    assert (moves >= 0).all() and (moves.sum(axis=1) == left).all() and (moves.sum(axis=0) <= room_for).all()
+    filled = filled_up(ground, task, moves, server, int(room_for[server]))
+    assert (filled >= 0).all() and (filled.sum(axis=1) == left).all()
+    assert (filled.sum(axis=0) <= room_for).all()
+    before, after = link_costs(ground, task, np.array([moves, filled]), np.array([server, server]))
+    assert after <= before + 1e-9
+
+
+def test_ours_leaves_data_where_that_is_cheapest() -> None:
+    unit = np.array([[[1.0, 2.0, 9.0], [5.0, 9.0, 6.0], [4.0, 3.0, 9.0]]])
+    moves = give_out(np.array([4, 5, 6]), unit, np.array([[8, 6, 7]]))[0]
+    # The first stays; of the others the third, whose own site is dearest, loses no more than the second.
+    assert moves.tolist() == [[4, 0, 0], [4, 0, 1], [0, 6, 0]]

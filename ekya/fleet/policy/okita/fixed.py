@@ -25,7 +25,7 @@ import numpy as np
 
 from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.names import JobName
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment
+from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
 from ekya.fleet.policy.okita.transfer import transfers, workloads
 from ekya.fleet.policy.view import FleetView
@@ -153,7 +153,7 @@ def fair_numbers(
     while open_for.any():
         place_of = min((at for at in by_coming if open_for[at]), key=lambda at: shares[at])
         task = tasks[place_of]
-        if counts[place_of] >= most[place_of] or (task.worker > left + 1e-9).any():
+        if counts[place_of] >= most[place_of] or (task.worker > left + ROUNDING).any():
             open_for[place_of] = False
             continue
         counts[place_of] += 1

@@ -22,7 +22,7 @@ import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, fits
+from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, fits
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
 from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
 from ekya.fleet.policy.view import FleetView
@@ -215,7 +215,7 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
 
 def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedule]]) -> int:
     """l of the job ĩ of line 17, in slots."""
-    short = np.flatnonzero((taken > free + 1e-9).any(axis=1))
+    short = np.flatnonzero((taken > free + ROUNDING).any(axis=1))
     waits = [1]
     for site in short:
         there = [

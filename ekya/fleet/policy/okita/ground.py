@@ -17,7 +17,8 @@ Ints = NDArray[np.int64]
 GPU = "gpu"
 MB_OF_TABLE = 100.0
 """§V.B's table has the cost of so many megabytes."""
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
+"""Parts of a worker or a resource that do not count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,16 +133,16 @@ class Task:
 
     def workers_at_most(self) -> int:
         """⌈E_i M_i / ρ_i⌉: with so many, everything is trained in one slot."""
-        return int(np.ceil(self.total / self.job.chunks_per_slot - _ROUNDING))
+        return int(np.ceil(self.total / self.job.chunks_per_slot - ROUNDING))
 
     def slots(self, workers: Ints) -> Ints:
         """l_i = ⌈E_i M_i / (ρ_i N)⌉."""
-        slots = np.ceil(self.total / (self.job.chunks_per_slot * workers) - _ROUNDING)
+        slots = np.ceil(self.total / (self.job.chunks_per_slot * workers) - ROUNDING)
         return np.asarray(slots, dtype=np.int64)
 
     def can_train(self, workers: Ints) -> Ints:
         """Chunks that so many take through all epochs in a slot."""
-        return np.asarray(np.floor(self.job.chunks_per_slot * workers + _ROUNDING), dtype=np.int64)
+        return np.asarray(np.floor(self.job.chunks_per_slot * workers + ROUNDING), dtype=np.int64)
 
     def waiting_cost(self, slots: float) -> float:
         """f_i, where the last of so many slots from now on is its last one."""
@@ -161,7 +162,7 @@ class Task:
 
 def fits(free: Floats, taken: Floats) -> bool:
     """Whether all of it is free."""
-    return bool((taken <= free + _ROUNDING).all())
+    return bool((taken <= free + ROUNDING).all())
 
 
 def room(free: Floats, worker: Floats) -> Ints:
@@ -169,14 +170,14 @@ def room(free: Floats, worker: Floats) -> Ints:
     asked = worker > 0
     if not asked.any():
         return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
-    whole = np.floor(free[:, asked] / worker[asked] + _ROUNDING)
+    whole = np.floor(free[:, asked] / worker[asked] + ROUNDING)
     return np.asarray(whole.min(axis=1), dtype=np.int64)
 
 
 def server_room(free: Floats, task: Task) -> Ints:
     """A_i^r beside the parameter server; negative where it does not fit itself."""
     left = free - task.server
-    return np.where((left >= -_ROUNDING).all(axis=1), room(np.maximum(left, 0.0), task.worker), -1)
+    return np.where((left >= -ROUNDING).all(axis=1), room(np.maximum(left, 0.0), task.worker), -1)
 
 
 def as_assignment(

@@ -1,0 +1,258 @@
+"""Ours: parameter server, workers and data are chosen together, with what others have left in view.
+
+Okita first places workers by Q, which knows neither where the parameter server stands nor where data has to
+come from, and then asks what that costs; and it keeps the number of workers that would be best on an empty
+city. Here, in Okita's order of jobs:
+
+- A chunk from r trained at r' with the parameter server at p costs δ q^{rr'} + (π E / ρ) q^{r'p}: for each p
+  the unit costs of a transport problem. The few p that would be cheapest without limits are followed up.
+- For each of these, and several numbers of slots l, data is given out to sites greedily: what is cheapest
+  where it lies stays there, and of the rest who would lose most goes first. Sites have room for l times what
+  their workers train in a slot, on what jobs of higher priority have left.
+- Worker-slots are paid for whole, so the last few chunks of a site go to workers elsewhere that have time
+  where that is cheaper.
+- A worker-slot costs the same whenever it is: as many as have room work in the first slot.
+
+Nobody waits for better places: when a slot of waiting for an empty city was weighed against what is left of
+this one, somewhat as Okita does, bandwidth cost a little more and waiting three times as much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.okita.fixed import this_slot
+from ekya.fleet.policy.okita.framework import by_priority
+from ekya.fleet.policy.okita.ground import (
+    ROUNDING,
+    Floats,
+    Ground,
+    Ints,
+    Task,
+    as_assignment,
+    room,
+    server_room,
+)
+from ekya.fleet.policy.okita.placing import Weights
+from ekya.fleet.policy.view import FleetView
+
+_MORE_SLOTS = (0, 1, 2, 3, 5, 8)
+"""Than the fewest in which a job can end."""
+_PROMISING = 2
+"""So many courses are worked out to the last chunk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """From now on, while others leave what they leave now.
+
+    Attributes:
+        server: site of the parameter server.
+        slots: l.
+        moves: chunks from site to site in all slots; R x R.
+        link_cost, waiting_cost: of all of it.
+    """
+
+    server: int
+    slots: int
+    moves: Ints
+    link_cost: float
+    waiting_cost: float
+
+    @property
+    def cost(self) -> float:
+        """What is compared."""
+        return self.link_cost + self.waiting_cost
+
+
+@dataclass(frozen=True, slots=True)
+class OkitaJoint:
+    """Okita's framework and order, with the placement above.
+
+    Attributes:
+        every_us: a slot.
+        weights: α of the order.
+        servers: how many sites of the parameter server are followed up.
+        until_us: T, as for Okita.
+    """
+
+    every_us: int
+    weights: Weights = field(default_factory=Weights)
+    servers: int = 6
+    until_us: int | None = None
+    name: str = "okita-joint"
+
+    def decide(self, view: FleetView) -> Decision:
+        """One slot."""
+        ground = Ground.of(view)
+        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
+        ordered = by_priority(tasks, self.weights)
+        free = ground.capacity.copy()
+        assignments, waiting = list[Assignment](), {}
+        for turn, task in enumerate(ordered, 1):
+            course = self.course(ground, task, free)
+            told = f"its turn is {turn} of {len(ordered)}"
+            if course is None:
+                waiting[task.job.name] = f"no site has room for its parameter server and a worker; {told}"
+                continue
+            workers, moves = first_slot(task, course, free)
+            free -= task.needs(workers, course.server)
+            reason = (
+                f"{int(workers.sum())} workers on {np.count_nonzero(workers)} sites; {course.slots} slots "
+                f"cost {course.link_cost:.0f} for bandwidth and {course.waiting_cost:.0f} for waiting; {told}"
+            )
+            assignments.append(as_assignment(ground, task, workers, course.server, moves, reason))
+        return Decision(tuple(assignments), waiting)
+
+    def course(self, ground: Ground, task: Task, free: Floats) -> Course | None:
+        """The cheapest on what is free; None where a parameter server and a worker have no room."""
+        rooms = _rooms(task, free)
+        possible = np.flatnonzero(rooms.any(axis=1))
+        if not possible.size:
+            return None
+        unit = _unit_costs(ground, task)
+        # What all data would cost if sites that hold a worker had no limit.
+        open_to = rooms[possible] > 0
+        wish = (np.where(open_to[:, None, :], unit[possible], np.inf).min(axis=2) * task.left).sum(axis=1)
+        best_servers = possible[np.argsort(wish, kind="stable")[: self.servers]]
+        fewest = -(-task.total // np.maximum(task.can_train(rooms[best_servers].sum(axis=1)), 1))
+        cases = [
+            (int(server), int(least) + more)
+            for server, least in zip(best_servers, fewest, strict=True)
+            for more in _MORE_SLOTS
+        ]
+        cases = self._in_time(task, cases)
+        servers, slots = (np.array(column) for column in zip(*cases, strict=True))
+        waiting = np.array([task.waiting_cost(int(length)) for length in slots])
+        moves = give_out(task.left, unit[servers], slots[:, None] * task.can_train(rooms[servers]))
+        links = link_costs(ground, task, moves, servers)
+        promising = np.argsort(links + waiting, kind="stable")[:_PROMISING]
+        for case in promising:
+            time_for = slots[case] * int(task.can_train(rooms[servers[case], servers[case]]))
+            moves[case] = filled_up(ground, task, moves[case], int(servers[case]), time_for)
+        links[promising] = link_costs(ground, task, moves[promising], servers[promising])
+        best = int(promising[np.argmin((links + waiting)[promising])])
+        return Course(
+            int(servers[best]), int(slots[best]), moves[best], float(links[best]), float(waiting[best])
+        )
+
+    def _in_time(self, task: Task, cases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that end by T; where none does, the shortest."""
+        if self.until_us is None:
+            return list(cases)
+        longest = (self.until_us - task.now_us) // task.slot_us
+        longest = max(longest, min(slots for _, slots in cases))
+        return [case for case in cases if case[1] <= longest]
+
+
+def _rooms(task: Task, free: Floats) -> Ints:
+    """Workers that each site holds, by site of the parameter server; P x R, zeros where that has no room."""
+    most = task.workers_at_most()
+    alone, beside = np.clip(room(free, task.worker), 0, most), server_room(free, task)
+    rooms = np.tile(alone, (len(alone), 1))
+    np.fill_diagonal(rooms, np.minimum(beside, most))
+    rooms[beside < 0] = 0
+    return rooms
+
+
+def _unit_costs(ground: Ground, task: Task) -> Floats:
+    """δ q^{rr'} + (π E / ρ) q^{r'p} for p, r, r'; P x R x R."""
+    exchanged_mb = task.job.model_mb / task.job.chunks_per_slot
+    moved = task.job.chunk_mb * ground.mb_cost
+    return np.asarray(moved[None] + (exchanged_mb * ground.mb_cost).T[:, None, :])
+
+
+def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
+    """Which site's data is trained where, greedily, in many cases at once.
+
+    Args:
+        left: M_i^r; R.
+        unit: cost of a chunk from r trained at r'; B x R x R.
+        room_for: chunks that sites have time for, in all no fewer than are left; B x R.
+
+    Returns:
+        B x R x R.
+    """
+    cases, sites = room_for.shape
+    moves = np.zeros((cases, sites, sites), dtype=np.int64)
+    spare = room_for.copy()
+    every, own = np.arange(cases)[:, None], np.arange(sites)
+    priced = np.where(room_for[:, None, :] > 0, unit, np.inf)
+    stays = np.where(priced.argmin(axis=2) == own, np.minimum(left, room_for), 0)
+    moves[:, own, own] = stays
+    spare -= stays
+    rest = left - stays
+    if sites > 1:
+        two = np.partition(priced, 1, axis=2)[:, :, :2]
+        regret = np.full(rest.shape, np.inf)
+        np.subtract(two[:, :, 1], two[:, :, 0], out=regret, where=np.isfinite(two[:, :, 1]))
+        turns = np.argsort(-np.where(rest > 0, regret, -1.0), axis=1, kind="stable")
+    else:
+        turns = np.zeros((cases, 1), dtype=np.int64)
+    for turn in range(sites):
+        source = turns[:, turn]
+        wanted = rest[every[:, 0], source]
+        if not wanted.any():
+            continue
+        by_cost = np.argsort(unit[every[:, 0], source], axis=1, kind="stable")
+        there = np.take_along_axis(spare, by_cost, 1)
+        before = np.cumsum(there, axis=1) - there
+        sent = np.minimum(np.maximum(wanted[:, None] - before, 0), there)
+        spare[every, by_cost] -= sent
+        moves[every, source[:, None], by_cost] += sent
+        rest[every[:, 0], source] = 0
+    return moves
+
+
+def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: int) -> Ints:
+    """The same without worker-slots for a few chunks, where it is cheaper to send these to workers with time.
+
+    Args:
+        ground: sites.
+        task: the job.
+        moves: chunks in all slots; R x R.
+        server: site of the parameter server.
+        at_server: chunks that workers there have time for in all slots.
+    """
+    a_worker = int(task.can_train(np.array([1]))[0])
+    if a_worker < 2:
+        return moves
+    moves, loads = moves.copy(), moves.sum(axis=0)
+    over = loads % a_worker
+    spare = np.where(over > 0, a_worker - over, 0)
+    spare[server] = at_server - loads[server]
+    saved = task.job.model_mb * ground.mb_cost[:, server]
+    asked = np.flatnonzero((over > 0) & (saved > 0) & (np.diag(moves) >= over))
+    for site in asked[np.argsort(-saved[asked] / over[asked], kind="stable")]:
+        if spare[site] != a_worker - over[site]:
+            # Others have sent something here meanwhile.
+            continue
+        costs = np.where(spare >= over[site], ground.mb_cost[site], np.inf)
+        costs[site] = np.inf
+        target = int(np.argmin(costs))
+        if task.job.chunk_mb * costs[target] * over[site] < saved[site]:
+            moves[site, site] -= over[site]
+            moves[site, target] += over[site]
+            spare[target] -= over[site]
+            spare[site] = 0
+    return moves
+
+
+def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats:
+    """Data, and parameters of whole worker-slots; B."""
+    worker_slots = np.ceil(moves.sum(axis=1) / task.job.chunks_per_slot - ROUNDING)
+    exchanged = (worker_slots * ground.mb_cost[:, servers].T).sum(axis=1)
+    moved = (moves * ground.mb_cost).sum(axis=(1, 2))
+    return np.asarray(task.job.model_mb * exchanged + task.job.chunk_mb * moved)
+
+
+def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
+    """Workers and moves of the first of its slots, on what is free; R, and R x R."""
+    rooms = np.maximum(room(free, task.worker), 0)
+    rooms[course.server] = max(0, int(server_room(free, task)[course.server]))
+    loads = course.moves.sum(axis=0)
+    worker_slots = np.ceil(loads / task.job.chunks_per_slot - ROUNDING).astype(np.int64)
+    workers = np.minimum(worker_slots, rooms)
+    return workers, this_slot(course.moves, task.can_train(workers))
