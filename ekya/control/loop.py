@@ -1,6 +1,6 @@
 """The loop of every world: wait, write down, decide, write down, act."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor, Journal, Planner
@@ -27,7 +27,23 @@ def run_loop(
     observe: Observer,
     state: LoopState | None = None,
 ) -> LoopState:
-    """Runs windows until the last has closed, and returns what is known then.
+    """Runs windows until the last has closed, and returns what is known then; arguments as of ``turns``."""
+    known = first_state() if state is None else state
+    for after in turns(executor, journal, planner, needs, options, observe, state):
+        known = after
+    return known
+
+
+def turns(
+    executor: Executor,
+    journal: Journal,
+    planner: Planner,
+    needs: Needs,
+    options: LoopOptions,
+    observe: Observer,
+    state: LoopState | None = None,
+) -> Iterator[LoopState]:
+    """A turn each time the next is asked for, until the last window has closed; what is known after each.
 
     Without a ``state`` to go on from, the executor's first events add the streams.
     """
@@ -43,8 +59,9 @@ def run_loop(
         executor.execute(turn.commands)
         observe(batch, turn)
         state = turn.state
+        yield state
         if closes_run(batch):
-            return state
+            return
 
 
 def closes_run(batch: Batch) -> bool:

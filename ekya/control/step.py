@@ -190,6 +190,7 @@ def _matters(event: ev.Event) -> bool:
             | ev.StreamLost()
             | ev.StreamBack()
             | ev.StreamEnded()
+            | ev.CapacityLent()
         ):
             return True
         case _:

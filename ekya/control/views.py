@@ -72,13 +72,18 @@ def window_view(
 
 
 def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
-    """What nobody may plan with now: the preparation's share, and those of jobs whose stream is away."""
+    """What nobody may plan with now.
+
+    That is the preparation's share, those of jobs whose stream is away, and what other servers' jobs hold.
+    """
     away = tuple(
         stream.job.share_milli
         for stream in state.streams
         if stream.job is not None and stream.status is not Status.SERVING
     )
-    return (options.preparation_share_milli, *away) if state.preparing else away
+    prepares = (options.preparation_share_milli,) if state.preparing else ()
+    lent = (state.lent_milli,) if state.lent_milli else ()
+    return (*prepares, *away, *lent)
 
 
 def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:

@@ -335,6 +335,14 @@ class StreamEnded:
     stream: StreamId
 
 
+@dataclass(frozen=True, slots=True)
+class CapacityLent:
+    """From now on jobs of other servers hold so much of the GPUs here, all of them together."""
+
+    t_us: int
+    share_milli: int
+
+
 Event = (
     StreamAdded
     | WindowClosed
@@ -361,6 +369,7 @@ Event = (
     | StreamLost
     | StreamBack
     | StreamEnded
+    | CapacityLent
 )
 
 # At one instant: what belongs to the window that ends comes first, then the border of the windows
@@ -380,6 +389,7 @@ _ORDER: tuple[type[Event], ...] = (
     WorkerDied,
     StreamLost,
     StreamEnded,
+    CapacityLent,
     ShareMeasured,
     GpuMeasured,
     ShareResized,

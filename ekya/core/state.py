@@ -183,6 +183,7 @@ class FleetState:
     Attributes:
         window: index of the open window; -1 before the first.
         preparing: labels and profiles of this window are still being made.
+        lent_milli: what jobs of other servers hold of the GPUs here.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -191,6 +192,7 @@ class FleetState:
     window_end_us: int = 0
     preparing: bool = False
     next_job: JobId = FIRST_JOB
+    lent_milli: int = 0
 
     def stream(self, stream: StreamId) -> StreamState:
         """The state of one stream; KeyError for one that was never added."""
@@ -238,6 +240,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state
+        case ev.CapacityLent():
+            return replace(state, lent_milli=event.share_milli)
         case ev.StreamAdded():
             return state.with_stream(
                 StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))

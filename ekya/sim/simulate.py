@@ -156,7 +156,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     def keep(batch: Batch, turn: Turn) -> None:
         turns.append(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
 
-    run_loop(executor, _NoJournal(), planner, scheduler.needs, options, keep)
+    run_loop(executor, NoJournal(), planner, scheduler.needs, options, keep)
     accuracy = {
         stream.stream: tuple(
             executor.mean_accuracy(stream.stream, window)
@@ -208,7 +208,7 @@ def _rounding_cost(turns: Sequence[TurnRecord]) -> float:
     return fmean(lost) if lost else 0.0
 
 
-class _NoJournal:
+class NoJournal:
     """The trace world keeps its turns in memory; it has nothing to resume."""
 
     def batch(self, batch: Batch) -> None:

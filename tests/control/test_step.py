@@ -78,6 +78,15 @@ def test_the_first_window_serves_the_base_model_and_prepares_nothing():
     assert hand.views[0].streams[0].retrain_options == ()
 
 
+def test_what_other_servers_jobs_hold_is_planned_without():
+    hand = started()
+    before = hand.views[-1].capacity_milli
+    hand.give(10 * S, ev.CapacityLent(10 * S, 200))
+    assert hand.views[-1].capacity_milli == before - 200
+    hand.give(20 * S, ev.CapacityLent(20 * S, 0))
+    assert hand.views[-1].capacity_milli == before
+
+
 def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
     both_on_0 = (StreamHome(A, 0), StreamHome(B, 0))
     hand = started(options=replace(OPTIONS, homes=both_on_0), wishes={A: Wish(800), B: Wish(800)})

@@ -37,6 +37,7 @@ def one_of_each(t_us):
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),
         ev.ShareOverdue(t_us, inference_holder(A), 1, 9),
+        ev.CapacityLent(t_us, 200),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),
         ev.WorkerBack(t_us, A, ev.Role.INFERENCE),
         ev.StreamLost(t_us, A, "why"),

@@ -1,0 +1,121 @@
+"""Retrainings that would be worth more on another server than at home (ours; no paper has this)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.plan import Plan
+from ekya.core.units import us_to_seconds
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.fleet.policy.names import SiteName
+from ekya.scheduling.objective import evaluate
+
+Planner = Callable[[WindowView], Plan]
+"""Asks a server's own scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One stream's retraining, to be had by whoever has room.
+
+    Attributes:
+        site, stream: whose it is.
+        config: γ.
+        gpu_s: of a whole GPU that it takes, from the labels to the last epoch.
+        gain: what it adds to the accuracy of the stream's answers once it serves, times the stream's weight
+            (of its server's streams, on average 1).
+        at_home: mean over the rest of the window of what its own server's streams lose together if
+            the retraining is not done there; 0 where its plan leaves it out anyhow.
+        now_us: when it is offered.
+        until_us: end of the window; weights that come later are out of date.
+        moved_mb: labelled crops and the model on their way there.
+        back_mb: the retrained model on its way back.
+    """
+
+    site: SiteName
+    stream: StreamId
+    config: RetrainConfig
+    gpu_s: float
+    gain: float
+    at_home: float
+    now_us: int
+    until_us: int
+    moved_mb: float
+    back_mb: float
+
+    def brings(self, arrives_us: int) -> float:
+        """Accuracy times seconds that its server has more of, if the weights arrive then."""
+        served_s = us_to_seconds(max(0, self.until_us - arrives_us))
+        return self.gain * served_s - self.at_home * us_to_seconds(self.until_us - self.now_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What crosses a link for a retraining.
+
+    Attributes:
+        crop_mb: one labelled crop.
+        model_mb: an edge model.
+    """
+
+    crop_mb: float
+    model_mb: float
+
+
+def offers(
+    site: SiteName, view: WindowView, planner: Planner, crops: Mapping[StreamId, int], sizes: Sizes
+) -> Iterator[Offer]:
+    """What a server would rather have done elsewhere, at the right price.
+
+    Args:
+        site: the server.
+        view: its present one.
+        planner: its scheduler.
+        crops: labelled for each stream in this window.
+        sizes: of what would cross a link.
+    """
+    chosen = [(stream, best_with_room(stream, view)) for stream in view.streams]
+    if all(option is None for _, option in chosen):
+        return
+    total = sum(stream.weight for stream in view.streams)
+    whole = planner(view).expected_accuracy
+    for stream, option in chosen:
+        if option is None:
+            continue
+        without = without_retraining(view, stream.stream)
+        plan = planner(without)
+        answers = dict(evaluate(without, plan.phases).per_stream)[stream.stream]
+        labelled = crops.get(stream.stream, 0)
+        worth = stream.weight * len(view.streams) / total
+        yield Offer(
+            site=site,
+            stream=stream.stream,
+            config=option.config,
+            gpu_s=option.gpu_s,
+            # Of what the model gets right, as much is answered right as of the one that serves now.
+            gain=(option.accuracy_after / stream.accuracy - 1.0) * answers * worth,
+            at_home=max(0.0, whole - plan.expected_accuracy) * len(view.streams),
+            now_us=view.now_us,
+            until_us=view.window_end_us,
+            moved_mb=labelled * option.config.data_fraction * sizes.crop_mb + sizes.model_mb,
+            back_mb=sizes.model_mb,
+        )
+
+
+def without_retraining(view: WindowView, stream: StreamId) -> WindowView:
+    """The same moment, where one stream cannot be retrained at home."""
+    streams = tuple(replace(one, retrain_options=()) if one.stream == stream else one for one in view.streams)
+    return replace(view, streams=streams)
+
+
+def best_with_room(stream: StreamView, view: WindowView) -> RetrainOption | None:
+    """The γ that would bring most until the window ends, had it a GPU of its own; None if none brings any."""
+    left_s = us_to_seconds(view.window_end_us - view.now_us)
+
+    def brings(option: RetrainOption) -> float:
+        return (option.accuracy_after - stream.accuracy) * (left_s - option.gpu_s)
+
+    fitting = [option for option in stream.retrain_options if option.gpu_s < left_s]
+    best = max(fitting, key=brings, default=None)
+    return best if best is not None and brings(best) > 0.0 and stream.accuracy > 0.0 else None

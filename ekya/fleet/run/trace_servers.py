@@ -1,0 +1,118 @@
+"""Servers of the trace world: each plays a trace of its own, and nothing is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ekya.core.ids import StreamId
+from ekya.core.trace import Trace
+from ekya.fleet.policy.brokering import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Sizes
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.run.servers import Failure, Made, ServerFleet, ServerSpec
+from ekya.scheduling.protocol import Scheduler
+from ekya.sim.simulate import Conditions, NoJournal
+from ekya.sim.trace_estimates import Estimates
+from ekya.sim.trace_executor import TraceExecutor
+
+SIZES = Sizes(crop_mb=32 * 32 * 3 / 1e6, model_mb=45.0)
+"""Of crops of 32 pixels and a ResNet18."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceServer:
+    """A server and what it sees.
+
+    Attributes:
+        site: its name.
+        trace: of its streams.
+        conditions: its GPUs and windows.
+        crops_may_leave, takes_guests: as of ``ServerSpec``.
+    """
+
+    site: SiteName
+    trace: Trace
+    conditions: Conditions
+    crops_may_leave: bool = True
+    takes_guests: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlayedServers:
+    """Servers that were played.
+
+    Attributes:
+        accuracy: of each stream of each server in each window; 0 in those that its server did not live
+            through.
+        loans: in the order in which they were agreed.
+        moved_mb: over each link.
+    """
+
+    accuracy: dict[SiteName, dict[StreamId, tuple[float, ...]]]
+    loans: tuple[Made, ...]
+    moved_mb: dict[tuple[SiteName, SiteName], float]
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Over all streams of all servers and their windows."""
+        return fmean(
+            value for streams in self.accuracy.values() for windows in streams.values() for value in windows
+        )
+
+
+def play_servers(
+    servers: Sequence[TraceServer],
+    scheduler: Scheduler,
+    policy: FleetPolicy | None,
+    links: Links,
+    failures: Sequence[Failure] = (),
+    sizes: Sizes = SIZES,
+    seed: int = 0,
+) -> PlayedServers:
+    """Plays all of them beside each other, with a tier above that lends shares, or without."""
+    executors = {server.site: _executor(server) for server in servers}
+    specs = [_spec(server, executors[server.site], scheduler) for server in servers]
+    fleet = ServerFleet(specs, policy, links, sizes, failures, seed)
+    fleet.run()
+    accuracy = {
+        server.site: _accuracy(server, executors[server.site], fleet.ended_us[server.site])
+        for server in servers
+    }
+    return PlayedServers(accuracy, tuple(fleet.loans), dict(fleet.moved_mb))
+
+
+def _executor(server: TraceServer) -> TraceExecutor:
+    conditions = server.conditions
+    estimates = Estimates(conditions.error_sd, conditions.relative_error, False, conditions.seed)
+    return TraceExecutor(server.trace, conditions.loop_options(server.trace), estimates)
+
+
+def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler) -> ServerSpec:
+    return ServerSpec(
+        site=server.site,
+        executor=executor,
+        journal=NoJournal(),
+        scheduler=scheduler,
+        options=server.conditions.loop_options(server.trace),
+        crops_may_leave=server.crops_may_leave,
+        takes_guests=server.takes_guests,
+        charge=lambda: executor.charge(server.conditions.planning_us),
+    )
+
+
+def _accuracy(
+    server: TraceServer, executor: TraceExecutor, ended_us: int
+) -> dict[StreamId, tuple[float, ...]]:
+    options = server.conditions.loop_options(server.trace)
+
+    def of(stream: StreamId, window: int) -> float:
+        lived = (window + 1) * options.window_us <= ended_us
+        return executor.mean_accuracy(stream, window) if lived else 0.0
+
+    return {
+        stream.stream: tuple(
+            of(stream.stream, window) for window in range(min(options.windows or 0, len(stream.windows)))
+        )
+        for stream in server.trace.streams
+    }

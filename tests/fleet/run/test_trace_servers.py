@@ -1,0 +1,113 @@
+"""Servers that lend each other shares, on virtual time and with nothing trained."""
+
+import pytest
+
+from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.brokering import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.servers import ARRIVED, Failure
+from ekya.fleet.run.trace_servers import SIZES, TraceServer, play_servers
+from ekya.scheduling.registry import make_scheduler
+from ekya.sim.generate import generate_trace
+from ekya.sim.simulate import Conditions, simulate
+
+BUSY, IDLE, THIRD = SiteName("busy"), SiteName("idle"), SiteName("third")
+WINDOWS = 3
+LINKS = Links(usual_mb_s=12.5)
+
+
+class Cheapest:
+    """Places every job where it costs least of those that are in time."""
+
+    name, every_us = "cheapest", None
+
+    def decide(self, view):
+        placed, waiting = [], {}
+        for job in (state.job for state in view.jobs):
+            found = min(self._fits(job, view), default=None)
+            if found is None:
+                waiting[job.name] = "nobody is in time"
+            else:
+                placed.append(Assignment(job.name, (Part(found[1], gpus=found[2]),), "the cheapest in time"))
+        return Decision(tuple(placed), waiting)
+
+    def _fits(self, job, view):
+        for name in job.allowed & set(view.places.nodes):
+            node = view.places.nodes[name]
+            for gpus in range(1, node.gpus + 1):
+                takes_s = job.epoch_us[node.kind, gpus] / 1e6
+                if takes_s < job.waiting.due_s:
+                    yield takes_s * view.places.cost_a_second(node, gpus), name, gpus
+
+
+def server(site, streams, gpus=1.0, seed=0, **changes):
+    conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300)
+    return TraceServer(site, generate_trace(seed, streams, WINDOWS), conditions, **changes)
+
+
+def servers(**changes):
+    return [server(BUSY, 5, seed=200, **changes), server(IDLE, 1, gpus=2.0, seed=201)]
+
+
+def play(which, policy=None, **options):
+    return play_servers(which, make_scheduler("thief"), policy, LINKS, **options)
+
+
+@pytest.fixture(scope="module")
+def lent():
+    return play(servers(), Cheapest())
+
+
+def test_without_a_tier_every_server_is_by_itself() -> None:
+    played = play(servers())
+    for one in servers():
+        alone = simulate(one.trace, make_scheduler("thief"), one.conditions)
+        assert played.accuracy[one.site] == alone.accuracy
+    assert (played.loans, played.moved_mb) == ((), {})
+
+
+def test_an_overloaded_server_is_helped_and_the_fleet_as_a_whole_gains(lent) -> None:
+    assert lent.loans
+    assert {made.loan.host for made in lent.loans} == {IDLE}
+    assert lent.mean_accuracy > play(servers()).mean_accuracy
+
+
+def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
+    there = sum(made.loan.offer.moved_mb for made in lent.loans)
+    back = sum(made.loan.offer.back_mb for made in lent.loans if made.outcome == ARRIVED)
+    assert lent.moved_mb == {(BUSY, IDLE): pytest.approx(there), (IDLE, BUSY): pytest.approx(back)}
+    assert all(made.loan.offer.moved_mb > SIZES.model_mb for made in lent.loans)
+
+
+def test_loans_keep_their_times_and_never_outlive_their_window(lent) -> None:
+    for made in lent.loans:
+        loan = made.loan
+        assert loan.offer.now_us < loan.begins_us < loan.ends_us < loan.arrives_us < loan.offer.until_us
+        assert loan.offer.brings(loan.arrives_us) > 0
+
+
+def test_crops_that_may_not_leave_stay() -> None:
+    assert play(servers(crops_may_leave=False), Cheapest()).loans == ()
+
+
+def test_who_takes_no_guests_has_none() -> None:
+    busy, _ = servers()
+    assert play([busy, server(IDLE, 1, gpus=2.0, seed=201, takes_guests=False)], Cheapest()).loans == ()
+
+
+def test_what_a_dead_server_did_for_others_goes_on_elsewhere_or_fails_and_nothing_crashes(lent) -> None:
+    first = lent.loans[0].loan
+    dies = Failure(IDLE, (first.begins_us + first.ends_us) // 2)
+    alone = play(servers(), Cheapest(), failures=[dies])
+    assert alone.loans[0].outcome == "idle died"
+    assert len(alone.accuracy[BUSY]) == 5
+    helped = play([*servers(), server(THIRD, 1, gpus=2.0, seed=202)], Cheapest(), failures=[dies])
+    hosts = [made.loan.host for made in helped.loans]
+    assert THIRD in hosts
+    assert helped.accuracy[IDLE].keys() == lent.accuracy[IDLE].keys()
+    assert all(windows[-1] == 0.0 for windows in helped.accuracy[IDLE].values())
+
+
+def test_it_comes_to_the_same_every_time(lent) -> None:
+    again = play(servers(), Cheapest())
+    assert (again.accuracy, again.moved_mb) == (lent.accuracy, lent.moved_mb)
