@@ -13,6 +13,9 @@ from ekya.fleet.policy.view import FleetView
 BATCH = 250
 """Schedules that are built beside each other."""
 
+GOLDEN = 0.6180339887498949
+"""Multiples of it, less their whole part, are spread evenly from 0 to 1, however many they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Andreas:
@@ -22,8 +25,8 @@ class Andreas:
 
     - The empty schedule it begins with is worse than any other; by (1) it would be the best one as long as
       no job is pressed for time, and nothing would ever run.
-    - The first schedule is built without chance. In the others chance grows from schedule to schedule of a
-      batch up to the whole of what the paper says.
+    - The first schedule is built without chance. The others have all parts of it, from none to the whole of
+      what the paper says.
     - A job changes places with the next one with a probability of ``swapping`` times the smallest weight
       over its own.
     - A configuration of D_j is drawn by 1/cost; of all where D_j is empty.
@@ -71,7 +74,7 @@ class Andreas:
     def _draw(self, point: Point, rng: np.random.Generator, first: bool) -> tuple[Ints, Ints]:
         """Orders of jobs, and the configuration that each tries first; always a whole batch."""
         jobs = len(point.states)
-        chance = np.linspace(0.0 if first else 1.0 / BATCH, 1.0, BATCH)[:, None]
+        chance = ((np.arange(BATCH) + (0 if first else 1)) * GOLDEN % 1.0)[:, None]
         swaps = rng.random((BATCH, jobs)) < chance * self.swapping * (point.weight.min() / point.weight)
         order = swapped(np.tile(np.arange(jobs), (BATCH, 1)), swaps)
         drawn = drawn_configs(point, rng.random((BATCH, jobs)))

@@ -1,0 +1,113 @@
+"""What each policy costs, by how fast jobs come and by whether moving them costs anything (ANDREAS §V.B).
+
+    python experiments/andreas_load.py
+    python experiments/andreas_load.py --full --json -
+
+The paper's 30% and 62% depend on how full its clusters are, which it does not say. Here the same jobs
+come at half to three times the speed of the other figures, to ten nodes of both scenarios: once as in the
+paper's simulator, where an interrupted job loses nothing, and once where it goes back to its last epoch
+and takes a minute to start. Drawn are total costs over those of ANDREAS in the same instance. Two seeds,
+or five with --full.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import fmean
+
+from andreas_played import (
+    ANDREAS,
+    COLOURS,
+    FREE,
+    POLICIES,
+    WORLDS,
+    WORTH,
+    Played,
+    below,
+    below_first_principles,
+    play,
+)
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
+
+from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
+from ekya.report.themes import LIGHT
+
+LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+NODES = 10
+PAPER = {"two-gpu": "62%", "four-gpu": "30%"}
+
+
+def found(rows: Sequence[Played]) -> Finding:
+    """The table, the drawing and the paper's numbers beside ours."""
+    figure, axes = new_figure(len(SCENARIOS), len(WORLDS), panel_height=2.5)
+    beside = []
+    for line, world in zip(axes, WORLDS, strict=True):
+        for panel, scenario in zip(line, SCENARIOS, strict=True):
+            own = [row for row in rows if (row.scenario, row.world) == (scenario.name, world)]
+            by_load = {load: [row for row in own if row.load == load] for load in LOADS}
+            for policy, colour in COLOURS.items():
+                costs = [_ratio(some, policy) for some in by_load.values()]
+                panel.plot(LOADS, costs, "o-", color=colour, label=policy, markersize=3, linewidth=1.3)
+            panel.set_title(f"{scenario.name}, {world}", fontsize=9, color=LIGHT.ink, loc="left")
+            panel.set_yscale("log")
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.yaxis.set_minor_formatter(NullFormatter())
+            panel.set_xlabel("load", fontsize=8.5, color=LIGHT.quiet)
+            panel.set_ylabel("total cost over andreas's", fontsize=8.5, color=LIGHT.ink)
+            told = {f"load {load:g}": some for load, some in by_load.items()}
+            beside += [
+                Beside(
+                    f"{scenario.name}, {world}: andreas below first-principle methods",
+                    PAPER[scenario.name] if world == FREE else "",
+                    {name: percent(below_first_principles(some, ANDREAS)) for name, some in told.items()},
+                ),
+                Beside(
+                    f"{scenario.name}, {world}: worth below andreas",
+                    "",
+                    {name: percent(below(some, WORTH, ANDREAS)) for name, some in told.items()},
+                ),
+                Beside(
+                    f"{scenario.name}, {world}: worth below edf",
+                    "",
+                    {name: percent(below(some, WORTH, "edf")) for name, some in told.items()},
+                ),
+            ]
+    legend(figure, axes[0][0])
+    return Finding(
+        "andreas_load",
+        f"ANDREAS on {NODES} nodes: what the load and the price of moving do to costs",
+        [asdict(row) for row in rows],
+        beside,
+        "Without tardiness there is nothing to win but energy. With far more work than GPUs everyone is "
+        "late, and the order by pressure serves those first that can no longer be saved.",
+        figure,
+    )
+
+
+def _ratio(rows: Sequence[Played], policy: str) -> float:
+    """A policy's total over that of ANDREAS, a mean over instances."""
+    base = {row.seed: row.total for row in rows if row.policy == ANDREAS}
+    return fmean(row.total / base[row.seed] for row in rows if row.policy == policy)
+
+
+def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
+    """Play all policies at different loads, with moves for nothing and with moves that cost."""
+    instances = [
+        (scenario, seed, load, world)
+        for scenario in SCENARIOS
+        for seed in (SEEDS if full else SEEDS[:2])
+        for load in LOADS
+        for world in WORLDS
+    ]
+    with channel(json_to, out) as told:
+        rows = []
+        with told.steps("simulations", len(instances) * len(POLICIES)) as step:
+            for scenario, seed, load, world in instances:
+                for policy in POLICIES:
+                    rows.append(play(policy, scenario, NODES, seed, load, world))
+                    step()
+        told.publish(found(rows))
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/andreas_load.py --json - | jq .paper")

@@ -1,0 +1,89 @@
+"""What the recipes of ANDREAS have in common: who plays, in which world, and what is told of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from time import process_time
+
+from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.sim.andreas_physics import AndreasPhysics
+from ekya.fleet.sim.andreas_workload import Scenario, andreas_workload
+from ekya.fleet.sim.engine import FleetEngine
+
+ANDREAS, WORTH = "andreas", "worth"
+FIRST_PRINCIPLES = ("fifo", "edf", "priority")
+POLICIES: tuple[FleetPolicy, ...] = (fifo(), edf(), priority(), Andreas(), Worth())
+
+FREE, PAID = "moves for nothing", "moves paid for"
+WORLDS = {FREE: AndreasPhysics(snapshots=False), PAID: AndreasPhysics(starts_again_us=60_000_000)}
+"""The paper's simulator, which counts no reconfiguration; and one in which an interrupted job goes back to
+its last epoch and takes a minute to start again."""
+
+COLOURS = {"fifo": "#9a9a9a", "edf": "#5d7fa8", "priority": "#b08a3c", ANDREAS: "#b5473c", WORTH: "#2f7d5b"}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One simulation; costs in euros."""
+
+    scenario: str
+    load: float
+    world: str
+    nodes: int
+    seed: int
+    policy: str
+    energy: float
+    total: float
+    makespan_s: float
+    late: int
+    interruptions: int
+    lost_gpu_h: float
+    calls: int
+    call_s: float
+    longest_call_s: float
+
+
+def play(
+    policy: FleetPolicy, scenario: Scenario, nodes: int, seed: int, load: float = 1.0, world: str = FREE
+) -> Played:
+    """One policy on one instance. Calls are timed in seconds of this process, whatever else the host does."""
+    jobs, places = andreas_workload(scenario, nodes, seed, load)
+    engine = FleetEngine(policy, WORLDS[world], jobs, places, seed=seed, timer=process_time)
+    outcome = engine.run()
+    records = outcome.jobs.values()
+    return Played(
+        scenario.name,
+        load,
+        world,
+        nodes,
+        seed,
+        policy.name,
+        outcome.energy_cost,
+        outcome.total_cost,
+        outcome.makespan_s,
+        outcome.missed,
+        sum(one.migrations + one.preemptions for one in records),
+        sum(one.lost_us for one in records) / 3.6e9,
+        len(outcome.decide_s),
+        fmean(outcome.decide_s),
+        max(outcome.decide_s),
+    )
+
+
+def below(rows: Sequence[Played], policy: str, other: str) -> float:
+    """By which part the total cost of one is below the other's, a mean over instances."""
+    totals = {_instance(row): row.total for row in rows if row.policy == other}
+    ours = [row for row in rows if row.policy == policy]
+    return fmean(1 - row.total / totals[_instance(row)] for row in ours)
+
+
+def below_first_principles(rows: Sequence[Played], policy: str) -> float:
+    """The mean over the three methods: what the paper calls its reduction."""
+    return fmean(below(rows, policy, other) for other in FIRST_PRINCIPLES)
+
+
+def _instance(row: Played) -> tuple[str, float, str, int, int]:
+    return row.scenario, row.load, row.world, row.nodes, row.seed
