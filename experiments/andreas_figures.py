@@ -22,12 +22,13 @@ from andreas_played import (
     ANDREAS,
     COLOURS,
     FIRST_PRINCIPLES,
-    POLICIES,
+    FREE,
     WORTH,
     Played,
     below,
     below_first_principles,
     play,
+    policies,
 )
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
@@ -133,9 +134,9 @@ def main(
     instances = [(one, size, seed) for size in sizes for seed in drawn for one in SHOWN.values()]
     with channel(json_to, out) as told:
         rows = []
-        with told.steps("simulations", len(instances) * len(POLICIES)) as step:
+        with told.steps("simulations", len(instances) * len(COLOURS)) as step:
             for (scenario, load), size, seed in instances:
-                for policy in POLICIES:
+                for policy in policies(FREE):
                     rows.append(play(policy, scenario, size, seed, load))
                     step()
         told.publish(found(rows))

@@ -18,13 +18,13 @@ from andreas_played import (
     ANDREAS,
     COLOURS,
     FREE,
-    POLICIES,
     WORLDS,
     WORTH,
     Played,
     below,
     below_first_principles,
     play,
+    policies,
 )
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
@@ -101,9 +101,9 @@ def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
     ]
     with channel(json_to, out) as told:
         rows = []
-        with told.steps("simulations", len(instances) * len(POLICIES)) as step:
+        with told.steps("simulations", len(instances) * len(COLOURS)) as step:
             for scenario, seed, load, world in instances:
-                for policy in POLICIES:
+                for policy in policies(world):
                     rows.append(play(policy, scenario, NODES, seed, load, world))
                     step()
         told.publish(found(rows))

@@ -33,15 +33,19 @@ class Worth:
     """No chance, one pass.
 
     Attributes:
-        ahead: how long before its last moment a job becomes urgent, in mean lengths of a job; urgency falls
-            by e within it.
+        ahead: how long before its last moment a job becomes urgent (urgency falls by e within it), in mean
+            lengths of a job over the number of jobs: about what it takes until something happens again.
+        least: the least of it, in mean lengths of a job.
         moving_s: what a start elsewhere is taken to last.
+        lost_epochs: what an interruption is taken to lose. Both are 0 where moving costs nothing.
         settled_s: how long a decision is taken to hold.
         every_us: it is asked when something happens.
     """
 
-    ahead: float = 0.1
+    ahead: float = 1.0
+    least: float = 0.02
     moving_s: float = 60.0
+    lost_epochs: float = 0.5
     settled_s: float = 1800.0
     name: str = "worth"
     every_us: int | None = None
@@ -54,7 +58,7 @@ class Worth:
         if not point.states or not point.shelves:
             return decision_of(point, config, node)
         now_node, now = point.places_now
-        lost_s = self.moving_s + point.epoch_s / 2
+        lost_s = self.moving_s + self.lost_epochs * point.epoch_s
         worth = self.worth(point, now, lost_s)
         config = more_gpus(point, worth, one_gpu(point, worth))
         config, node = packed(point, worth, config, now, now_node)
@@ -80,7 +84,8 @@ class Worth:
             paid = np.where(speed > 0, energy / speed, np.inf).min(axis=1)
         paid = np.where(np.isfinite(paid), paid, 0.0)
         spare_s = np.maximum(0.0, point.due_in_s - work_s)
-        value = point.weight * np.exp(-spare_s / (self.ahead * work_s.mean()))
+        soon_s = work_s.mean() * (self.least + self.ahead / len(work_s))
+        value = point.weight * np.exp(-spare_s / soon_s)
         if len(work_s) > point.all_gpus:
             value *= work_s.mean() / work_s
         worth = np.where(speed > 0, (paid + value)[:, None] * speed - energy, -np.inf)
