@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from ekya import __version__
-from ekya.cli import cameras, datasets, labels, machine, runs, traces
+from ekya.cli import cameras, datasets, fleet, labels, machine, runs, traces
 from ekya.errors import UserError
 from ekya.streams.credentials import masked
 
@@ -31,6 +31,7 @@ app = typer.Typer(
 
 for _group in (runs, traces, cameras, datasets, labels, machine):
     app.add_typer(_group.commands)
+app.add_typer(fleet.commands, name="fleet")
 
 
 def _print_version(asked: bool) -> None:

@@ -44,6 +44,7 @@ class LendingExecutor:
         self._expected: dict[StreamId, int] = {}
         self._awaited: dict[StreamId, _Awaited] = {}
         self._ask_again = False
+        self._stop_us: int | None = None
         self.now_us = 0
 
     @property
@@ -67,6 +68,10 @@ class LendingExecutor:
         """The weights on their way never come."""
         awaited = self._awaited[stream]
         awaited.arrives_us, awaited.failed = at_us, reason
+
+    def not_beyond(self, stop_us: int | None) -> None:
+        """Something happens to the fleet then, and nobody goes past it before."""
+        self._stop_us = stop_us
 
     def ask_again(self) -> None:
         """Lets the loop plan anew: there is room elsewhere that was not there before."""
@@ -103,9 +108,12 @@ class LendingExecutor:
         """When others change something next; what is due already is due now."""
         if self._ask_again or self._held_milli() != self._told_milli:
             return [self.now_us]
+        stops = [] if self._stop_us is None else [self._stop_us]
         borders = (border for lent in self._lent for border in (lent.from_us, lent.to_us))
         at = [awaited.arrives_us for awaited in self._awaited.values()]
-        return [max(one, self.now_us) for one in at] + [border for border in borders if border > self.now_us]
+        return [max(one, self.now_us) for one in at] + [
+            border for border in (*borders, *stops) if border > self.now_us
+        ]
 
     def _held_milli(self) -> int:
         """What jobs of others have now; loans that are over are forgotten."""

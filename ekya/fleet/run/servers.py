@@ -116,6 +116,7 @@ class ServerFleet:
         self._policy, self._links, self._sizes, self._seed = policy, links, sizes, seed
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
         self._servers = {spec.site: self._begin(spec) for spec in servers}
+        self._stop_at_failure()
         self.loans: list[Made] = []
         self.ended_us: dict[SiteName, int] = {}
 
@@ -124,6 +125,7 @@ class ServerFleet:
         while behind := self._furthest_behind():
             if self._failures and self._failures[0].at_us <= behind.executor.now_us:
                 self._fail(self._failures.pop(0))
+                self._stop_at_failure()
                 continue
             self._take_turn(behind)
 
@@ -153,6 +155,11 @@ class ServerFleet:
             lambda batch, turn: None,
         )
         return server
+
+    def _stop_at_failure(self) -> None:
+        next_us = self._failures[0].at_us if self._failures else None
+        for server in self._servers.values():
+            server.executor.not_beyond(next_us)
 
     def _furthest_behind(self) -> _Server | None:
         running = [server for server in self._servers.values() if server.running]

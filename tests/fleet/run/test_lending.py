@@ -116,3 +116,9 @@ def test_a_loop_can_be_asked_to_plan_again(server) -> None:
     executor.wait(10 * S)
     executor.ask_again()
     assert executor.wait(60 * S) == Batch(10 * S, (ev.CapacityLent(10 * S, 300),))
+
+
+def test_nobody_goes_past_what_happens_to_the_fleet(server) -> None:
+    executor, _ = server
+    executor.not_beyond(25 * S)
+    assert [executor.wait(60 * S).now_us for _ in range(2)] == [25 * S, 60 * S]

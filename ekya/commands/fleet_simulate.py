@@ -1,0 +1,169 @@
+"""``ekya fleet simulate``: fleet policies over a paper's workload, on virtual time, with nothing trained."""
+
+import time
+from collections.abc import Sequence
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ekya.commands.output import Output, bars_of
+from ekya.core.units import US_PER_S
+from ekya.errors import UserError
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.sim.engine import FleetEngine, Outage
+from ekya.fleet.sim.outcome import FleetOutcome
+from ekya.fleet.worlds import World, WorldKind, world_kind
+
+
+def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
+    """Of ``--fail``: a node, and from when to when in seconds.
+
+    Raises:
+        UserError: one is not written so.
+    """
+    outages = []
+    for word in words:
+        node, at, times = word.rpartition("@")
+        try:
+            begin_s, *end_s = (float(part) for part in times.split(":"))
+            (until_s,) = end_s or (None,)
+        except ValueError:
+            begin_s = until_s = -1.0
+        if not at or not node or begin_s < 0 or (until_s is not None and until_s <= begin_s):
+            raise UserError(f"--fail {word}: write NODE@SECONDS, or NODE@FROM:TO")
+        to_us = None if until_s is None else round(until_s * US_PER_S)
+        outages.append(Outage(NodeName(node), round(begin_s * US_PER_S), to_us))
+    return tuple(outages)
+
+
+def simulate_fleet(
+    world: str,
+    policies: Sequence[str],
+    nodes: int | None,
+    jobs: int | None,
+    seeds: Sequence[int],
+    outages: Sequence[Outage],
+    output: Output,
+) -> None:
+    """Plays a workload under every policy and seed; then prints one table of means.
+
+    Raises:
+        UserError: no such world, policy or node, or something named twice.
+        KeyboardInterrupt: Ctrl-C came; what was finished is reported.
+    """
+    kind = world_kind(world)
+    chosen = _checked(kind, world, policies)
+    if len(set(seeds)) != len(seeds):
+        raise UserError("--seeds: the same one stands there twice; keep one of them")
+    count = kind.nodes if nodes is None else nodes
+    runs: list[dict[str, Any]] = []
+    stopped = False
+    with bars_of(output.console) as bars:
+        task = bars.add_task("Runs", total=len(seeds) * len(chosen))
+        try:
+            for seed, name in product(seeds, chosen):
+                drawn = kind.draw(count, jobs, seed)
+                runs.append(_facts(_played(drawn, name, outages, seed), drawn, name, seed))
+                bars.advance(task)
+        except KeyboardInterrupt:
+            stopped = True
+    means = [_mean(name, [run for run in runs if run["policy"] == name]) for name in chosen]
+    output.report({"world": world, "nodes": count, "runs": runs, "mean": [mean for mean in means if mean]})
+    output.console.print(_table(world, count, [mean for mean in means if mean]))
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _checked(kind: WorldKind, world: str, policies: Sequence[str]) -> Sequence[str]:
+    for name in policies:
+        if name not in kind.policies:
+            known = ", ".join(kind.policies)
+            raise UserError(f"--policy {name}: nobody of that name decides in {world}; choose from {known}")
+    if len(set(policies)) != len(policies):
+        raise UserError("--policy: the same one stands there twice; keep one of them")
+    return policies or kind.policies
+
+
+def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> FleetOutcome:
+    for outage in outages:
+        if outage.node not in world.places.nodes:
+            first, last = min(world.places.nodes), max(world.places.nodes)
+            raise UserError(f"--fail {outage.node}: there is no such node; they are {first} to {last}")
+    return FleetEngine(
+        world.policies[policy](),
+        world.physics,
+        world.jobs,
+        world.places,
+        outages,
+        seed,
+        timer=time.perf_counter,
+    ).run()
+
+
+def _facts(outcome: FleetOutcome, world: World, policy: str, seed: int) -> dict[str, Any]:
+    records = outcome.jobs.values()
+    return {
+        "policy": policy,
+        "seed": seed,
+        "currency": world.currency,
+        "total_cost": round(outcome.total_cost, 6),
+        "waiting_cost": round(outcome.waiting_cost, 6),
+        "link_cost": round(outcome.link_cost, 6),
+        "energy_cost": round(outcome.energy_cost, 6),
+        "energy_kwh": round(sum(outcome.energy_j.values()) / 3.6e6, 6),
+        "makespan_s": round(outcome.makespan_s, 3),
+        "tardiness_s": round(sum(record.tardiness_s(outcome.ended_us) for record in records), 3),
+        "late_jobs": outcome.missed,
+        "unfinished_jobs": len(outcome.unfinished),
+        "moved_mb": round(sum(record.moved_mb for record in records), 3),
+        "migrations": sum(record.migrations for record in records),
+        "preemptions": sum(record.preemptions for record in records),
+        "lost_s": round(sum(record.lost_us for record in records) / US_PER_S, 3),
+        "decisions": len(outcome.decide_s),
+        "host": {
+            "decide_s_mean": round(fmean(outcome.decide_s), 6),
+            "decide_s_most": round(max(outcome.decide_s), 6),
+        },
+    }
+
+
+_SHOWN = {
+    "total_cost": "Total",
+    "waiting_cost": "Waiting",
+    "link_cost": "Links",
+    "energy_cost": "Energy",
+    "makespan_s": "Lasts s",
+    "late_jobs": "Late",
+    "unfinished_jobs": "Open",
+    "migrations": "Moves",
+}
+
+
+def _mean(policy: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over the seeds that were played; empty before the first."""
+    if not runs:
+        return {}
+    means = {key: round(fmean(run[key] for run in runs), 6) for key in _SHOWN}
+    return {"policy": policy, "seeds": len(runs), "currency": runs[0]["currency"], **means}
+
+
+def _table(world: str, nodes: int, means: Sequence[dict[str, Any]]) -> Table:
+    """A row a policy; the cheapest stands in bold."""
+    currency = means[0]["currency"] if means else "none"
+    table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
+    table.add_column("Policy")
+    for title in _SHOWN.values():
+        table.add_column(title, justify="right")
+    cheapest = min((mean["total_cost"] for mean in means), default=0.0)
+    for mean in means:
+        style = "bold" if mean["total_cost"] == cheapest else ""
+        table.add_row(mean["policy"], *(_short(mean[key]) for key in _SHOWN), style=style)
+    return table
+
+
+def _short(value: float) -> str:
+    """Four digits, or all of a large number's."""
+    return f"{value:.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.4g}"
