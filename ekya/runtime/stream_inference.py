@@ -110,7 +110,9 @@ class StreamInference:
         )
         self._worker.use(self._worker.classifier, orders.version)
         self._member = self._made_ready(model, self._worker.classifier)
-        process.use.enter(self)
+        # What has ended is kept in a share by its name only: a key must hold no weights.
+        self._part = object()
+        process.use.enter(self._part)
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control(newest=orders.version)
         self._ipc: CudaIpc | None = None
@@ -151,7 +153,7 @@ class StreamInference:
                 self._control.lock.wait_for(
                     lambda: not self._control.looking or self._control.newest_order > serial
                 )
-        return self._process.share.resize(serial, share_milli, self)
+        return self._process.share.resize(serial, share_milli, self._part)
 
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
         """Makes new weights ready beside those that serve; they serve from the next frame on.
@@ -251,8 +253,8 @@ class StreamInference:
             self._tell(WorkerDied(max(self._clock.now_us(), 0), self._stream.id, Role.INFERENCE, reason))
 
     def _let_go(self) -> None:
-        self._process.share.leave(self)
-        self._process.use.leave(self)
+        self._process.share.leave(self._part)
+        self._process.use.leave(self._part)
         self._process.models.remove(self._stream.id)
 
     def _run(self) -> None:
@@ -313,7 +315,7 @@ class StreamInference:
         if proposals is None and (analyse or self._worker.wants(frame.t_us)):
             with self._process.handle.scope():
                 proposals = self._worker.propose(frame)
-            self._process.use.count(self, 1)
+            self._process.use.count(self._part, 1)
         if proposals is not None:
             self._worker.see(frame, proposals)
         if proposals is None or not analyse or self._stopped():
@@ -333,7 +335,7 @@ class StreamInference:
             return Asked(self._member, crops, resolution)
 
         answer = self._process.calls.ask(question)
-        self._process.use.count(self, len(crops))
+        self._process.use.count(self._part, len(crops))
         return self._worker.classifier.in_fleet(answer)
 
     def _serve_new_weights(self) -> None:
@@ -348,7 +350,7 @@ class StreamInference:
         self._tell(swap.told(self._clock.now_us(), stall_us))
 
     def _tell_share(self) -> None:
-        share_milli = self._process.use.measured(self).share_milli
+        share_milli = self._process.use.measured(self._part).share_milli
         self._tell(ShareMeasured(self._clock.now_us(), self._stream.id, Role.INFERENCE, share_milli))
 
     def _tell_of_camera(self, frames_came: bool) -> None:

@@ -1,7 +1,9 @@
 """The inference actor as a plain object whose cameras are fed by hand."""
 
+import gc
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -280,8 +282,8 @@ def test_what_was_used_is_charged_to_whose_crops_they_were(two):
     bucket.charge(5_000_000)
     wait_for(lambda: two._process.use._looked_at)
     use = two._process.use
-    assert use.measured(two._streams[CAM]).used_us >= 5_000
-    assert use.measured(two._streams[OTHER]).used_us == 0
+    assert use.measured(two._streams[CAM]._part).used_us >= 5_000
+    assert use.measured(two._streams[OTHER]._part).used_us == 0
 
 
 def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
@@ -311,6 +313,14 @@ def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
     assert two._process.handle._share_milli == 900
     show(two._streams[CAM], 3)
     wait_for(lambda: two._streams[CAM]._last_analysed == 3)
+
+
+def test_of_a_stream_that_has_left_nothing_is_kept(two):
+    two.configure(OTHER, InferenceConfig(1, SIDE), 500, 1)
+    weights = weakref.ref(two._streams[OTHER]._worker.classifier.predictor)
+    two.leave(OTHER)
+    gc.collect()
+    assert weights() is None
 
 
 def test_a_process_that_is_made_again_has_no_streams_until_they_join(common, good):
