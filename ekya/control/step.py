@@ -335,6 +335,8 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
             )
             for stream in serving
         ),
+        # As the window that opens is planned, and not the one that has just closed.
+        training_speed=_as_known(options, state).training_speed,
     )
 
 

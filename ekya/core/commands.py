@@ -29,12 +29,16 @@ class PrepareStream:
 
 @dataclass(frozen=True, slots=True)
 class BeginPreparation:
-    """Label, micro-profile γ and profile λ, in the order of ``profiling.steps``."""
+    """Label, micro-profile γ and profile λ, in the order of ``profiling.steps``.
+
+    What trials took is told by ``training_speed``, as what retrainings take.
+    """
 
     window: int
     share_milli: int
     streams: tuple[PrepareStream, ...]
     plan_epoch: int = 0
+    training_speed: SpeedCurve = LINEAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class MicroProfile:
         classes: outputs of a retrained model.
         background: which of them is no object and is not measured on; None where every crop shows one.
         seed: of the subset, the folds and the training.
-        clock: GPU-seconds that the caller has used so far; on a CPU, those of its thread.
+        clock: seconds that a whole GPU would have needed for what ``scope`` has been around so far.
         device, scope, precision: as of ``Retraining``.
         passed: keeps what frozen blocks make of the crops that are tried, for a retraining that follows; None
             where nobody shares.

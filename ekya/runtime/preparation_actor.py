@@ -30,6 +30,7 @@ from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.learning.passed import PassedCrops
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
+from ekya.runtime.job_use import JobUse
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import ActorOrders
@@ -55,11 +56,16 @@ class _EndedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Preparation:
-    """One window's preparation and the thread that carries it out."""
+    """One window's preparation and the thread that carries it out.
+
+    Attributes:
+        use: what it has used; its events tell it, and what trials have taken is in it.
+    """
 
     command: BeginPreparation
     handle: ShareHandle
     share: OrderedShare
+    use: JobUse
     ended: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     handed_in: threading.Condition = field(default_factory=threading.Condition)
@@ -107,8 +113,10 @@ class PreparationActor:
         """Begins a window's preparation; streams hand in what they kept with ``hand_in``. Tells its share."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._orders.shares.attach(share_job)
-        preparation = _Preparation(command, handle, OrderedShare(handle))
+        use = JobUse(handle, command.training_speed, command.share_milli)
+        preparation = _Preparation(command, handle, OrderedShare(handle), use)
         resized = preparation.share.resize(serial, command.share_milli)
+        use.holds(resized)
         with self._begun:
             self._now = preparation
             self._begun.notify_all()
@@ -120,7 +128,9 @@ class PreparationActor:
         preparation = self._begun_preparation(window)
         if preparation is None:
             return _OVER
-        return preparation.share.resize(serial, share_milli)
+        resized = preparation.share.resize(serial, share_milli)
+        preparation.use.holds(resized)
+        return resized
 
     def know(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
@@ -304,7 +314,7 @@ class PreparationActor:
         trial = preparation.streams[step.stream].trial(
             step.family,
             preparation.labels[step.stream],
-            clock=time.thread_time,
+            clock=preparation.use.worth_s,
             scope=lambda: self._turn(preparation),
             first=step.first,
         )
@@ -326,8 +336,9 @@ class PreparationActor:
             if preparation.ended.is_set():
                 raise _EndedError
             yield
+        preparation.use.count()
 
 
 def _used_s(preparation: _Preparation) -> float:
     """GPU-seconds since this was last asked."""
-    return preparation.handle.measured().used_us / 1e6
+    return preparation.use.untold_us() / 1e6

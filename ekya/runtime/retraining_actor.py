@@ -23,7 +23,6 @@ from ekya.core.events import (
 )
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.memory import DidNotFit
-from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
@@ -31,6 +30,7 @@ from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.passed import PassedCrops
+from ekya.runtime.job_use import JobUse
 from ekya.runtime.lending import LOAN_S, LentWeights, WeightLender, open_ipc
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
@@ -56,22 +56,18 @@ class _Job:
     """A retraining and the thread that runs it.
 
     Attributes:
-        share_milli: that it works at, or worked at before it was paused.
-        worth_us: GPU time so far, as a whole GPU would have needed it for the same work.
-        untold_us: GPU time that no ShareMeasured has told.
+        use: what it has used; ShareMeasured tells it.
         over: set when its thread has done its last work.
     """
 
     command: StartRetraining
     handle: ShareHandle
     share: OrderedShare
+    use: JobUse
     labels: StreamLabels
-    share_milli: int
     passed: PassedCrops | None
     stopped: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    worth_us: float = 0.0
-    untold_us: int = 0
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_model: EdgeModel | None = None
@@ -148,10 +144,12 @@ class RetrainingActor:
         name = f"retraining/{self._stream.id}"
         share_job = ShareJob(name, "retraining", command.share_milli, self._orders.gpu)
         handle = self._orders.common.shares.attach(share_job)
-        job = _Job(command, handle, OrderedShare(handle), labels, command.share_milli, passed)
+        use = JobUse(handle, command.training_speed, command.share_milli)
+        job = _Job(command, handle, OrderedShare(handle), use, labels, passed)
         with self._lock:
             self._job = job
         resized = job.share.resize(serial, command.share_milli)
+        use.holds(resized)
         threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
         return resized
 
@@ -161,9 +159,7 @@ class RetrainingActor:
         if running is None:
             return _OVER
         resized = running.share.resize(serial, share_milli)
-        if resized is not None:
-            # The batch that a pause has caught up with still counts, at what it worked at.
-            running.share_milli = resized.share_milli or running.share_milli
+        running.use.holds(resized)
         return resized
 
     def stop(self, job: JobId) -> Resized:
@@ -284,7 +280,7 @@ class RetrainingActor:
                 if result.validation_accuracy >= job.best_accuracy:
                     job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
                     job.best_model = retraining.model()
-                gpu_s = job.worth_us / US_PER_S
+            gpu_s = job.use.worth_s()
             self._mailbox.put(
                 RetrainProgress(
                     self._clock.now_us(),
@@ -304,10 +300,7 @@ class RetrainingActor:
             if job.stopped.is_set():
                 raise _StoppedError
             yield
-        used_us = job.handle.measured().used_us
-        with self._lock:
-            job.worth_us += job.command.training_speed.worth(used_us, job.share_milli)
-            job.untold_us += used_us
+        job.use.count()
 
     def _remember(self, job: _Job) -> None:
         with self._lock:
@@ -344,8 +337,7 @@ class RetrainingActor:
             return
         self._told_s = now_s
         with self._lock:
-            used_us = 0 if self._job is None else self._job.untold_us
-            if self._job is not None:
-                self._job.untold_us = 0
+            job = self._job
+        used_us = 0 if job is None else job.use.untold_us()
         share_milli = round(used_us / passed_s / 1000)
         self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))

@@ -92,7 +92,7 @@ def test_a_wrong_curve_comes_nearer_to_the_truth_while_a_run_lasts(corrected):
     assert error(done.states[-1].training_speed) < 0.75 * error(GUESS)
 
 
-def test_a_window_is_planned_with_one_curve_and_its_retrainings_are_told_it(corrected):
+def test_a_window_is_planned_with_one_curve_and_its_preparation_and_retrainings_are_told_it(corrected):
     done, _ = corrected
     of_window: dict[int, set[SpeedCurve]] = {}
     for turn, state, view in zip(done.turns, done.states, done.views, strict=True):
@@ -100,7 +100,7 @@ def test_a_window_is_planned_with_one_curve_and_its_retrainings_are_told_it(corr
             continue
         of_window.setdefault(state.fleet.window, set()).add(view.training_speed)
         for command in turn.commands:
-            if isinstance(command, cmd.StartRetraining):
+            if isinstance(command, cmd.BeginPreparation | cmd.StartRetraining):
                 assert command.training_speed == view.training_speed
     assert {len(curves) for curves in of_window.values()} == {1}
     assert of_window[0] == {GUESS}

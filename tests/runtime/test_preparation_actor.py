@@ -22,6 +22,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.profile import Family
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import Measured, Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import to_bytes
@@ -76,15 +77,20 @@ def actor(monkeypatch):
     return made
 
 
-def prepare(actor, materials, window, version, earlier):
-    """What is told of a window's preparation."""
+def everything_told(actor, materials, window, version, earlier, speed=LINEAR):
+    """Of a window's preparation."""
     asked = cmd.PrepareStream(CAM, (), (HEAD,))
-    actor.begin(cmd.BeginPreparation(window, 500, (asked,)), window)
+    actor.begin(cmd.BeginPreparation(window, 500, (asked,), training_speed=speed), window)
     actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, earlier)
     events = []
     while not any(isinstance(event, ev.PreparationEnded) for event in events):
         events.extend(actor.poll(5.0))
-    return next(event for event in events if isinstance(event, ev.LabelsReady))
+    return {type(event): event for event in events}
+
+
+def prepare(actor, materials, window, version, earlier):
+    """What is told of a window's labels."""
+    return everything_told(actor, materials, window, version, earlier)[ev.LabelsReady]
 
 
 def test_newer_weights_are_compared_and_the_trial_goes_on_with_the_better_ones(actor, good, materials):
@@ -110,3 +116,15 @@ def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, 
     assert passed.known(0, crops).sum() >= 8
     assert actor.passed(2, CAM) is None
     assert actor.passed(1, StreamId("another")) is None
+
+
+def test_what_a_trial_took_is_what_its_batches_used_as_time_of_a_whole_gpu(actor, good, materials):
+    """Not the time of its thread: on a GPU that says nothing of what the GPU did."""
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    line = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.ProfileReady]
+    fast = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
+    faster = everything_told(actor, materials, 1, BASE_VERSION, None, fast)[ev.ProfileReady]
+    assert line.curve.epoch_gpu_s + line.curve.fixed_epoch_gpu_s > 0.001
+    assert faster.gpu_s == line.gpu_s
+    assert faster.curve.prepare_gpu_s == pytest.approx(1.6 * line.curve.prepare_gpu_s)
+    assert faster.curve.epoch_gpu_s == pytest.approx(1.6 * line.curve.epoch_gpu_s)
