@@ -32,7 +32,7 @@ class JobUse:
     def holds(self, resized: Resized | None) -> None:
         """The job has another share; None where that was overtaken.
 
-        At share 0 it is as before: the batch that a pause has caught up with still counts at what it began at.
+        At share 0 it is as before: the batch that a pause has caught up with still counts at its share.
         """
         if resized is not None and resized.share_milli:
             self._share_milli = resized.share_milli

@@ -102,7 +102,9 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["frames"]["arrived"] > interrupted["frames"]["arrived"]
-    assert summary["frames"]["analysed"] > summary["frames"]["arrived"] / 3
+    # Of before it hardly says anything: on a busy machine a process is away for a whole window.
+    arrived, analysed = (summary["frames"][k] - interrupted["frames"][k] for k in ("arrived", "analysed"))
+    assert analysed > arrived / 3
     assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1, 2]
     assert {event.stream for event in events_of(folder, ev.LabelsReady)} >= {"cam-1"}
     assert (folder.figures / "timeline.png").is_file()
