@@ -13,20 +13,31 @@ from ekya.fleet.sim.andreas_physics import AndreasPhysics
 from ekya.fleet.sim.andreas_workload import Scenario, andreas_workload
 from ekya.fleet.sim.engine import FleetEngine
 
-ANDREAS, WORTH = "andreas", "worth"
+ANDREAS, GREEDY, WORTH = "andreas", "greedy", "worth"
 FIRST_PRINCIPLES = ("fifo", "edf", "priority")
 FREE, PAID = "moves for nothing", "moves paid for"
 WORLDS = {FREE: AndreasPhysics(snapshots=False), PAID: AndreasPhysics(starts_again_us=60_000_000)}
 """The paper's simulator, which counts no reconfiguration; and one in which an interrupted job goes back to
 its last epoch and takes a minute to start again."""
 
-COLOURS = {"fifo": "#9a9a9a", "edf": "#5d7fa8", "priority": "#b08a3c", ANDREAS: "#b5473c", WORTH: "#2f7d5b"}
+COLOURS = {
+    "fifo": "#9a9a9a",
+    "edf": "#5d7fa8",
+    "priority": "#b08a3c",
+    ANDREAS: "#b5473c",
+    GREEDY: "#d99a8f",
+    WORTH: "#2f7d5b",
+}
 
 
 def policies(world: str) -> tuple[FleetPolicy, ...]:
-    """Who plays; ours is told where moving costs nothing, and ANDREAS takes it to cost nothing anywhere."""
+    """Who plays.
+
+    ``greedy`` is ANDREAS with one schedule and so without chance. Ours is told where moving costs nothing;
+    ANDREAS takes it to cost nothing anywhere.
+    """
     ours = Worth(moving_s=0.0, lost_epochs=0.0) if world == FREE else Worth()
-    return fifo(), edf(), priority(), Andreas(), ours
+    return fifo(), edf(), priority(), Andreas(), Andreas(iterations=1, name=GREEDY), ours
 
 
 @dataclass(frozen=True, slots=True)
