@@ -74,6 +74,11 @@ RECIPES = (
         writes=False,
         quickly=("--size", "10x8", "--size", "100x32", "--windows", "1"),
     ),
+    Recipe("okita_testbed", "Okita's Figures 4 and 5: the testbed, simulated", 10, traces=False),
+    Recipe("okita_ratio", "Okita's Figures 7 and 8: cost over the offline optimum's", 60, traces=False),
+    Recipe("okita_costs", "Okita's Figures 9, 10 and 14: total cost", 90, traces=False),
+    Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, traces=False),
+    Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, traces=False),
 )
 
 

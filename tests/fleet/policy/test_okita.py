@@ -126,7 +126,7 @@ def test_fifo_lets_nobody_overtake() -> None:
 def test_drf_gives_equal_dominant_shares_where_everybody_can_use_them() -> None:
     world = simulation(OkitaSetting(sites=8, jobs=4, slots=1), 5)
     ground, tasks = arrays(view_of(world))
-    fair = fair_numbers(ground, tasks, {})
+    fair = fair_numbers(ground, tasks)
     shares = [share for _, share in fair.values()]
     capacity = ground.capacity.sum(axis=0)
     steps = [(task.worker / capacity).max() for task in tasks]

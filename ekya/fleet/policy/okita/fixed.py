@@ -16,7 +16,7 @@ How we read what is left open:
 - A job takes no more workers than train everything in one slot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 from zlib import crc32
@@ -102,7 +102,7 @@ class Drf:
             if task.job.name in running:
                 free -= task.needs(*running[task.job.name])
                 assignments.append(_goes_on(ground, task, *running[task.job.name]))
-        fair = fair_numbers(ground, tasks, {name: int(kept[0].sum()) for name, kept in running.items()})
+        fair = fair_numbers(ground, tasks)
         reasons: dict[JobName, str] = {}
         in_turn = sorted(
             waiting, key=lambda task: (fair[task.job.name][1], task.job.arrives_us, task.job.name)
@@ -118,49 +118,35 @@ class Drf:
         return Decision(tuple(assignments), reasons)
 
 
-def fair_numbers(
-    ground: Ground, tasks: Sequence[Task], running: Mapping[JobName, int]
-) -> dict[JobName, tuple[int, float]]:
+def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
     """Workers of each job at multi-resource max-min fairness, and its dominant share.
 
     Progressive filling: whoever has the smallest dominant share and can use another worker gets one, as long
-    as all resources last. Parameter servers are counted; running jobs have what they have.
+    as all resources last. Parameter servers are counted. What jobs that run have now does not count: who
+    comes while all is taken would else be held to a worker or two for ever.
 
     Args:
         ground: sites.
         tasks: all jobs that are there.
-        running: workers of those that run.
     """
     capacity = ground.capacity.sum(axis=0)
-    there = np.maximum(capacity, 1e-12)
+    there = np.maximum(capacity, ROUNDING)
     most = [max(1, min(task.workers_at_most(), most_workers(task, ground.capacity))) for task in tasks]
-    counts = np.array([running.get(task.job.name, 0) for task in tasks], dtype=np.int64)
-    left = capacity - sum(
-        (task.server + count * task.worker for task, count in zip(tasks, counts, strict=True)),
-        np.zeros(len(capacity)),
-    )
-    a_worker = np.array([(task.worker / there).max() for task in tasks])
-    shares = np.array(
-        [
-            ((task.server + count * task.worker) / there).max()
-            for task, count in zip(tasks, counts, strict=True)
-        ]
-    )
-    open_for = np.array([task.job.name not in running for task in tasks])
-    by_coming = sorted(
-        range(len(tasks)), key=lambda place: (tasks[place].job.arrives_us, tasks[place].job.name)
-    )
-    while open_for.any():
-        place_of = min((at for at in by_coming if open_for[at]), key=lambda at: shares[at])
-        task = tasks[place_of]
-        if counts[place_of] >= most[place_of] or (task.worker > left + ROUNDING).any():
-            open_for[place_of] = False
+    counts = [0] * len(tasks)
+    left = capacity - sum((task.server for task in tasks), np.zeros(len(capacity)))
+    a_worker = [float((task.worker / there).max()) for task in tasks]
+    shares = [float((task.server / there).max()) for task in tasks]
+    hungry = sorted(range(len(tasks)), key=lambda at: (tasks[at].job.arrives_us, tasks[at].job.name))
+    while hungry:
+        next_one = min(hungry, key=lambda at: shares[at])
+        if counts[next_one] >= most[next_one] or (tasks[next_one].worker > left + ROUNDING).any():
+            hungry.remove(next_one)
             continue
-        counts[place_of] += 1
-        left = left - task.worker
-        shares[place_of] += a_worker[place_of]
+        counts[next_one] += 1
+        left = left - tasks[next_one].worker
+        shares[next_one] += a_worker[next_one]
     return {
-        task.job.name: (max(1, int(count)), float(share))
+        task.job.name: (max(1, count), share)
         for task, count, share in zip(tasks, counts, shares, strict=True)
     }
 

@@ -1,0 +1,130 @@
+"""What the recipes of Okita's figures have in common: who plays, on what, and how it is told."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
+from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.okita.joint import OkitaJoint
+from ekya.fleet.policy.okita.oasis import Oasis
+from ekya.fleet.policy.okita.placing import Weights
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.sim.engine import FleetEngine
+from ekya.fleet.sim.okita_physics import OkitaPhysics
+from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload
+from ekya.report.themes import LIGHT
+
+OKITA, OURS, OASIS, DRF, FIFO = "okita", "okita-joint", "oasis", "drf", "okita-fifo"
+BASELINES = (OASIS, DRF, FIFO)
+STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO), LIGHT.streams, strict=False))
+
+
+def players(setting: OkitaSetting, weights: Weights | None = None) -> dict[str, FleetPolicy]:
+    """Everybody, on the slots of a workload."""
+    slot_us, until_us = setting.slot_us, setting.slots * setting.slot_us
+    weights = Weights() if weights is None else weights
+    everybody: Sequence[FleetPolicy] = (
+        OkitaJoint(slot_us, weights, until_us=until_us),
+        Okita(slot_us, weights, until_us=until_us),
+        Oasis(slot_us),
+        Drf(slot_us),
+        OkitaFifo(slot_us),
+    )
+    return {policy.name: policy for policy in everybody}
+
+
+def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]:
+    """One policy on one workload; the engine checks all constraints in every slot."""
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    physics = OkitaPhysics(world.setting.slot_us)
+    outcome = FleetEngine(policy, physics, world.jobs, world.places, seed=seed).run()
+    responses = [record.response_s(outcome.ended_us) for record in outcome.jobs.values()]
+    return {
+        "policy": policy.name,
+        "seed": seed,
+        "total_cost": outcome.total_cost,
+        "latency_cost": outcome.waiting_cost,
+        "bandwidth_cost": outcome.link_cost,
+        "makespan_slots": outcome.makespan_s / world.setting.slot_s,
+        "response_slots": float(np.mean(responses)) / world.setting.slot_s,
+        "run_s": time.perf_counter() - began_s,
+        "cpu_s": time.process_time() - began_cpu_s,
+    }
+
+
+def play_all(
+    made: Callable[[OkitaSetting, int], OkitaWorkload],
+    setting: OkitaSetting,
+    seeds: Iterable[int],
+    step: Callable[[], None],
+    names: Iterable[str] = STYLES,
+) -> list[dict[str, Any]]:
+    """Everybody on the workloads of these seeds."""
+    rows = []
+    for seed in seeds:
+        world = made(setting, seed)
+        for name in names:
+            rows.append(play(world, players(setting)[name], seed))
+            step()
+    return rows
+
+
+def tagged(rows: Iterable[Mapping[str, Any]], **tags: Any) -> list[dict[str, Any]]:
+    """The same rows with these values before theirs."""
+    return [{**tags, **row} for row in rows]
+
+
+def mean(rows: Iterable[Mapping[str, Any]], key: str, **where: Any) -> float:
+    """Over the rows that have these values."""
+    return float(
+        np.mean([row[key] for row in rows if all(row[name] == value for name, value in where.items())])
+    )
+
+
+def below(rows: Sequence[Mapping[str, Any]], name: str, other: str, **where: Any) -> float:
+    """By which part the mean total cost of one is below the other's."""
+    cost, others = (mean(rows, "total_cost", policy=who, **where) for who in (name, other))
+    return 1 - cost / others
+
+
+def signed(part: float) -> str:
+    """``35% below`` or ``2% above``."""
+    return f"{abs(part):.0%} {'below' if part >= 0 else 'above'}"
+
+
+def draw_lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str = "total_cost") -> None:
+    """A line a policy, of means over seeds."""
+    for name, colour in STYLES.items():
+        places = sorted({row[x] for row in rows if row["policy"] == name})
+        if places:
+            heights = [mean(rows, key, policy=name, **{x: place}) for place in places]
+            axes.plot(places, heights, "o-", color=colour, label=name, linewidth=1.6, markersize=4)
+
+
+def draw_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str, form: str = "{:.0f}") -> None:
+    """A group of bars for each value of x, of means over seeds."""
+    groups = list(dict.fromkeys(row[x] for row in rows))
+    names = [name for name in STYLES if any(row["policy"] == name for row in rows)]
+    width = 0.84 / len(names)
+    for index, name in enumerate(names):
+        heights = [mean(rows, key, policy=name, **{x: group}) for group in groups]
+        bars = axes.bar(
+            np.arange(len(groups)) + (index - len(names) / 2 + 0.5) * width,
+            heights,
+            width * 0.92,
+            color=STYLES[name],
+            label=name,
+        )
+        axes.bar_label(bars, [form.format(height) for height in heights], fontsize=6.5, padding=1)
+    axes.set_xticks(np.arange(len(groups)), [str(group) for group in groups])
+    axes.grid(axis="x", visible=False)
+
+
+def sized(setting: OkitaSetting, **sizes: Any) -> OkitaSetting:
+    """The same with other sizes."""
+    return replace(setting, **sizes)
