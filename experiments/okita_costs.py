@@ -85,22 +85,19 @@ def _drawn(rows: Sequence[dict[str, Any]]) -> Figure:
     figure, axes = new_figure(3, 1, 3.0)
     panels = zip(axes[0], ("figure9", "figure10", "figure14"), ("sites", "jobs", ""), strict=True)
     for panel, name, label in panels:
-        own = [row for row in rows if row["figure"] == name]
+        own = [{**row, "total_cost": row["total_cost"] / 1000} for row in rows if row["figure"] == name]
         if label:
             draw_lines(panel, own, "x")
             panel.set_xlabel(label, fontsize=9, color=LIGHT.ink)
-            panel.set_yscale("log")
         else:
-            thousands = [{**row, "total_cost": row["total_cost"] / 1000} for row in own]
-            draw_bars(panel, thousands, "x", "total_cost")
-        panel.set_title(
-            {"figure9": "Figure 9: total cost", "figure10": "Figure 10: total cost"}.get(
-                name, "Figure 14: total cost, thousands"
-            ),
-            fontsize=10,
-            loc="left",
-            color=LIGHT.ink,
-        )
+            draw_bars(panel, own, "x", "total_cost")
+        costs = [row["total_cost"] for row in own]
+        # Costs grow exponentially with waiting where there is no room.
+        panel.set_yscale("log" if max(costs) > 50 * min(costs) else "linear")
+        if panel.get_yscale() == "linear":
+            panel.set_ylim(0, None)
+        number = name.removeprefix("figure")
+        panel.set_title(f"Figure {number}: total cost, thousands", fontsize=10, loc="left", color=LIGHT.ink)
     legend(figure, axes[0][0])
     return figure
 
