@@ -1,7 +1,7 @@
 """A model in training: cut at the freeze boundary, asked in parts, and told where a batch would move it."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -69,6 +69,35 @@ class Trainee:
         """
         return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
 
+    def weights(self) -> NDArray[np.float32]:
+        """(P,) a copy of all weights that are trained, one behind the other."""
+        return _flat(weight.detach() for weight in self.suffix.parameters())
+
+    def set_weights(self, flat: NDArray[np.float32]) -> None:
+        """As ``weights`` of another trainee of the same kind gave them."""
+        with torch.no_grad():
+            for weight, new in self._each(flat):
+                weight.copy_(new)
+
+    def gradient(self) -> NDArray[np.float32]:
+        """(P,) a copy of what the last ``Lesson.backward`` left, in the order of ``weights``."""
+        return _flat(
+            torch.zeros_like(weight) if weight.grad is None else weight.grad
+            for weight in self.suffix.parameters()
+        )
+
+    def set_gradient(self, flat: NDArray[np.float32]) -> None:
+        """As if a batch had left it."""
+        for weight, new in self._each(flat):
+            weight.grad = new.to(weight.device)
+
+    def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        weights = list(self.suffix.parameters())
+        # A copy, since what came from another process may not be written to.
+        parts = torch.split(torch.from_numpy(flat.copy()), [weight.numel() for weight in weights])
+        for weight, part in zip(weights, parts, strict=True):
+            yield weight, part.view_as(weight)
+
     def inputs_of(self, crops: NDArray[np.uint8]) -> Tensor:
         """(N, S, S, 3) uint8 as ``logits`` takes them: (N, …) on the device."""
         inputs = to_input(crops, self.device)
@@ -121,6 +150,11 @@ class Trainee:
         right = known[logits.argmax(dim=1)] == labels
         trusted = (right | ~torch.isin(labels, known)).float()
         return _Teaching(new, (logits / DISTILLATION_TEMPERATURE).softmax(dim=1), trusted)
+
+
+def _flat(tensors: Iterable[Tensor]) -> NDArray[np.float32]:
+    together: NDArray[np.float32] = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
+    return together
 
 
 class _Teaching:

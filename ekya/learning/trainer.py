@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
@@ -218,12 +219,18 @@ class Retraining:
 
 def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:
     """The crops of a uniformly random part of the tracks, at least one track, in their order."""
-    tracks = np.unique(labelled.tracks)
-    count = max(1, round(fraction * len(tracks)))
-    if count >= len(tracks):
-        return labelled
-    taken = np.random.default_rng((seed, len(tracks))).permutation(tracks)[:count]
-    return labelled.take(np.flatnonzero(np.isin(labelled.tracks, taken)))
+    taken = places_of_tracks(labelled.tracks, fraction, seed)
+    return labelled if len(taken) == len(labelled) else labelled.take(taken)
+
+
+def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
+    """Where those crops stand, of (N,) tracks of all."""
+    different = np.unique(tracks)
+    count = max(1, round(fraction * len(different)))
+    if count >= len(different):
+        return np.arange(len(tracks))
+    taken = np.random.default_rng((seed, len(different))).permutation(different)[:count]
+    return np.flatnonzero(np.isin(tracks, taken))
 
 
 def usable_exemplars(memory: ExemplarMemory | None, validation: LabelledCrops) -> LabelledCrops:

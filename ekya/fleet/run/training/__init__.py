@@ -1,0 +1,1 @@
+"""Trainings that are spread over several Ray nodes."""

@@ -1,0 +1,175 @@
+"""Which worker gets which crops: as many as the assignment says, and what lies near before what lies far."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lying:
+    """Where the crops of a training are.
+
+    Attributes:
+        origins: node of each fresh crop.
+        exemplars: how many there are behind them.
+        sites: of each node.
+        seed: of who gets which.
+        batch: crops in a step of a worker for which the assignment names none.
+    """
+
+    origins: Sequence[NodeName]
+    exemplars: int
+    sites: Mapping[NodeName, SiteName]
+    seed: int
+    batch: int
+
+
+def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
+    """Every crop to exactly one worker.
+
+    The nodes' counts are proportional to ``Part.chunks`` (to workers where all are 0), so a chunk may be one
+    crop or many. A node takes its own crops first, then those of its site, then others; where the assignment
+    says what moves between sites, that is kept to, but for rounding. Which crops these are is drawn, so that
+    no shard holds what came up at one time only.
+    """
+    parts = {part.node: part for part in assignment.parts}
+    rng = np.random.default_rng((lying.seed, len(lying.origins)))
+    piles: dict[NodeName, list[int]] = {}
+    for position in rng.permutation(len(lying.origins)):
+        piles.setdefault(lying.origins[position], []).append(int(position))
+    wanted = apportion(len(lying.origins), {node: weight_of(parts, node) for node in parts})
+    stock = _Stock(piles, wanted, {node: [] for node in parts})
+    stock.hand_out(lying, assignment)
+    shards = {}
+    spare = iter(_dealt_exemplars(lying, {node: len(taken) for node, taken in stock.given.items()}, rng))
+    for node, part in parts.items():
+        exemplars = next(spare)
+        workers = workers_of(part)
+        for worker, fresh, kept in zip(
+            workers,
+            np.array_split(np.array(stock.given[node], np.int64), len(workers)),
+            np.array_split(exemplars, len(workers)),
+            strict=True,
+        ):
+            shards[worker] = Shard(np.sort(fresh), np.sort(kept), part.batch or lying.batch)
+    return shards
+
+
+def deal_again(
+    shards: Mapping[WorkerId, Shard], out: Collection[NodeName], assignment: Assignment
+) -> dict[WorkerId, Shard]:
+    """The crops of nodes that are out go to the workers that remain; these keep what they have.
+
+    Raises:
+        ValueError: nobody remains.
+    """
+    staying = {worker: shard for worker, shard in shards.items() if worker.node not in out}
+    if not staying:
+        raise ValueError("every node is out")
+    parts = {part.node: part for part in assignment.parts}
+    weights = {
+        worker: weight_of(parts, worker.node) / len(workers_of(parts[worker.node])) for worker in staying
+    }
+    lost = [shard for worker, shard in shards.items() if worker.node in out]
+    fresh = _split(np.concatenate([_NONE, *(shard.fresh for shard in lost)]), weights)
+    exemplars = _split(np.concatenate([_NONE, *(shard.exemplars for shard in lost)]), weights)
+    return {
+        worker: Shard(
+            np.sort(np.concatenate([shard.fresh, fresh[worker]])),
+            np.sort(np.concatenate([shard.exemplars, exemplars[worker]])),
+            shard.batch,
+        )
+        for worker, shard in staying.items()
+    }
+
+
+def workers_of(part: Part) -> tuple[WorkerId, ...]:
+    """Those of one node; one where the policy does not count workers."""
+    return tuple(WorkerId(part.node, place) for place in range(max(1, part.workers)))
+
+
+def apportion(total: int, weights: Mapping[NodeName, float]) -> dict[NodeName, int]:
+    """Whole numbers in proportion to the weights, that add up to the total: largest remainders get more."""
+    whole = sum(weights.values())
+    exact = {key: total * weight / whole for key, weight in weights.items()}
+    counts = {key: int(value) for key, value in exact.items()}
+    missing = total - sum(counts.values())
+    for key in sorted(exact, key=lambda of: (counts[of] - exact[of], of))[:missing]:
+        counts[key] += 1
+    return counts
+
+
+def weight_of(parts: Mapping[NodeName, Part], node: NodeName) -> float:
+    """How much of all crops a node gets, beside the others."""
+    part = parts[node]
+    return float(part.chunks) if any(other.chunks for other in parts.values()) else max(1.0, part.workers)
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class _Stock:
+    """What is still to be dealt.
+
+    Attributes:
+        piles: crops that are left, by where they lie.
+        wanted: how many a node still gets.
+        given: to each node so far.
+        limits: how many may still go from one site to another; empty where nobody says.
+    """
+
+    piles: dict[NodeName, list[int]]
+    wanted: dict[NodeName, int]
+    given: dict[NodeName, list[int]]
+    limits: dict[tuple[SiteName, SiteName], int] = field(default_factory=dict)
+
+    def hand_out(self, lying: Lying, assignment: Assignment) -> None:
+        """All of it."""
+        pairs = [(origin, target) for target in self.wanted for origin in sorted(self.piles)]
+
+        def site(node: NodeName) -> SiteName:
+            return lying.sites[node]
+
+        near = [pair for pair in pairs if site(pair[0]) == site(pair[1])]
+        near.sort(key=lambda pair: pair[0] != pair[1])
+        chunks = sum(assignment.moves.values())
+        if chunks:
+            crops = len(lying.origins)
+            self.limits = {way: round(crops * count / chunks) for way, count in assignment.moves.items()}
+            for origin, target in [*near, *pairs]:
+                way = (site(origin), site(target))
+                self.limits[way] = self._pass(origin, target, self.limits.get(way, 0))
+        for origin, target in [*near, *pairs]:
+            self._pass(origin, target, len(lying.origins))
+
+    def _pass(self, origin: NodeName, target: NodeName, limit: int) -> int:
+        """Crops from one node to another; what is left of the limit."""
+        pile = self.piles[origin]
+        count = min(limit, len(pile), self.wanted[target])
+        self.given[target] += pile[:count]
+        del pile[:count]
+        self.wanted[target] -= count
+        return limit - count
+
+
+def _dealt_exemplars(
+    lying: Lying, fresh: Mapping[NodeName, int], rng: np.random.Generator
+) -> Iterable[Positions]:
+    """Exemplars by node, in proportion to its fresh crops, which they are mixed with."""
+    order = len(lying.origins) + rng.permutation(lying.exemplars)
+    counts = apportion(lying.exemplars, fresh)
+    return np.split(order, np.cumsum(list(counts.values()))[:-1])
+
+
+def _split(positions: Positions, weights: Mapping[WorkerId, float]) -> dict[WorkerId, Positions]:
+    workers = sorted(weights)
+    whole = sum(weights.values())
+    shares = np.cumsum([weights[worker] / whole if whole else 1 / len(workers) for worker in workers])
+    cuts = np.rint(shares * len(positions)).astype(np.int64)[:-1]
+    return dict(zip(workers, np.split(positions, cuts), strict=True))

@@ -1,0 +1,67 @@
+"""Several Ray nodes on one machine, made unequal by the shares of it that a training may use on each.
+
+Ray's own counts of processors enforce nothing: what makes a node slow here is the share backend.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.training.protocol import FleetNode
+
+_STORE_BYTES = 256 * 1024**2
+
+
+class EmulatedFleet:
+    """Nodes that are there.
+
+    Attributes:
+        nodes: by name; each is a site of its own.
+    """
+
+    def __init__(self, cluster: Any, raylets: Mapping[NodeName, Any], shares: Mapping[NodeName, int]) -> None:
+        self._cluster, self._raylets = cluster, dict(raylets)
+        self.nodes = {
+            name: FleetNode(name, SiteName(name), raylet.node_id, shares[name])
+            for name, raylet in raylets.items()
+        }
+
+    def fail(self, node: NodeName) -> None:
+        """The node is gone, with everything on it."""
+        self._cluster.remove_node(self._raylets.pop(node), allow_graceful=False)
+
+
+@contextmanager
+def emulated_fleet(
+    share_milli: Mapping[NodeName, int], store_bytes: int = _STORE_BYTES
+) -> Iterator[EmulatedFleet]:
+    """A cluster of one Ray node for each entry, this process connected to it.
+
+    The head, where this process is, is none of them.
+
+    Args:
+        share_milli: of this machine's cores, by node.
+        store_bytes: of each node's object store.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
+    made: Any = Cluster  # Ray does not say what it takes and gives.
+    cluster = made(initialize_head=True, head_node_args=head)
+    try:
+        raylets = {
+            name: cluster.add_node(wait=False, num_cpus=1, object_store_memory=store_bytes)
+            for name in share_milli
+        }
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+        cluster.wait_for_nodes()
+        yield EmulatedFleet(cluster, raylets, share_milli)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -1,0 +1,293 @@
+"""A training on several nodes from its beginning to its end: epochs, moves, and going on after failures."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.training.actors import Processes
+from ekya.fleet.run.training.crew import Crew, CrewLostError
+from ekya.fleet.run.training.dealing import deal, deal_again
+from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.messages import EpochWork, LessonPlan
+from ekya.fleet.run.training.protocol import (
+    Failure,
+    FleetNode,
+    NodeWork,
+    Progress,
+    State,
+    Trained,
+    TrainingFailedError,
+    TrainingTask,
+)
+from ekya.fleet.run.training.server import EpochEnd
+from ekya.fleet.run.training.strikes import Strikes
+from ekya.fleet.run.training.traffic import Kind
+from ekya.fleet.run.training.workers import Shard, WorkerId
+from ekya.gpu.protocol import ShareBackend
+from ekya.learning.checkpoints import from_bytes, to_bytes
+from ekya.learning.snapshot import Snapshot, restore_weights
+from ekya.learning.trainee import Trainee
+
+_LOG = logging.getLogger(__name__)
+
+
+class RayFleetTrainer:
+    """Trains on the nodes of a Ray cluster that this process is connected to. A ``FleetTrainer``.
+
+    Args:
+        nodes: that may be named in assignments.
+        backend: holds the processes to their shares; opened by the caller where it has to be.
+    """
+
+    def __init__(self, nodes: Mapping[NodeName, FleetNode], backend: ShareBackend) -> None:
+        self._nodes = dict(nodes)
+        self._processes = Processes(self._nodes, backend)
+
+    def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
+        """Begins a training; its actors are made meanwhile.
+
+        Raises:
+            UserError: the assignment names a node that is not there, or gives nobody anything.
+            ValueError: the task cannot be trained on several nodes.
+        """
+        for node in (*_nodes_of(assignment), task.home, *task.training):
+            if node not in self._nodes:
+                known = ", ".join(self._nodes)
+                raise UserError(f"{task.job}: there is no node {node}; the fleet has {known}")
+        if not assignment.parts:
+            raise UserError(f"{task.job}: its assignment names no node; give it at least one")
+        training = Training(task, assignment, self._nodes, self._processes)
+        training.begin()
+        return training
+
+    def close(self) -> None:
+        """Ends the processes that no training uses."""
+        self._processes.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Setting:
+    """How a training is spread at the moment."""
+
+    assignment: Assignment
+    plan: LessonPlan
+    shards: Mapping[WorkerId, Shard]
+    server: NodeName
+
+
+class Training:
+    """One training, driven by a thread of its own. A ``TrainingHandle``."""
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        assignment: Assignment,
+        nodes: Mapping[NodeName, FleetNode],
+        processes: Processes,
+    ) -> None:
+        self._task, self._nodes = task, nodes
+        self._material = Material.of(task)
+        self._crew = Crew(self._material, nodes, processes, self)
+        self._lock = threading.Lock()
+        self._progress = Progress("starting", task.config.epochs)
+        self._next: Assignment | None = assignment
+        self._stopped, self._over = threading.Event(), threading.Event()
+        self._strikes = Strikes()
+        self._newest: bytes | None = None
+        self._best: tuple[float, int, bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
+
+    def begin(self) -> None:
+        """Sets its thread to work."""
+        self._thread.start()
+
+    def poll(self) -> Progress:
+        """Where it stands."""
+        with self._lock:
+            return self._progress
+
+    def pids(self) -> dict[tuple[NodeName, str], int]:
+        """Processes that work on it now, by node and by what they are, as ``Failure.what`` calls them."""
+        return self._crew.pids()
+
+    def set_epochs(self, epochs: int) -> None:
+        """How many there will be from now on."""
+        if epochs < 1:
+            raise ValueError(f"a training has at least one epoch, not {epochs}")
+        self._note(lambda now: replace(now, planned_epochs=epochs))
+
+    def move(self, assignment: Assignment) -> None:
+        """Goes on under another assignment when the epoch under way is over.
+
+        Raises:
+            UserError: it names a node that is not there.
+        """
+        for node in _nodes_of(assignment):
+            if node not in self._nodes:
+                raise UserError(f"{self._task.job}: there is no node {node}")
+        with self._lock:
+            self._next = assignment
+
+    def stop(self) -> None:
+        """Ends it within a step."""
+        self._stopped.set()
+
+    def result(self, timeout_s: float | None = None) -> Trained:
+        """Waits for the end.
+
+        Raises:
+            TimeoutError: it is not over by then.
+            TrainingFailedError: no epoch was ever completed.
+        """
+        if not self._over.wait(timeout_s):
+            raise TimeoutError(f"{self._task.job} is not trained within {timeout_s:g} s")
+        if self._best is None:
+            raise TrainingFailedError(
+                self.poll().reason or f"{self._task.job} was stopped in its first epoch"
+            )
+        accuracy, epoch, snapshot = self._best
+        task = self._task
+        trainee = Trainee(from_bytes(task.start), task.config, task.classes, task.seed)
+        restore_weights(Snapshot.from_bytes(snapshot), trainee)
+        return Trained(to_bytes(trainee.model()), accuracy, epoch)
+
+    def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
+        """Bytes of its crew."""
+        self._note(lambda now: replace(now, traffic=now.traffic.plus(origin, target, kind, count)))
+
+    def did(self, worker: WorkerId, work: EpochWork) -> None:
+        """Work of its crew."""
+        more = NodeWork(work.steps, work.crops, work.compute_s, work.update_s)
+
+        def with_it(now: Progress) -> Progress:
+            before = now.work.get(worker.node, NodeWork())
+            return replace(now, work={**now.work, worker.node: before.plus(more)})
+
+        self._note(with_it)
+
+    def _run(self) -> None:
+        try:
+            self._train()
+        except UserError as error:
+            self._crew.release()
+            self._fail(str(error))
+        except Exception as error:
+            _LOG.exception("%s fails", self._task.job)
+            self._crew.end()  # what they are doing is not known, so nobody shall use its processes
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self._over.set()
+
+    def _fail(self, reason: str) -> None:
+        self._note(lambda now: replace(now, state="failed", reason=reason))
+
+    def _train(self) -> None:
+        setting = self._ordered(None)
+        while True:
+            try:
+                self._assemble(setting)
+                self._epochs()
+            except CrewLostError as lost:
+                _LOG.warning("%s: %s", self._task.job, lost)
+                self._strike(lost)
+                setting = self._allowed(setting)
+                continue
+            if self._stopped.is_set() or self._next is None:
+                break
+            setting = self._ordered(setting)
+        self._crew.release()
+        ended: State = "stopped" if self._stopped.is_set() else "done"
+        self._note(lambda now: replace(now, state=ended))
+
+    def _ordered(self, before: _Setting | None) -> _Setting:
+        """The setting that was ordered last, without the nodes that are out."""
+        with self._lock:
+            ordered, self._next = self._next, None
+        if ordered is None:
+            raise RuntimeError("nothing was ordered")
+        if before is not None:
+            self._note(lambda now: replace(now, moves=now.moves + 1))
+        sites = {name: node.site for name, node in self._nodes.items()}
+        shards = deal(self._material.lying(sites), ordered)
+        server = ordered.server or ordered.parts[0].node
+        return self._allowed(_Setting(ordered, self._material.plan(ordered), shards, server))
+
+    def _allowed(self, setting: _Setting) -> _Setting:
+        """Without the nodes that are out.
+
+        Raises:
+            UserError: every node is out.
+        """
+        out = self._strikes.out
+        if out.isdisjoint({setting.server, *(worker.node for worker in setting.shards)}):
+            return setting
+        if all(worker.node in out for worker in setting.shards):
+            names = ", ".join(sorted(out))
+            raise UserError(f"{self._task.job}: no node is left to train on ({names} failed); give it others")
+        shards = deal_again(setting.shards, out, setting.assignment)
+        server = setting.server if setting.server not in out else min(shards).node
+        return replace(setting, shards=shards, server=server)
+
+    def _assemble(self, setting: _Setting) -> None:
+        accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, self._newest)
+        first = self._newest is None
+
+        def begun(now: Progress) -> Progress:
+            return replace(now, state="training", start_accuracy=accuracy if first else now.start_accuracy)
+
+        self._note(begun)
+
+    def _epochs(self) -> None:
+        """Until it is over, or has to move."""
+        while not self._stopped.is_set():
+            with self._lock:
+                done = len(self._progress.epochs)
+                if self._next is not None or done >= self._progress.planned_epochs:
+                    return
+            began_s = time.monotonic()
+            end = self._crew.run_epoch(done, self._stopped.is_set)
+            if end is not None:
+                self._note_epoch(end, time.monotonic() - began_s)
+
+    def _strike(self, lost: CrewLostError) -> None:
+        for dead in lost.dead:
+            there = self._crew.node_is_there(dead.node)
+            self._strikes = self._strikes.struck(dead.node) if there else self._strikes.lost(dead.node)
+            epoch = len(self.poll().epochs) + 1
+            failure = Failure(dead.node, dead.what, epoch, dead.reason, dead.node in self._strikes.out)
+            self._note(partial(_with_failure, failure))
+
+    def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
+        self._newest = end.snapshot
+        accuracy = end.result.validation_accuracy
+        if self._best is None or accuracy >= self._best[0]:
+            self._best = (accuracy, end.result.epoch, end.snapshot)
+
+        def with_it(now: Progress) -> Progress:
+            return replace(
+                now,
+                epochs=(*now.epochs, end.result),
+                epoch_s=(*now.epoch_s, took_s),
+                stalest=max(now.stalest, end.stalest),
+            )
+
+        self._note(with_it)
+
+    def _note(self, change: Callable[[Progress], Progress]) -> None:
+        with self._lock:
+            self._progress = change(self._progress)
+
+
+def _with_failure(failure: Failure, now: Progress) -> Progress:
+    return replace(now, failures=(*now.failures, failure))
+
+
+def _nodes_of(assignment: Assignment) -> tuple[NodeName, ...]:
+    parts = tuple(part.node for part in assignment.parts)
+    return parts if assignment.server is None else (*parts, assignment.server)

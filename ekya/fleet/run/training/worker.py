@@ -1,0 +1,97 @@
+"""A worker: it has a shard, and answers weights with the gradients of its batches."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+
+from ekya.fleet.run.training.messages import EpochWork, Exchange, LessonPlan, Push, Timer
+from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
+from ekya.learning.checkpoints import from_bytes
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.trainee import Trainee
+
+
+class Worker:
+    """One worker of a training.
+
+    Args:
+        me: which.
+        number: of it among all.
+        start: checkpoint of the model to begin with.
+        plan, epochs: what is trained, and how its epochs are cut.
+        shard: what it has to go through.
+        crops: those of its shard, in the order of ``Shard.positions``.
+        device: where to compute.
+        scope: entered around every batch; a share backend waits here for its turn.
+        timer: what it measures with.
+    """
+
+    def __init__(
+        self,
+        me: WorkerId,
+        number: int,
+        start: bytes,
+        plan: LessonPlan,
+        epochs: EpochPlan,
+        shard: Shard,
+        crops: LabelledCrops,
+        *,
+        device: str = "cpu",
+        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+        timer: Timer = time.monotonic,
+    ) -> None:
+        self._me, self._number, self._epochs, self._shard = me, number, epochs, shard
+        self._device, self._scope, self._timer = device, scope, timer
+        self._trainee = Trainee(
+            from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
+        )
+        self._trainee.suffix.eval()
+        self._lesson = None
+        if len(crops):
+            inputs = self._trainee.inputs_of(crops.crops)
+            self._lesson = self._trainee.lesson(inputs, crops.classes, plan.distillation_weight)
+
+    def run_epoch(self, server: Exchange, token: object, epoch: int) -> EpochWork:
+        """All its steps of an epoch, as far as the server lets it.
+
+        Args:
+            server: where gradients go.
+            token: of the epoch, as the server knows it.
+            epoch: how many are done.
+        """
+        steps = self._epochs.steps(self._shard, self._number, epoch)
+        if not steps:
+            server.leave(token, self._me)
+            return EpochWork()
+        began_s = self._timer()
+        weights = server.pull(token, self._me)
+        work = EpochWork(update_s=self._timer() - began_s)
+        for place, step in enumerate(steps):
+            if weights is None:
+                return work
+            began_s = self._timer()
+            self._trainee.set_weights(weights)
+            push = self._gradient(step, last=place == len(steps) - 1)
+            computed_s = self._timer()
+            pulled = weights.nbytes
+            weights = server.push(token, self._me, push)
+            work = EpochWork(
+                work.steps + bool(push.crops),
+                work.crops + push.crops,
+                work.pushed + (0 if push.gradient is None else push.gradient.nbytes),
+                work.pulled + pulled,
+                work.compute_s + computed_s - began_s,
+                work.update_s + self._timer() - computed_s,
+            )
+        return work
+
+    def _gradient(self, step: Positions, last: bool) -> Push:
+        if self._lesson is None or not len(step):
+            return Push(None, 0.0, 0, self._shard.batch, last)
+        with self._scope():
+            batch = torch.from_numpy(np.ascontiguousarray(step)).to(self._device)
+            loss = float(self._lesson.backward(batch))
+            return Push(self._trainee.gradient(), loss, len(step), self._shard.batch, last)

@@ -1,0 +1,336 @@
+"""One training on several unequal Ray nodes of this machine, beside the same training on one of them.
+
+    python experiments/fleet_training.py
+    python experiments/fleet_training.py --blocks 1 --json -
+    python experiments/fleet_training.py --full
+
+Crops of the default fleet's four cameras, as many of each as a window's labels, lie on the nodes *big* and
+*small*, two cameras on each; 40% and 20% of a core are theirs for training, and 20% the *hub*'s, where the
+parameter server is. The base model learns them and is validated on objects of the window that follows. This
+in several ways, with the same crops, the same γ and the same seed:
+
+*one node*: the trainer's own retraining in this process, for its accuracy.
+*big alone*: worker and parameter server on the big node, which all crops are sent to.
+*synchronous* (Okita) and *asynchronous* (Deep-Edge): two crops to the big node for each to the small one, as
+a solver would share them out.
+*moved*: synchronous; after a third of the epochs the server goes to the small node, and two crops for each
+of the big one.
+*worker killed*, *server killed*: in the middle of an epoch, after a third of them.
+
+Epochs are timed on the wall, from the second on, and before something moves or is killed. Nothing else should
+run meanwhile. The whole time is of a training whose processes are there already, but for the first one and
+what is killed. About two minutes; ``--full`` takes three seeds, and one block as well as the head.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Annotated
+
+# Before numpy is imported: a node is a part of one core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import typer
+from city_windows import one_thread, sample, windows_of
+from recipe import Full, Json, Seed, run
+from rich.console import Console
+from rich.table import Table
+
+from ekya.commands.output import bars_of, output
+from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.core.configs import RetrainConfig
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
+from ekya.fleet.run.training.traffic import Kind
+from ekya.fleet.run.training.trainer import RayFleetTrainer, Training
+from ekya.gpu.cores import usable_cores
+from ekya.gpu.cpu import CpuShares
+from ekya.learning.checkpoints import to_bytes
+from ekya.learning.edge import EdgeModel
+from ekya.learning.labelled import LabelledCrops, concatenate
+from ekya.learning.trainer import EpochResult, Retraining
+from ekya.setup import base_model, fleet_classes
+from ekya.shipped import shipped_path
+from ekya.streams.city import CitySpec
+
+BIG, SMALL, HUB = NodeName("big"), NodeName("small"), NodeName("hub")
+SHARES = {BIG: 400, SMALL: 200, HUB: 200}
+EPOCHS = 9
+VALIDATION_CROPS = 200
+"""Of each camera."""
+
+EVERY = 3
+"""Objects of every third frame are looked at."""
+
+APART = 1_000_000
+"""Between the track numbers of two cameras."""
+
+PATIENCE_S = 600.0
+
+Disturb = Callable[[Training], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to train.
+
+    Attributes:
+        way: its name.
+        blocks, seed: what was trained, and of all draws.
+        accuracy: on the validation crops, of the best epoch.
+        last_accuracy: of the last one.
+        epoch_s: median.
+        whole_s: from start to result, its processes made already but in the first way.
+        pushed_mb, pulled_mb, data_mb, model_mb, checkpoint_mb: that went from node to node.
+        stalest: by how many updates a gradient was behind, at most.
+        failures, moves: that it went through.
+    """
+
+    way: str
+    blocks: int
+    seed: int
+    accuracy: float
+    last_accuracy: float
+    epoch_s: float | None = None
+    whole_s: float | None = None
+    pushed_mb: float = 0.0
+    pulled_mb: float = 0.0
+    data_mb: float = 0.0
+    model_mb: float = 0.0
+    checkpoint_mb: float = 0.0
+    stalest: int = 0
+    failures: int = 0
+    moves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the crops are trained.
+
+    Attributes:
+        name: for people.
+        mode: of the training.
+        assignment: who has what.
+        disturb: what is done to it after a third of its epochs.
+    """
+
+    name: str
+    mode: Mode
+    assignment: Assignment
+    disturb: Disturb | None = None
+
+
+def assigned(big: int, small: int, server: NodeName) -> Assignment:
+    """Crops in this proportion."""
+    parts = tuple(Part(node, chunks=count) for node, count in ((BIG, big), (SMALL, small)) if count)
+    return Assignment(JobName("city"), parts, "as the recipe has it", server)
+
+
+SPREAD = assigned(2, 1, HUB)
+
+
+def move(training: Training) -> None:
+    """The server to the small node, and most of the crops as well."""
+    training.move(assigned(1, 2, SMALL))
+
+
+def kill(node: NodeName, what: str) -> Disturb:
+    """Ends a process."""
+
+    def killing(training: Training) -> None:
+        os.kill(training.pids()[node, what], signal.SIGKILL)
+
+    return killing
+
+
+WAYS = (
+    Way("big alone", "synchronous", assigned(1, 0, BIG)),
+    Way("synchronous", "synchronous", SPREAD),
+    Way("asynchronous", "asynchronous", SPREAD),
+    Way("synchronous, moved", "synchronous", SPREAD, move),
+    Way("synchronous, worker killed", "synchronous", SPREAD, kill(SMALL, "worker 0")),
+    Way("synchronous, server killed", "synchronous", SPREAD, kill(HUB, "parameter server")),
+    Way("asynchronous, worker killed", "asynchronous", SPREAD, kill(SMALL, "worker 0")),
+    Way("asynchronous, server killed", "asynchronous", SPREAD, kill(HUB, "parameter server")),
+)
+
+
+def crops_of(fleet: FleetConfig, seed: int) -> tuple[dict[NodeName, LabelledCrops], LabelledCrops]:
+    """What lies on each node, and what validates."""
+    classes = fleet_classes(fleet)
+    training: dict[NodeName, list[LabelledCrops]] = {BIG: [], SMALL: []}
+    validation = []
+    for place, stream in enumerate(fleet.streams):
+        if not isinstance(stream.source, CitySpec):
+            raise UserError(f"{stream.id}: only cameras of the synthetic city know what is true")
+        seen = windows_of(stream.source, classes, fleet.window_s, 3, EVERY)
+        learnt = apart(sample(seen[1], fleet.golden.labels_per_window, seed), place)
+        training[(BIG, SMALL)[place % 2]].append(learnt)
+        following = apart(sample(seen[2], VALIDATION_CROPS, seed), place)
+        # An object that stays over the window's end is not asked about.
+        is_new = [track not in set(learnt.tracks) for track in following.tracks]
+        validation.append(following.take(np.flatnonzero(is_new)))
+    return {node: concatenate(parts) for node, parts in training.items()}, concatenate(validation)
+
+
+def apart(crops: LabelledCrops, place: int) -> LabelledCrops:
+    """With track numbers that no other camera has."""
+    return LabelledCrops(crops.crops, crops.classes, crops.tracks + APART * place, crops.t_us)
+
+
+def task_of(
+    base: EdgeModel,
+    training: dict[NodeName, LabelledCrops],
+    validation: LabelledCrops,
+    blocks: int,
+    seed: int,
+    mode: Mode,
+) -> TrainingTask:
+    """The same for every way, but for its mode."""
+    config = RetrainConfig(EPOCHS, 16, 0, blocks, 1.0)
+    return TrainingTask(
+        JobName("city"), config, to_bytes(base), base.classes, training, validation, HUB, seed=seed, mode=mode
+    )
+
+
+def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
+    """The trainer's own retraining."""
+    retraining = Retraining(
+        base,
+        task.config,
+        concatenate([task.training[node] for node in sorted(task.training)]),
+        task.validation,
+        memory=task.memory,
+        classes=task.classes,
+        seed=task.seed,
+    )
+    retraining.prepare()
+    return [retraining.run_epoch() for _ in range(task.config.epochs)]
+
+
+def on_nodes(trainer: RayFleetTrainer, task: TrainingTask, way: Way) -> Row:
+    """One training on the emulated nodes."""
+    began_s = time.monotonic()
+    training = trainer.start(task, way.assignment)
+    while way.disturb is not None and not training.poll().over:
+        if len(training.poll().epochs) >= EPOCHS // 3:
+            way.disturb(training)
+            break
+        time.sleep(0.01)
+    trained = training.result(PATIENCE_S)
+    whole_s = time.monotonic() - began_s
+    told = training.poll()
+    return Row(
+        way.name,
+        task.config.trainable_blocks,
+        task.seed,
+        trained.validation_accuracy,
+        told.epochs[-1].validation_accuracy,
+        median(undisturbed(told, way)),
+        whole_s,
+        *(told.traffic.crossed(kind) / 1e6 for kind in (Kind.PUSHED, Kind.PULLED, Kind.DATA)),
+        *(told.traffic.crossed(kind) / 1e6 for kind in (Kind.MODEL, Kind.CHECKPOINT)),
+        told.stalest,
+        len(told.failures),
+        told.moves,
+    )
+
+
+def undisturbed(told: Progress, way: Way) -> Sequence[float]:
+    """Seconds of the epochs in which nothing but training happened."""
+    return told.epoch_s[1:] if way.disturb is None else told.epoch_s[1 : EPOCHS // 3]
+
+
+def trials(
+    console: Console, fleet: FleetConfig, trained: Sequence[int], seeds: Sequence[int]
+) -> Iterator[Row]:
+    """All ways, for each seed and number of blocks."""
+    with bars_of(console) as bars, emulated_fleet(SHARES) as nodes:
+        task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(WAYS)))
+        trainer = RayFleetTrainer(nodes.nodes, CpuShares(usable_cores()))
+        for seed in seeds:
+            base = base_model(fleet, seed)
+            training, validation = crops_of(fleet, seed)
+            for blocks in trained:
+                task = task_of(base, training, validation, blocks, seed, "synchronous")
+                results = on_one_node(task, base)
+                best = max(result.validation_accuracy for result in results)
+                yield Row("one node", blocks, seed, best, results[-1].validation_accuracy)
+                bars.advance(task_bar)
+                for way in WAYS:
+                    task = task_of(base, training, validation, blocks, seed, way.mode)
+                    yield on_nodes(trainer, task, way)
+                    bars.advance(task_bar)
+        trainer.close()
+
+
+def shown(rows: Sequence[Row]) -> Table:
+    """The rows for people, a mean over the seeds, and the difference of the seed where it is largest."""
+    table = Table(title="A training on unequal nodes, and on one")
+    for name in ("blocks", "way", "accuracy", "points off", "epoch, s", "whole, s", "pushed, MB"):
+        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
+    for blocks in sorted({row.blocks for row in rows}):
+        table.add_section()
+        of = [row for row in rows if row.blocks == blocks]
+        for name in dict.fromkeys(row.way for row in of):
+            same = [row for row in of if row.way == name]
+            table.add_row(
+                str(blocks),
+                name,
+                f"{fmean(row.accuracy for row in same):.1%}",
+                f"{100 * max((off(row, of) for row in same), key=abs):+.1f}",
+                shown_mean([row.epoch_s for row in same]),
+                shown_mean([row.whole_s for row in same]),
+                f"{fmean(row.pushed_mb for row in same):.1f}",
+            )
+    return table
+
+
+def off(row: Row, rows: Sequence[Row]) -> float:
+    """Of one node's accuracy with the same seed."""
+    (one,) = [other for other in rows if other.way == "one node" and other.seed == row.seed]
+    return row.accuracy - one.accuracy
+
+
+def shown_mean(values: Sequence[float | None]) -> str:
+    """Two digits behind the point; nothing where nothing was measured."""
+    there = [value for value in values if value is not None]
+    return f"{fmean(there):.2f}" if there else ""
+
+
+def main(
+    blocks: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, max=5, help="That train; may be repeated; 0 unless named, with --full 1 as well."
+        ),
+    ] = None,
+    full: Full = False,
+    seed: Seed = 0,
+    json_to: Json = None,
+) -> None:
+    """Train over several unequal Ray nodes of this machine, and on one."""
+    one_thread()
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    trained = sorted(set(blocks or ((0, 1) if full else (0,))))
+    seeds = range(seed, seed + (3 if full else 1))
+    with output(json_to) as out:
+        rows = list(trials(out.console, fleet, trained, seeds))
+        out.report({"shares_milli": SHARES, "epochs": EPOCHS, "rows": [asdict(row) for row in rows]})
+        out.console.print(shown(rows))
+
+
+if __name__ == "__main__":
+    run(
+        main,
+        "python experiments/fleet_training.py",
+        "python experiments/fleet_training.py --blocks 0 --json -",
+        "python experiments/fleet_training.py --full",
+    )

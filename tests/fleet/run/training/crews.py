@@ -1,0 +1,92 @@
+"""A training on several nodes in threads of one process, without Ray; and bars to train on."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from torch import nn
+
+from ekya.core.configs import RetrainConfig
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.training.dealing import deal
+from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.fleet.run.training.server import ParameterServer
+from ekya.fleet.run.training.worker import Worker
+from ekya.learning.architectures import Trunk
+from ekya.learning.checkpoints import to_bytes
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.sgd import SgdRecipe
+
+NAMES = ("person", "car", "truck")
+EAST, WEST = NodeName("east"), NodeName("west")
+SITES = {EAST: SiteName("east"), WEST: SiteName("west")}
+GAMMA = RetrainConfig(epochs=3, batch_size=8, head_width=0, trainable_blocks=1, data_fraction=1.0)
+QUICK = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1)
+
+
+def wide_trunk():
+    """Four blocks; behind them the places of bars are pixels of their own."""
+
+    def block(channels_in, channels_out):
+        conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(channels_out), nn.ReLU())
+
+    blocks = (block(3, 16), block(16, 16), block(16, 32), block(32, 32))
+    return Trunk({f"block{place}": block for place, block in enumerate(blocks)}, 32)
+
+
+def bars(count, seed, first_track=0):
+    rng = np.random.default_rng(seed)
+    classes = rng.choice(3, count).astype(np.int64)
+    crops = rng.integers(0, 60, (count, 32, 32, 3)).astype(np.uint8)
+    for row, place in enumerate(classes):
+        crops[row, :, 8 * place : 8 * place + 8] += 150
+    order = np.arange(count, dtype=np.int64)
+    return LabelledCrops(crops, classes, first_track + order // 2, order * 1000)
+
+
+def task_of(model, mode="synchronous", config=GAMMA, **options):
+    given = {
+        "training": {EAST: bars(40, 1), WEST: bars(20, 2, 100)},
+        "validation": bars(30, 3, 500),
+        "recipe": QUICK,
+        "seed": 3,
+        **options,
+    }
+    return TrainingTask(JobName("job"), config, to_bytes(model), model.classes, home=EAST, mode=mode, **given)
+
+
+def parted(*parts, server=None, moves=None):
+    return Assignment(JobName("job"), parts, "as it is", server, moves or {})
+
+
+HALVES = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=1))
+
+
+def crew_of(task, assignment, snapshot=None):
+    """The parameter server and its workers."""
+    material = Material.of(task)
+    plan = material.plan(assignment)
+    server = ParameterServer(task.start, plan, material.validation)
+    server.restore(snapshot)
+    shards = deal(material.lying(SITES), assignment)
+    workers = {
+        me: Worker(
+            me, number, task.start, plan, material.epochs(plan), shard, material.crops.take(shard.positions)
+        )
+        for number, (me, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0]))
+    }
+    return server, workers
+
+
+def run_epochs(server, workers, epochs):
+    """Each worker in a thread; what each epoch came to, and what the workers did."""
+    ends, works = [], []
+    with ThreadPoolExecutor(len(workers)) as pool:
+        for epoch in epochs:
+            server.begin_epoch(epoch, tuple(workers))
+            told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
+            works.append([one.result(timeout=10) for one in told])
+            ends.append(server.end_epoch())
+    return ends, works

@@ -1,0 +1,181 @@
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from crews import (
+    EAST,
+    GAMMA,
+    HALVES,
+    NAMES,
+    QUICK,
+    WEST,
+    bars,
+    crew_of,
+    parted,
+    run_epochs,
+    task_of,
+    wide_trunk,
+)
+
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.messages import Push
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import build_edge_model, to_input
+from ekya.learning.labelled import concatenate
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.snapshot import Snapshot
+from ekya.learning.trainer import Retraining
+
+
+@pytest.fixture
+def model(monkeypatch):
+    monkeypatch.setitem(EDGE_MODELS, "tiny", wide_trunk)
+    torch.set_num_threads(1)
+    made = build_edge_model(NAMES, 0, 7, "tiny").train()
+    with torch.no_grad():  # its normalisation has to know the bars
+        for seed in range(20):
+            made(to_input(bars(32, 40 + seed).crops, "cpu"))
+    return made.eval()
+
+
+def on_one_node(task, model, batch_size=None):
+    """The trainer's own retraining on the same crops: accuracies, and the weights behind the last epoch."""
+    config = replace(task.config, batch_size=batch_size or task.config.batch_size)
+    retraining = Retraining(
+        model,
+        config,
+        concatenate([task.training[node] for node in sorted(task.training)]),
+        task.validation,
+        memory=task.memory,
+        classes=task.classes,
+        seed=task.seed,
+        recipe=QUICK,
+    )
+    retraining.prepare()
+    results = [retraining.run_epoch() for _ in range(config.epochs)]
+    return results, retraining.model().state_dict()
+
+
+def trained_weights(end, model):
+    """By the names of the whole model; tiny has three blocks, and the last one trains."""
+    weights = Snapshot.from_bytes(end.snapshot).weights
+    return {name.replace("blocks.0.", f"blocks.{len(model.blocks) - 1}."): of for name, of in weights.items()}
+
+
+def furthest(end, expected, model):
+    return max(
+        float((of - expected[name]).abs().max())
+        for name, of in trained_weights(end, model).items()
+        if of.is_floating_point()
+    )
+
+
+@pytest.mark.parametrize("head_width", [0, 8])
+def test_one_worker_and_a_server_are_the_retraining_to_the_bit(model, head_width):
+    memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
+    config = replace(GAMMA, head_width=head_width, data_fraction=0.5)
+    task = task_of(model, config=config, memory=memory)
+    ends, _ = run_epochs(*crew_of(task, parted(Part(WEST))), range(3))
+    results, expected = on_one_node(task, model)
+    assert [end.result.validation_accuracy for end in ends] == [
+        result.validation_accuracy for result in results
+    ]
+    weights = trained_weights(ends[-1], model)
+    assert all(torch.equal(of, expected[name]) for name, of in weights.items())
+
+
+def test_together_many_workers_learn_what_one_node_learns_whoever_holds_what(model):
+    memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
+    task = task_of(model, memory=memory)
+    results, expected = on_one_node(task, model)
+    for assignment in (HALVES, parted(Part(EAST, workers=3, chunks=1), Part(WEST, chunks=9))):
+        ends, works = run_epochs(*crew_of(task, assignment), range(3))
+        assert furthest(ends[-1], expected, model) < 1e-5
+        assert ends[-1].result.training_loss == pytest.approx(results[-1].training_loss, rel=0.05)
+        assert sum(work.crops for work in works[0]) == 60 + 12
+        assert {end.stalest for end in ends} == {0}
+
+
+def test_batches_of_an_assignment_make_up_the_step_together(model):
+    task = task_of(model)
+    assignment = parted(Part(EAST, workers=2, batch=4), Part(WEST, batch=7))
+    ends, _ = run_epochs(*crew_of(task, assignment), range(3))
+    _, expected = on_one_node(task, model, batch_size=15)
+    assert furthest(ends[-1], expected, model) < 1e-5
+
+
+def test_between_two_epochs_a_training_moves_through_its_snapshot_and_learns_the_same(model):
+    task = task_of(model)
+    stayed, _ = run_epochs(*crew_of(task, HALVES), range(3))
+    first, _ = run_epochs(*crew_of(task, HALVES), range(2))
+    elsewhere = parted(Part(EAST, workers=2, chunks=5), Part(WEST, chunks=1))
+    moved, _ = run_epochs(*crew_of(task, elsewhere, first[-1].snapshot), range(2, 3))
+    whole = trained_weights(stayed[-1], model)
+    assert furthest(moved[-1], whole, model) < 1e-5
+    assert moved[-1].result.epoch == 3
+    assert furthest(first[-1], whole, model) > 1e-3, "the last epoch must have changed something"
+
+
+def test_without_waiting_for_all_it_learns_too_and_every_crop_is_seen(model):
+    task = task_of(model, "asynchronous", replace(GAMMA, epochs=6), staleness=3)
+    ends, works = run_epochs(*crew_of(task, HALVES), range(6))
+    results, _ = on_one_node(task, model)
+    one_node = results[-1].validation_accuracy
+    assert one_node >= 0.9
+    assert ends[-1].result.validation_accuracy == pytest.approx(one_node, abs=0.05)
+    assert max(end.stalest for end in ends) <= 3
+    for end, work in zip(ends, works, strict=True):
+        assert sum(one.crops for one in work) == 60
+        assert end.updates == sum(one.steps for one in work) == 2 * 2 + 4
+    parameters = sum(weight.numel() for name, weight in model.named_parameters() if _trains(name, model))
+    assert works[0][0].pushed == works[0][0].pulled == works[0][0].steps * 4 * parameters
+
+
+def _trains(name, model):
+    return name.startswith((f"blocks.{len(model.blocks) - 1}.", "head."))
+
+
+def test_a_snapshot_of_nothing_brings_a_server_back_to_its_start(model):
+    server, workers = crew_of(task_of(model), HALVES)
+    before = server.restore(None)
+    first, _ = run_epochs(server, workers, range(1))
+    assert server.restore(None) == before
+    again, _ = run_epochs(server, workers, range(1))
+    one, other = (Snapshot.from_bytes(ends[0].snapshot).weights for ends in (first, again))
+    assert all(torch.equal(of, other[name]) for name, of in one.items())
+
+
+def test_an_epoch_that_is_no_more_lets_everybody_go(model):
+    server, workers = crew_of(task_of(model), HALVES)
+    (first, *others) = workers
+    server.begin_epoch("epoch", tuple(workers))
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(workers[others[0]].run_epoch, server, "epoch", 0)
+        while not server.exchanged().get(others[0], (0, 0))[0]:
+            pass  # until its gradient is there; the others' never come
+        server.abort()
+        assert waits.result(timeout=10).steps == 1
+    assert server.pull("epoch", first) is None
+    gradient = np.zeros(3, np.float32)
+    assert server.push("epoch", first, Push(gradient, 0.0, 1, 8, last=False)) is None
+    with pytest.raises(RuntimeError, match="left"):
+        server.end_epoch()
+
+
+def test_a_damaged_snapshot_and_one_of_another_model_are_refused(model):
+    server, workers = crew_of(task_of(model), HALVES)
+    ends, _ = run_epochs(server, workers, range(1))
+    other, _ = crew_of(task_of(model, config=replace(GAMMA, head_width=8)), HALVES)
+    with pytest.raises(UserError, match="another model"):
+        other.restore(ends[0].snapshot)
+    with pytest.raises(UserError, match="snapshot"):
+        server.restore(ends[0].snapshot[:100])
+
+
+def test_statistics_of_batches_are_refused(model):
+    with pytest.raises(ValueError, match="statistics"):
+        Material.of(task_of(model, recipe=replace(QUICK, batch_statistics=True)))
