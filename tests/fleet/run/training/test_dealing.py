@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.assignment import Assignment, Part
@@ -42,6 +42,7 @@ moved = st.dictionaries(
 )
 
 
+@settings(max_examples=60)
 @given(parts, counts, st.integers(0, 9), moved)
 def test_every_crop_goes_to_exactly_one_worker(parts, counts, exemplars, moves):
     shards = deal(lying(*counts, exemplars=exemplars), assigned(*parts, moves=moves))
