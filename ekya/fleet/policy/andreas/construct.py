@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point
 
 WAITS = -1
+
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +40,42 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
         wished: the configuration each of them tries first, in the same places.
         free: GPUs left in each node; all of them where it is None.
     """
-    many = len(order)
-    rows = np.arange(many)
+    many, jobs = len(order), len(point.states)
     left = _Left(point, many, free)
-    config = np.full((many, len(point.states)), WAITS, dtype=np.intp)
-    node = np.full((many, len(point.states)), WAITS, dtype=np.intp)
+    begins = np.arange(many) * len(point.gpus)
+    config = np.full(many * jobs, WAITS, dtype=np.intp)
+    node = np.full(many * jobs, WAITS, dtype=np.intp)
+    # Flat indices throughout: this is where an optimiser's time goes.
     for turn in range(order.shape[1]):
-        fits = left.fits()
-        if not fits.any():
+        there, fits = left.look()
+        if not there.any():
             break
         job, wish = order[:, turn], wished[:, turn]
         keys = np.where(fits, point.keys[job], np.inf)
-        chosen = np.where(fits[rows, wish], wish, keys.argmin(axis=1))
-        (placed,) = np.nonzero(np.isfinite(keys[rows, chosen]) | fits[rows, wish])
-        chosen, job = chosen[placed], job[placed]
-        config[placed, job] = chosen
-        node[placed, job] = left.take(placed, chosen)
-    return Schedules(config, node)
+        best = keys.argmin(axis=1)
+        wish_fits = fits.ravel()[begins + wish]
+        chosen = np.where(wish_fits, wish, best)
+        (placed,) = np.nonzero(wish_fits | np.isfinite(keys.ravel()[begins + best]))
+        at, chosen = placed * jobs + job[placed], chosen[placed]
+        config[at] = chosen
+        node[at] = left.take(placed, chosen, there)
+    return Schedules(config.reshape(many, jobs), node.reshape(many, jobs))
 
 
 class _Left:
     """GPUs that are left in each schedule.
 
-    Column c of a configuration (shelf, g) also counts the nodes of its shelf with g GPUs left; ``piles``
-    has them.
+    Column c of a configuration (shelf, g) also counts the nodes of its shelf with g GPUs left; ``piles`` has
+    them.
     """
 
     def __init__(self, point: Point, many: int, free: Sequence[int] | None) -> None:
         columns = len(point.gpus)
+        self._columns, self._gpus = columns, point.gpus
         same = point.shelf[:, None] == point.shelf[None, :]
-        self._gpus = point.gpus
         # [c, p]: whether a node of pile p has room for configuration c.
         self._room = same & (point.gpus[None, :] >= point.gpus[:, None])
+        self._of_piles = self._room.T.astype(np.float32)
         piles: list[list[int]] = [[] for _ in range(columns)]
         shelf_of_node = [number for number, shelf in enumerate(point.shelves) for _ in shelf.names]
         pile_of = {(int(s), int(g)): c for c, (s, g) in enumerate(zip(point.shelf, point.gpus, strict=True))}
@@ -76,29 +83,32 @@ class _Left:
             gpus = point.shelves[number].gpus if free is None else free[node]
             if gpus:
                 piles[pile_of[number, gpus]].append(node)
-        self._piles = np.zeros((many, columns, max(1, len(shelf_of_node))), dtype=np.int32)
-        self._count = np.zeros((many, columns), dtype=np.intp)
+        self._deep = max(1, len(shelf_of_node))
+        one = np.zeros((columns, self._deep), dtype=np.int16 if self._deep < 2**15 else np.intp)
         for column, pile in enumerate(piles):
             # The last of a pile is taken first; it is the first by name.
-            self._piles[:, column, : len(pile)] = pile[::-1]
-            self._count[:, column] = len(pile)
+            one[column, : len(pile)] = pile[::-1]
+        self._piles = np.tile(one.ravel(), many)
+        self._count = np.tile(np.array([len(pile) for pile in piles], dtype=np.intp), many)
 
-    def fits(self) -> np.typing.NDArray[np.bool_]:
-        """Which configurations there is room for, in each schedule."""
-        there = (self._count > 0).astype(np.float32)
-        return np.asarray(there @ self._room.T.astype(np.float32) > 0)
+    def look(self) -> tuple[Bools, Bools]:
+        """Which piles hold a node, and which configurations there is room for, in each schedule."""
+        there = (self._count > 0).reshape(-1, self._columns)
+        return there, (there.astype(np.float32) @ self._of_piles) > 0
 
-    def take(self, rows: Ints, config: Ints) -> Ints:
-        """Gives out one of each; the nodes."""
-        pile = ((self._count[rows] > 0) & self._room[config]).argmax(axis=1)
-        count = self._count[rows, pile] - 1
-        nodes = self._piles[rows, pile, count]
-        self._count[rows, pile] = count
-        rest = self._gpus[pile] - self._gpus[config]
-        (some,) = np.nonzero(rest)
-        rows, pile = rows[some], pile[some] - self._gpus[config[some]]
-        self._piles[rows, pile, self._count[rows, pile]] = nodes[some]
-        self._count[rows, pile] += 1
+    def take(self, rows: Ints, config: Ints, there: Bools) -> Ints:
+        """Gives out one of each, from the pile of the fullest nodes with room; the nodes."""
+        pile = (there[rows] & self._room[config]).argmax(axis=1)
+        at = rows * self._columns + pile
+        count = self._count[at] - 1
+        nodes = self._piles[at * self._deep + count]
+        self._count[at] = count
+        given = self._gpus[config]
+        (some,) = np.nonzero(self._gpus[pile] > given)
+        at = at[some] - given[some]
+        count = self._count[at]
+        self._piles[at * self._deep + count] = nodes[some]
+        self._count[at] = count + 1
         return np.asarray(nodes, dtype=np.intp)
 
 
@@ -116,18 +126,21 @@ def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float
         period_s: until jobs that wait are looked at again, at the latest.
     """
     many, nodes = len(schedules.config), len(point.node_names)
+    columns = len(point.gpus)
     worst_s = np.maximum(0.0, period_s + point.longest_s - point.due_in_s)
     waits = schedules.config == WAITS
-    value: Floats = waits @ (postponing * point.weight * worst_s)
-    row, job = np.nonzero(~waits)
-    config = schedules.config[row, job]
-    late = np.bincount(row, (point.weight[:, None] * point.tardiness_s)[job, config], many)
-    place = row * nodes + schedules.node[row, job]
-    takes_s, cost = point.takes_s[job, config], point.cost[job, config]
+    value: Floats = waits.astype(np.float64) @ (postponing * point.weight * worst_s)
+    (at,) = np.nonzero(~waits.ravel())
+    row, job = at // len(point.states), at % len(point.states)
+    choice = job * columns + schedules.config.ravel()[at]
+    late = np.bincount(row, (point.weight[:, None] * point.tardiness_s).ravel()[choice], many)
+    place = row * nodes + schedules.node.ravel()[at]
+    takes_s, cost = point.takes_s.ravel()[choice], point.cost.ravel()[choice]
     first_s = np.full(many * nodes, np.inf)
     np.minimum.at(first_s, place, takes_s)
+    (first,) = np.nonzero(takes_s <= first_s[place])
     first_cost = np.full(many * nodes, np.inf)
     # Of two that end together the cheaper one counts.
-    np.minimum.at(first_cost, place, np.where(takes_s <= first_s[place], cost, np.inf))
+    np.minimum.at(first_cost, place[first], cost[first])
     first_cost[np.isinf(first_cost)] = 0.0
     return np.asarray(value + late + first_cost.reshape(many, nodes).sum(axis=1))
