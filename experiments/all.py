@@ -62,6 +62,9 @@ RECIPES = (
     Recipe("figure11b", "Figure 11b: estimates that are off", 50),
     Recipe("table4", "Table 4: retraining in the cloud", 10),
     Recipe("reuse", "Serving an old model again (§6.5)", 5),
+    Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, traces=False),
+    Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, traces=False, full=False),
+    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, traces=False),
     Recipe(
         "bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60, traces=False
     ),

@@ -103,7 +103,7 @@ class _Counter:
                 pass
         self._until_s = None
         batches_per_s = (len(self._ends_s) - 1) / (self._ends_s[-1] - self._ends_s[0])
-        p50_s, p99_s = np.percentile(self._took_s, (50, 99)).tolist()
+        p50_s, p95_s, p99_s = np.percentile(self._took_s, (50, 95, 99)).tolist()
         used_milli = self._handle.measured().share_milli
         return Rate(
             batches_per_s,
@@ -111,6 +111,7 @@ class _Counter:
             images_per_s=batches_per_s * work.batch_images,
             p50_ms=1e3 * p50_s,
             p99_ms=1e3 * p99_s,
+            p95_ms=1e3 * p95_s,
         )
 
 
@@ -123,8 +124,8 @@ class Rate:
         used_milli: the share that it really used.
         granted_milli: the share that it had.
         images_per_s: crops that were trained on, or classified.
-        p50_ms, p99_ms: from when a batch asked for its turn until it ended; for training, until the host
-            went on.
+        p50_ms, p95_ms, p99_ms: from when a batch asked for its turn until it ended; for training, until the
+            host went on.
     """
 
     batches_per_s: float
@@ -133,6 +134,7 @@ class Rate:
     images_per_s: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    p95_ms: float = 0.0
 
     def require_undisturbed(self) -> None:
         """Raises UserError where others kept the job from its share: it has nothing to wait for but that."""

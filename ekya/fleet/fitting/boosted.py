@@ -90,7 +90,7 @@ class BoostedEstimates:
 
     Args:
         points: what was measured; a regressor for each kind of machine, quantity and, for the last,
-            application.
+            application. A time of 0 is one that was not measured.
         trees: of each regressor.
         seed: of the boosting.
     """
@@ -102,10 +102,11 @@ class BoostedEstimates:
             for quantity in QUANTITIES:
                 apps = sorted({point.app for point in of_kind}) if quantity is EXEC else [""]
                 for app in apps:
-                    of_app = [point for point in of_kind if app in {"", point.app}]
-                    rows = [quantity.features(point) for point in of_app]
-                    labels = [quantity.label(point) for point in of_app]
-                    self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees, seed)
+                    told = [p for p in of_kind if app in {"", p.app} and quantity.label(p) > 0]
+                    rows = [quantity.features(point) for point in told]
+                    labels = [quantity.label(point) for point in told]
+                    if told:
+                        self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees, seed)
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
     def compute_s(self, worker: Training) -> float:
@@ -139,7 +140,7 @@ class BoostedEstimates:
         regressor = self._regressors.get((kind, quantity, app))
         if regressor is None:
             beside = f" beside {app}" if app else ""
-            raise UserError(f"no machine of kind {kind}{beside} has been profiled; profile one first")
+            raise UserError(f"{quantity} of a {kind}{beside} has never been measured; profile one")
         return estimated(regressor, row)
 
 

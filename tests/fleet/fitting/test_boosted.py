@@ -77,10 +77,20 @@ def test_the_server_has_two_functions() -> None:
 
 
 def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:
-    with pytest.raises(UserError, match="no machine of kind nano has been profiled"):
+    with pytest.raises(UserError, match="EstComputeTime of a nano has never been measured"):
         estimates.compute_s(Training(NANO, NodeState(), 8))
-    with pytest.raises(UserError, match="tx2 beside chess has been profiled"):
+    with pytest.raises(UserError, match="EstExecTime of a tx2 beside chess has never"):
         estimates.exec_s(TX2, "chess", NodeState())
+
+
+def test_what_was_not_measured_is_not_learned() -> None:
+    points = [replace(point, update_s=0.0) for point in TRAIN[:40]]
+    some = BoostedEstimates([*points, *TRAIN[40:60]], trees=3)
+    worker = Training(TX2, NodeState(0.3, 0.2, 0.2), 16)
+    alone = BoostedEstimates(TRAIN[40:60], trees=3)
+    assert some.update_s([worker], NodeState()) == alone.update_s([worker], NodeState())
+    with pytest.raises(UserError, match="EstUpdateTime of a tx2 has never been measured"):
+        BoostedEstimates(points, trees=3).update_s([worker], NodeState())
 
 
 def test_points_come_back_from_their_file(tmp_path) -> None:

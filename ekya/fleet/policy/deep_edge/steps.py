@@ -67,6 +67,7 @@ def _training(node: Node, batch: int, share: int) -> Training:
 
 def _done(batches_s: Sequence[float], within_s: float) -> int:
     """Samples that a worker is through with in a time: whole steps, and what the rest of it holds."""
-    steps = int(within_s / batches_s[-1])
+    # A time of whole steps must not fall short of them by the last bit.
+    steps = int(within_s / batches_s[-1] * (1 + 1e-12))
     rest_s = within_s - steps * batches_s[-1]
     return steps * len(batches_s) + bisect_right(batches_s, rest_s, hi=len(batches_s) - 1)

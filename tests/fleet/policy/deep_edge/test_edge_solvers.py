@@ -172,6 +172,12 @@ def test_all_samples_are_given_out_within_the_limits_and_everybody_has_a_reason(
         assert name == "fair" or drawn.pressure(node, part.batch, part.share_milli) is None
 
 
+def test_a_single_worker_gets_everything_however_times_are_rounded() -> None:
+    """Seven whole steps, which divided by one step are a little less than seven."""
+    alone = task(node("n0", 0.05, cpu=0.125, apps=()), samples=224, update_s=1.1784442384924843)
+    assert shards(Joint()(alone)) == {"n0": 224}
+
+
 @settings(max_examples=40, deadline=None)
 @given(tasks)
 def test_nobody_beats_exhaustive_search(drawn) -> None:

@@ -1,0 +1,80 @@
+"""The Accuracy Monitor's judgement: how many epochs a training is worth (Deep-Edge §IV.B.5, after Optimus).
+
+The user's number of epochs is the first estimate, and the most there will be. After each epoch a learning
+curve is fitted to the accuracies so far, by default that of Optimus, which can be flat; the training ends
+where what an epoch is expected to add falls below what is worth it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ekya.profiling.curve import CURVE_FITS
+
+LEAST_POINTS = 3
+"""Epochs that have to be measured before the user's number is doubted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When an epoch is worth it.
+
+    Attributes:
+        least_gain: of accuracy, that each further epoch has to be expected to bring.
+        fit: how the curve is continued, of ``CURVE_FITS``.
+    """
+
+    least_gain: float = 0.002
+    fit: str = "optimus"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How many epochs there should be.
+
+    Attributes:
+        epochs: in all, those that are done among them.
+        accuracy: expected after the last.
+        reason: one sentence.
+    """
+
+    epochs: int
+    accuracy: float
+    reason: str
+
+
+def outlook(
+    accuracies: Sequence[float], planned: int, rule: StopRule, validation_crops: int | None = None
+) -> Outlook:
+    """How many epochs a training should have, by what it has shown.
+
+    Args:
+        accuracies: on the validation part, before the first epoch and after each; never empty.
+        planned: the user's number of epochs.
+        rule: what is worth it.
+        validation_crops: behind each accuracy; None trusts them.
+
+    Raises:
+        ValueError: no accuracy, or an unknown fit.
+    """
+    if not accuracies:
+        raise ValueError("an outlook needs the accuracy before the first epoch")
+    done = len(accuracies) - 1
+    if done < LEAST_POINTS or done >= planned:
+        return Outlook(planned, accuracies[-1], f"{done} of {planned} epochs are done")
+    if rule.fit not in CURVE_FITS:
+        raise ValueError(f"there is no fit {rule.fit}; there are {', '.join(CURVE_FITS)}")
+    xs = [float(epoch) for epoch in range(len(accuracies))]
+    curve = CURVE_FITS[rule.fit](xs, accuracies, validation_crops=validation_crops)
+    now = curve.accuracy_at(done)
+    gains = {
+        epochs: curve.accuracy_at(epochs) - now - rule.least_gain * (epochs - done)
+        for epochs in range(done, planned + 1)
+    }
+    # Of equals the fewest: an epoch that is just worth its time is not worth doubting about.
+    best = max(gains, key=lambda epochs: (gains[epochs], -epochs))
+    expected = curve.accuracy_at(best)
+    if best == done:
+        reason = f"no further epoch is expected to bring {rule.least_gain:g}"
+    else:
+        reason = f"{best} epochs are expected to reach {expected:.3f}, from {now:.3f} after {done}"
+    return Outlook(best, expected, reason)

@@ -1,0 +1,1 @@
+"""Deep-Edge's manager on real machines."""

@@ -1,0 +1,113 @@
+"""Deep-Edge's Profiler on this machine: real stress, real states, a real edge model beside real inference."""
+
+import shutil
+import time
+
+import pytest
+
+from ekya.errors import UserError
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.places import NodeState
+from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled, updated
+from ekya.fleet.run.deep_edge.states import Ticks, Watch, memory_in_use, ticks, watched
+from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
+from ekya.gpu.cpu import CpuShares
+
+needs_stress = pytest.mark.skipif(
+    shutil.which("stress-ng") is None, reason="Debian's package stress-ng is not installed"
+)
+
+
+def test_the_kernels_counts_become_a_state() -> None:
+    before = ticks("cpu  100 0 50 800 50 0 0 0 7 7\ncpu0 1 2 3\n")
+    assert before == Ticks(150, 850)
+    assert ticks("cpu  130 0 70 830 70 0 0 0 7 7\n").since(before) == pytest.approx(0.5)
+    assert before.since(before) == 0
+    assert ticks("cpu  100 0 50 800 50 0 0 40 0 0\n").busy == 190
+    assert memory_in_use("MemTotal:  1000 kB\nMemFree: 100 kB\nMemAvailable:  250 kB\n") == 0.75
+
+
+def test_a_state_is_the_95th_percentile() -> None:
+    watch = Watch([NodeState(part / 100, 0.0, 0.5) for part in range(101)])
+    assert watch.state() == NodeState(pytest.approx(0.95), 0.0, 0.5)
+    with pytest.raises(ValueError, match="no state was read"):
+        Watch().state()
+
+
+def test_readings_come_while_it_lasts() -> None:
+    counts = iter(range(10_000))
+
+    def stat():
+        count = next(counts)
+        return f"cpu {30 * count} 0 0 {70 * count} 0 0 0 0"
+
+    with watched(0.01, stat, lambda: "MemTotal: 4 kB\nMemAvailable: 1 kB\n") as watch:
+        time.sleep(0.2)
+    read = len(watch.states)
+    assert read >= 2
+    assert watch.state().cpu == pytest.approx(0.3)
+    assert watch.state().mem == 0.75
+    time.sleep(0.05)
+    assert len(watch.states) == read
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.0, 20])
+def test_a_stress_is_a_part(part) -> None:
+    with pytest.raises(UserError, match="give a part of 1"):
+        StressPoint(cpu=part)
+
+
+def test_without_stress_ng_it_says_which_package_is_missing(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="apt-get install stress-ng"), stressed(StressPoint(cpu=0.5)):
+        pass
+    with stressed(StressPoint()):
+        pass
+
+
+def test_a_training_tells_what_an_update_takes() -> None:
+    point = ProfilePoint(
+        "kind", NodeState(), 8, (8,), NodeState(), 1000, 0.1, 0.0, NodeState(0.5), INFERENCE, 0.02
+    )
+    (found,) = updated([point], (8, 4), NodeState(0.2), 0.3)
+    assert (found.update_s, found.batches, found.server, found.compute_s) == (
+        0.3,
+        (8, 4),
+        NodeState(0.2),
+        0.1,
+    )
+
+
+@pytest.mark.live
+@needs_stress
+def test_stress_is_seen_in_the_state_and_ends_with_its_block() -> None:
+    with stressed(StressPoint(mem=0.2)), watched(0.1) as loaded:
+        time.sleep(0.5)
+    time.sleep(1)
+    with watched(0.1) as after:
+        time.sleep(0.5)
+    assert loaded.state().mem > after.state().mem + 0.08
+    with stressed(StressPoint(cpu=0.9)), watched(0.1) as loaded:
+        time.sleep(1.5)
+    assert loaded.state().cpu > 0.8
+
+
+@pytest.mark.live
+@needs_stress
+def test_a_profile_measures_a_real_model_beside_real_inference() -> None:
+    run = ProfileRun(
+        "here",
+        architecture="mobilenet_v3_small",
+        side=16,
+        seconds=1.0,
+        batches=(8,),
+        shares_milli=(1000, 300),
+        points=(StressPoint(), StressPoint(mem=0.1)),
+    )
+    points = list(profiled(run, CpuShares(1)))
+    assert len(points) == run.size == 4
+    free, held = points[:2]
+    assert all(point.compute_s > 0 and point.exec_s > 0 and point.app == INFERENCE for point in points)
+    assert (free.share_milli, held.share_milli) == (1000, 300)
+    assert points[2].before.mem > free.before.mem + 0.02
+    assert free.after.mem > 0
