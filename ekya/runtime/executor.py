@@ -305,8 +305,8 @@ class RayExecutor:
                 self._take_note(self._unkept.wait_for(event))
         self._news.ask(actor)
 
-    def _take_note(self, event: ev.Event | None) -> None:
-        if event is not None:
+    def _take_note(self, events: Sequence[ev.Event]) -> None:
+        for event in events:
             self._follow(event)
             self._tell(event)
 

@@ -5,7 +5,9 @@ that serve again after a roll-back or a resume must be there.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import ray
@@ -17,17 +19,25 @@ from ekya.core.ids import ModelVersion, StreamId
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Untold:
+    """An event that is to be told, and the reference that it waits for; None where it can be told."""
+
+    event: ev.ModelSwapped | ev.RolledBack
+    kept: Any
+
+
 class UnkeptWeights:
     """What is on its way to the object store, and what is to be told when it is there."""
 
     def __init__(self) -> None:
         self._coming: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._untold: dict[Any, ev.ModelSwapped] = {}
+        self._untold: dict[StreamId, list[_Untold]] = {}
 
     @property
     def references(self) -> Collection[Any]:
         """What to wait for, for ``hear``."""
-        return self._untold.keys()
+        return [one.kept for line in self._untold.values() for one in line if one.kept is not None]
 
     def add(self, stream: StreamId, version: ModelVersion, kept: Any) -> None:
         """Weights that may serve before they are kept.
@@ -38,27 +48,37 @@ class UnkeptWeights:
         """
         self._coming[stream, version] = kept
 
-    def wait_for(self, event: ev.Event) -> ev.Event | None:
-        """The event, unless it tells that such weights serve: that comes with ``hear``."""
-        if not isinstance(event, ev.ModelSwapped):
-            return event
-        kept = self._coming.pop((event.stream, event.version), None)
-        if kept is None:
-            return event
-        self._untold[kept] = event
-        return None
+    def wait_for(self, event: ev.Event) -> Sequence[ev.Event]:
+        """What can be told now: the event, unless such weights serve by it, or by one of the stream before.
 
-    def hear(self, reference: Any) -> ev.ModelSwapped | None:
+        That comes with ``hear``, in the order in which they served: who is told last is to know what serves.
+        """
+        if not isinstance(event, ev.ModelSwapped | ev.RolledBack):
+            return (event,)
+        kept = self._coming.pop((event.stream, event.version), None)
+        self._untold.setdefault(event.stream, []).append(_Untold(event, kept))
+        return self._tellable(event.stream)
+
+    def hear(self, reference: Any) -> Sequence[ev.Event]:
         """Weights are there, or will never be: what can be told now."""
-        event = self._untold.pop(reference)
+        line, one = next(
+            (line, one) for line in self._untold.values() for one in line if one.kept == reference
+        )
+        one.kept = None
         try:
             ray.get(reference)
         except RayError:
+            line.remove(one)
             _LOG.error(
                 "%s: weights %d serve, and were lost with their trainer; whatever begins anew begins with "
                 "those before them",
-                event.stream,
-                event.version,
+                one.event.stream,
+                one.event.version,
             )
-            return None
-        return event
+        return self._tellable(one.event.stream)
+
+    def _tellable(self, stream: StreamId) -> Sequence[ev.Event]:
+        line = self._untold[stream]
+        told = [one.event for one in takewhile(lambda one: one.kept is None, line)]
+        del line[: len(told)]
+        return told

@@ -227,6 +227,24 @@ def test_of_weights_that_were_lost_with_their_trainer_it_is_never_told_that_they
     assert "cam: weights 1 serve, and were lost with their trainer" in caplog.text
 
 
+def test_weights_that_are_kept_sooner_than_those_before_them_are_told_after_them(
+    on_the_gpu, own, monkeypatch
+):
+    """Otherwise the older ones would be what a worker that dies is made again from."""
+    own.retraining.gives["hand_over"] = ("newer bytes", "newer kept")
+    on_the_gpu.execute([cmd.ServeModel(CAM, JobId(1), 5)])
+    swaps = [ev.ModelSwapped(0, CAM, ModelVersion(n), JobId(1), 0.9, 5) for n in (1, 2)]
+    monkeypatch.setattr(ray, "get", lambda _: [*swaps, ev.RolledBack(0, CAM, ModelVersion(3), 0, 5)])
+    on_the_gpu._handed[CAM, ModelVersion(3)] = "bytes of before"
+    on_the_gpu._news._asked["news"] = own.inference
+    for reference in ("news", "newer kept"):
+        on_the_gpu._hear(reference)
+        assert (on_the_gpu._outbox, own.weights) == ([], "base")
+    on_the_gpu._hear("kept")
+    assert [event.version for event in on_the_gpu._outbox] == [1, 2, 3]
+    assert own.weights == "bytes of before"
+
+
 def test_a_loan_that_fails_is_said_and_that_the_object_store_is_used(on_the_gpu, monkeypatch, caplog):
     def fail(_reference):
         raise ray.exceptions.RayError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE")
