@@ -49,10 +49,14 @@ def retraining_bytes(footprint: Footprint, config: RetrainConfig, crops: JobCrop
     return footprint.model_bytes + max(preparing, training)
 
 
-def inference_bytes(footprint: Footprint) -> int:
-    """The most that a stream's inference holds: the model, the next one beside it, and a batch of crops."""
+def inference_bytes(footprint: Footprint, lent: bool = False) -> int:
+    """The most that a stream's inference holds: the model, the next one beside it, and a batch of crops.
+
+    Where weights are ``lent`` on the GPU, each model also has them as they came, in memory of its own.
+    """
     at_once = footprint.passing_bytes + _COPIES * footprint.input_bytes
-    return 2 * footprint.model_bytes + footprint.forward_crops * at_once
+    models = 4 if lent else 2
+    return models * footprint.model_bytes + footprint.forward_crops * at_once
 
 
 @dataclass(frozen=True, slots=True)

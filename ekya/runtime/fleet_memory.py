@@ -33,13 +33,14 @@ def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory)
         UserError: they do not.
     """
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
+    lent = fleet.hand_over == "cuda-ipc"
     each_by_itself = fleet.inference.process is InferenceProcess.STREAM
     for gpu in sorted({*places.streams.values(), places.preparation}):
         streams = sum(place == gpu for place in places.streams.values())
         # The micro-profiler holds a model of every stream.
         profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
         processes = streams if each_by_itself else min(streams, 1)
-        needed = processes * CONTEXT_BYTES + streams * inference_bytes(footprint)
+        needed = processes * CONTEXT_BYTES + streams * inference_bytes(footprint, lent)
         needed += profiler if gpu == places.preparation else 0
         free = memory.free_bytes(gpu)
         if free is not None and needed > free:

@@ -38,6 +38,10 @@ def test_inference_has_room_for_the_model_that_comes_next():
     assert inference_bytes(FOOTPRINT) == 2000 + 2 * (20 + 20)
 
 
+def test_weights_that_are_lent_on_the_gpu_stay_there_as_they_came():
+    assert inference_bytes(FOOTPRINT, lent=True) == 4000 + 2 * (20 + 20)
+
+
 gammas = st.builds(
     RetrainConfig,
     st.integers(1, 9),
