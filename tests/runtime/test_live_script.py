@@ -71,6 +71,9 @@ def test_a_camera_joins_another_is_lost_and_comes_back(fleet, tmp_path):
         if isinstance(one, BeginPreparation)
     }
     assert prepared[2] == ["cam-1", "cam-2"]
+    assert times_s(ev.ModelSwapped, "cam-1") or times_s(ev.ModelSwapped, "cam-2")
+    answers = [read_predictions(folder.predictions(cam)) for cam in ("cam-1", "cam-2")]
+    assert any(answer.model_version.max() > 0 for answer in answers), "models swap where they serve"
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["streams"]["cam-1"]["lost_s"] == pytest.approx(back_s - lost_s, abs=0.01)
