@@ -1,4 +1,4 @@
-"""GPU memory as torch sees it in a process: running out of it, freeing it, and the most that was held."""
+"""A process's GPU as torch sees it: running out of memory, freeing it, the most that was held; losing it."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _REFUSED)
+
+
+def is_gpu_lost(error: BaseException) -> bool:
+    """Whether CUDA itself has failed: whatever a process asks of its GPU after that fails as well."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def free_cache() -> None:

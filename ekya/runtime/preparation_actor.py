@@ -31,6 +31,7 @@ from ekya.learning.passed import PassedCrops
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.job_use import JobUse
+from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import ActorOrders
@@ -244,6 +245,7 @@ class PreparationActor:
                 raise
             except Exception as error:
                 _LOG.exception("%s: a step of its preparation failed; it goes without", step.stream)
+                end_process_if_gpu_is_lost(error)
                 if isinstance(step, TrialStep) and is_out_of_memory(error):
                     self._tell_short_of_memory(preparation, step, f"{type(error).__name__}: {error}")
             finally:

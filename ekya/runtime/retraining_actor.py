@@ -32,6 +32,7 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.passed import PassedCrops
 from ekya.runtime.job_use import JobUse
 from ekya.runtime.lending import LOAN_S, LentWeights, WeightLender, open_ipc
+from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import StreamOrders
@@ -244,6 +245,7 @@ class RetrainingActor:
         except _StoppedError:
             pass
         except Exception as error:
+            end_process_if_gpu_is_lost(error)
             reason = f"{type(error).__name__}: {error}"
             if is_out_of_memory(error):
                 self._tell_short_of_memory(job.command, reason)

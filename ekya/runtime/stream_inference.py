@@ -32,6 +32,7 @@ from ekya.learning.one_call import Answer, Asked, Member
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.lending import LentWeights, borrow, open_ipc
+from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.orders import StreamOrders
 from ekya.runtime.ready import Ready, warmed_up
@@ -248,6 +249,7 @@ class StreamInference:
             self._run()
         except Exception as error:
             _LOG.exception("%s: its inference has failed", self._stream.id)
+            end_process_if_gpu_is_lost(error)
             self._let_go()
             reason = f"{type(error).__name__}: {error}"
             self._tell(WorkerDied(max(self._clock.now_us(), 0), self._stream.id, Role.INFERENCE, reason))

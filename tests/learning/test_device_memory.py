@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
+from ekya.learning.device_memory import begin_peak, free_cache, is_gpu_lost, is_out_of_memory, peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,19 @@ from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory
 )
 def test_what_counts_as_running_out_of_memory(error, out_of_memory):
     assert is_out_of_memory(error) is out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_after_which_errors_a_gpu_is_lost_to_its_process(error, lost):
+    assert is_gpu_lost(error) is lost
 
 
 def test_torchs_allocator_on_the_cpu_says_what_we_listen_for():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
 from fake_ipc import FakeGpu
 
@@ -313,6 +314,21 @@ def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
     assert two._process.handle._share_milli == 900
     show(two._streams[CAM], 3)
     wait_for(lambda: two._streams[CAM]._last_analysed == 3)
+
+
+def test_a_stream_that_has_lost_the_gpu_takes_its_process_with_it(two, monkeypatch):
+    """Made again beside the others it would fail again, and so would they."""
+    error, ended = torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), []
+
+    def explode(*_):
+        raise error
+
+    monkeypatch.setattr(ekya.runtime.stream_inference, "end_process_if_gpu_is_lost", ended.append)
+    two.configure(CAM, InferenceConfig(1, SIDE), 500, 1)
+    two._streams[CAM]._worker.cut = explode
+    show(two._streams[CAM], 0)
+    told(two, 1)
+    assert ended == [error]
 
 
 def test_of_a_stream_that_has_left_nothing_is_kept(two):
