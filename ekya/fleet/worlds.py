@@ -58,9 +58,16 @@ class WorldKind:
 ANDREAS_POLICIES: Mapping[str, Callable[[], FleetPolicy]] = MappingProxyType(
     {"andreas": Andreas, "fifo": fifo, "edf": edf, "priority": priority}
 )
-OKITA_POLICIES: Mapping[str, Callable[[int], FleetPolicy]] = MappingProxyType(
-    {"okita": Okita, "okita-joint": OkitaJoint, "okita-fifo": OkitaFifo, "drf": Drf, "oasis": Oasis}
+OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyType(
+    {
+        "okita": lambda slot_us, until_us: Okita(slot_us, until_us=until_us),
+        "okita-joint": lambda slot_us, until_us: OkitaJoint(slot_us, until_us=until_us),
+        "okita-fifo": lambda slot_us, _: OkitaFifo(slot_us),
+        "drf": lambda slot_us, _: Drf(slot_us),
+        "oasis": lambda slot_us, _: Oasis(slot_us),
+    }
 )
+"""Made from the length of a slot and the end of the last one."""
 
 
 def _andreas(scenario: Scenario) -> Callable[[int, int | None, int], World]:
@@ -75,9 +82,10 @@ def _okita(nodes: int, count: int | None, seed: int) -> World:
     usual = OkitaSetting()
     drawn = simulation(replace(usual, sites=nodes, jobs=count or usual.jobs), seed)
     slot_us = drawn.setting.slot_us
+    until_us = slot_us * drawn.setting.slots
 
-    def asked_in_slots(make: Callable[[int], FleetPolicy]) -> Callable[[], FleetPolicy]:
-        return lambda: make(slot_us)
+    def asked_in_slots(make: Callable[[int, int], FleetPolicy]) -> Callable[[], FleetPolicy]:
+        return lambda: make(slot_us, until_us)
 
     policies = {name: asked_in_slots(make) for name, make in OKITA_POLICIES.items()}
     return World(drawn.jobs, drawn.places, OkitaPhysics(slot_us), policies, "cost units")

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
@@ -46,10 +48,9 @@ def small(sites, jobs, seed, function=GROWING):
     return OkitaWorkload(replace(world.setting, slots=8), jobs, world.places)
 
 
-@pytest.mark.parametrize(
-    ("sites", "jobs", "seed", "function"),
-    [(2, 2, 0, GROWING), (2, 3, 1, GROWING), (3, 2, 2, LINEAR), (2, 2, 3, CLIFF), (1, 3, 4, GROWING)],
-)
+@settings(max_examples=8)
+@given(st.integers(1, 2), st.integers(1, 3), st.integers(0, 500), st.sampled_from([GROWING, LINEAR, CLIFF]))
+@example(3, 2, 2, LINEAR)
 def test_no_policy_is_below_the_optimum_and_the_optimum_can_be_played(sites, jobs, seed, function) -> None:
     world = small(sites, jobs, seed, function)
     policies = (Okita(SLOT_US), OkitaJoint(SLOT_US), OkitaFifo(SLOT_US), Drf(SLOT_US), Oasis(SLOT_US))
