@@ -1,0 +1,89 @@
+"""The Launcher (Deep-Edge §IV.B.4): starts updates where the solver says, and knows what it started."""
+
+from dataclasses import dataclass
+
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName
+from ekya.fleet.run.deep_edge.store import DataStore
+from ekya.fleet.run.training.protocol import FleetTrainer, Progress, TrainingHandle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launched:
+    """An update under way, with all that a new launch of it needs.
+
+    Attributes:
+        job: what it is.
+        assignment: shards, batches and machines.
+        store: where its samples come from.
+        handle: the training.
+    """
+
+    job: TrainJob
+    assignment: Assignment
+    store: DataStore
+    handle: TrainingHandle
+
+    @property
+    def progress(self) -> Progress:
+        """Where it stands."""
+        return self.handle.poll()
+
+
+class Launcher:
+    """What is launched, by name.
+
+    Args:
+        trainer: what runs trainings.
+    """
+
+    def __init__(self, trainer: FleetTrainer) -> None:
+        self._trainer = trainer
+        self._launched: dict[JobName, Launched] = {}
+
+    @property
+    def tasks(self) -> dict[JobName, Launched]:
+        """All that are under way."""
+        return dict(self._launched)
+
+    def task(self, job: JobName) -> Launched:
+        """One of them.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        if job not in self._launched:
+            known = ", ".join(self._launched) or "none"
+            raise UserError(f"no task {job} is under way; there is {known}")
+        return self._launched[job]
+
+    def launch(self, job: TrainJob, assignment: Assignment, store: DataStore) -> Launched:
+        """Starts a task, whose name no other has.
+
+        Raises:
+            UserError: one of this name is under way, or a machine is not there.
+        """
+        if job.name in self._launched:
+            raise UserError(f"task {job.name} is under way; wait for its end, or kill it")
+        handle = self._trainer.start(store.task(assignment), assignment)
+        self._launched[job.name] = Launched(job, assignment, store, handle)
+        return self._launched[job.name]
+
+    def move(self, job: JobName, assignment: Assignment) -> None:
+        """A task goes on elsewhere, from its last checkpoint."""
+        task = self.task(job)
+        task.handle.move(assignment)
+        self._launched[job] = Launched(task.job, assignment, task.store, task.handle)
+
+    def kill(self, job: JobName) -> None:
+        """Ends the processes of a task, which is then unknown."""
+        self.task(job).handle.stop()
+        del self._launched[job]
+
+    def forget(self, job: JobName) -> Launched:
+        """A task that is over."""
+        task = self.task(job)
+        del self._launched[job]
+        return task

@@ -1,0 +1,200 @@
+"""The Deep-Edge Manager in its online mode (§IV.C, Figure 8)."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ekya.core.units import US_PER_S
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
+from ekya.fleet.policy.deep_edge.watching import Resources
+from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.run.deep_edge.launcher import Launched, Launcher
+from ekya.fleet.run.deep_edge.store import DataStore
+from ekya.fleet.run.training.protocol import Progress, TrainingFailedError
+
+_LOG = logging.getLogger(__name__)
+
+SILENT_S = 30.0
+"""After which a machine that has told nothing of its state is taken for dead."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What has been seen of a task: so many failures, and so many epochs judged."""
+
+    failures: int = 0
+    epochs: int = 0
+    outlook: Outlook | None = None
+
+
+class EdgeManager:
+    """Solver, Resource Monitor, Launcher and Accuracy Monitor. Every method may be called by any thread.
+
+    Args:
+        policy: the solver with its models and limits.
+        launcher: starts trainings.
+        rule: when an epoch is worth it.
+        silent_s: after which a machine is taken for dead.
+        clock: monotonic seconds; tests pass their own.
+    """
+
+    def __init__(
+        self,
+        policy: EdgePolicy,
+        launcher: Launcher,
+        rule: StopRule,
+        silent_s: float = SILENT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy, self._launcher, self._rule, self._clock = policy, launcher, rule, clock
+        self._resources = Resources(round(silent_s * US_PER_S))
+        self._followed: dict[JobName, _Followed] = {}
+        self._lock = threading.RLock()
+
+    def hear(self, node: Node) -> None:
+        """A machine tells that it is there, and its state."""
+        with self._lock:
+            self._resources = self._resources.hears(node, self._now_us())
+
+    def active(self) -> dict[NodeName, Node]:
+        """The map of active workers."""
+        with self._lock:
+            return self._resources.active(self._now_us())
+
+    def tasks(self) -> dict[JobName, tuple[Launched, Outlook | None]]:
+        """Updates under way, and how many epochs they are thought to need."""
+        with self._lock:
+            followed = self._followed
+            return {name: (task, followed[name].outlook) for name, task in self._launcher.tasks.items()}
+
+    def solve(self, job: TrainJob) -> Assignment:
+        """The Solver: shards, batches and machines for an update, by the machines' states now.
+
+        Raises:
+            UserError: no machine can train it; it says why not.
+        """
+        with self._lock:
+            return self._solve(job, frozenset())
+
+    def trigger(self, store: DataStore) -> Assignment:
+        """A data store wants an update: it is solved, its samples are fetched, and it is launched.
+
+        Raises:
+            UserError: no machine can train it, or one of this name is under way.
+        """
+        with self._lock:
+            job = store.job()
+            assignment = self._solve(job, frozenset())
+            self._launcher.launch(job, assignment, store)
+            self._followed[job.name] = _Followed()
+            return assignment
+
+    def kill(self, job: JobName) -> None:
+        """Ends an update.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        with self._lock:
+            self._launcher.kill(job)
+            self._forget(job)
+
+    def look(self) -> None:
+        """One round of both monitors; to be called again and again."""
+        with self._lock:
+            for name, task in self._launcher.tasks.items():
+                progress = task.progress
+                self._strike(name, progress)
+                if progress.over:
+                    self._end(name, task, progress)
+                else:
+                    self._relaunch(name, task)
+                    self._judge(name, task, progress)
+
+    def _strike(self, name: JobName, progress: Progress) -> None:
+        followed = self._followed[name]
+        for failure in progress.failures[followed.failures :]:
+            _LOG.warning("%s: %s on %s: %s", name, failure.what, failure.node, failure.reason)
+            self._resources = self._resources.struck(name, failure.node)
+        followed.failures = len(progress.failures)
+
+    def _end(self, name: JobName, task: Launched, progress: Progress) -> None:
+        """Its store gets the weights; one that has failed is launched anew where that can help."""
+        if progress.state == "failed" and progress.failures:
+            out = self._resources.out(name) | {failure.node for failure in progress.failures}
+            try:
+                assignment = self._solve(task.job, out)
+            except UserError as error:
+                _LOG.warning("%s is not launched again: %s", name, error)
+            else:
+                self._launcher.forget(name)
+                self._launcher.launch(task.job, assignment, task.store)
+                self._followed[name] = _Followed()
+                return
+        self._launcher.forget(name)
+        self._forget(name)
+        try:
+            task.store.update(task.handle.result(0))
+        except TrainingFailedError as error:
+            task.store.failed(str(error))
+
+    def _relaunch(self, name: JobName, task: Launched) -> None:
+        """Where a machine is out, or silent, what is left is spread anew and goes on from its checkpoint."""
+        assignment = task.assignment
+        used = {part.node for part in assignment.parts}
+        if assignment.server is not None:
+            used.add(assignment.server)
+        active = self._resources.active(self._now_us())
+        gone = (used & self._resources.out(name)) | (used - active.keys())
+        if not gone:
+            return
+        try:
+            assignment = self._solve(task.job, self._resources.out(name) | gone)
+        except UserError as error:
+            _LOG.warning("%s goes on as it can: %s", name, error)
+            return
+        self._launcher.move(name, assignment)
+
+    def _judge(self, name: JobName, task: Launched, progress: Progress) -> None:
+        """The Accuracy Monitor: after each epoch, how many there should be."""
+        followed = self._followed[name]
+        if progress.start_accuracy is None or len(progress.epochs) <= followed.epochs:
+            return
+        followed.epochs = len(progress.epochs)
+        measured = [progress.start_accuracy, *(epoch.validation_accuracy for epoch in progress.epochs)]
+        followed.outlook = outlook(measured, task.job.epochs, self._rule)
+        if followed.outlook.epochs != progress.planned_epochs:
+            _LOG.info("%s: %s", name, followed.outlook.reason)
+            task.handle.set_epochs(followed.outlook.epochs)
+
+    def _solve(self, job: TrainJob, out: frozenset[NodeName] | set[NodeName]) -> Assignment:
+        taken = {
+            part.node
+            for name, task in self._launcher.tasks.items()
+            if name != job.name
+            for part in task.assignment.parts
+        }
+        active = self._resources.active(self._now_us())
+        nodes = {name: node for name, node in active.items() if name not in taken | out}
+        arrived = replace(job, arrives_us=0)
+        view = FleetView(0, (JobState(arrived, Left.all_of(job)),), Places(nodes))
+        decision = self._policy.decide(view)
+        assignment = decision.of(job.name)
+        if assignment is None:
+            raise UserError(f"{job.name}: {decision.waiting[job.name]}; tell the states of more machines")
+        return assignment
+
+    def _forget(self, name: JobName) -> None:
+        self._followed.pop(name, None)
+        self._resources = self._resources.forgets(name)
+
+    def _now_us(self) -> int:
+        return round(self._clock() * US_PER_S)

@@ -1,0 +1,257 @@
+"""Deep-Edge's manager, also over REST, with a stand-in for the training itself."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from ekya.errors import UserError
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
+from ekya.fleet.policy.deep_edge.heuristic import Heuristic
+from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.fleet.policy.deep_edge.stopping import StopRule
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
+from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.run.deep_edge.launcher import Launcher
+from ekya.fleet.run.deep_edge.manager import EdgeManager
+from ekya.fleet.run.deep_edge.rest import application
+from ekya.fleet.run.deep_edge.store import Trigger, TriggeredStore
+from ekya.fleet.run.training.protocol import Failure, Progress, Trained, TrainingFailedError
+from ekya.fleet.sim.deep_edge.devices import NANO, PI, SIFT, TX2
+from ekya.fleet.sim.deep_edge.truth import Truth
+from ekya.learning.trainer import EpochResult
+
+HERE = SiteName("edge")
+
+
+@dataclass
+class Handle:
+    """A training that does what a test says."""
+
+    progress: Progress
+    epochs: list = field(default_factory=list)
+    moves: list = field(default_factory=list)
+    stopped: bool = False
+
+    def poll(self):
+        return self.progress
+
+    def set_epochs(self, epochs):
+        self.epochs.append(epochs)
+        self.progress = replace(self.progress, planned_epochs=epochs)
+
+    def move(self, assignment):
+        self.moves.append(assignment)
+
+    def stop(self):
+        self.stopped = True
+
+    def result(self, timeout_s=None):
+        if not self.progress.epochs:
+            raise TrainingFailedError(self.progress.reason)
+        return Trained(b"weights", self.progress.epochs[-1].validation_accuracy, len(self.progress.epochs))
+
+    def shows(self, *accuracies, **changes):
+        epochs = tuple(EpochResult(epoch, accuracy, 0.1) for epoch, accuracy in enumerate(accuracies[1:], 1))
+        self.progress = replace(
+            self.progress, state="training", start_accuracy=accuracies[0], epochs=epochs, **changes
+        )
+
+
+@dataclass
+class Trainer:
+    started: list = field(default_factory=list)
+
+    def start(self, task, assignment):
+        self.started.append((task, assignment, Handle(Progress("starting", 20))))
+        return self.started[-1][2]
+
+
+@dataclass
+class Store:
+    came: list = field(default_factory=list)
+
+    def job(self):
+        able = {"trains": 1.0}
+        waiting = Linear(1.0, 0.0)
+        return TrainJob(JobName("cam"), 0, 20, waiting, {HERE: 3855}, worker=able, server={"serves": 1.0})
+
+    def task(self, assignment):
+        return "samples of", assignment
+
+    def update(self, trained):
+        self.came.append(trained)
+
+    def failed(self, reason):
+        self.came.append(reason)
+
+
+def machine(name, kind, cpu=0.2, mem=0.3):
+    able = {"serves": 1.0} if kind == PI else {"trains": 1.0}
+    apps = () if kind == PI else (BackgroundApp(SIFT, 0.2),)
+    return Node(NodeName(name), HERE, kind, capacity=able, state=NodeState(cpu, 0.0, mem), apps=apps)
+
+
+MACHINES = (machine("a", TX2), machine("b", NANO), machine("c", NANO), machine("ps", PI, 0.05, 0.15))
+
+
+class World:
+    def __init__(self):
+        self.now_s, self.trainer, self.store = 0.0, Trainer(), Store()
+        policy = EdgePolicy("deep-edge", Heuristic(), Truth(), EdgeLimits())
+        self.manager = EdgeManager(
+            policy, Launcher(self.trainer), StopRule(), silent_s=30, clock=lambda: self.now_s
+        )
+        self.hear()
+
+    def hear(self, *without):
+        for node in MACHINES:
+            if node.name not in without:
+                self.manager.hear(node)
+
+    @property
+    def handle(self):
+        return self.trainer.started[-1][2]
+
+    @property
+    def nodes(self):
+        return {part.node for part in self.trainer.started[-1][1].parts}
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def failure(node, left_out=False):
+    return Failure(NodeName(node), "worker 0", 1, "it died", left_out)
+
+
+def test_an_update_is_spread_over_the_machines_by_their_states(world) -> None:
+    world.manager.trigger(world.store)
+    ((task, assignment, _),) = world.trainer.started
+    assert task == ("samples of", assignment)
+    assert world.nodes == {"a", "b", "c"}
+    assert assignment.server == "ps"
+    assert sum(part.chunks for part in assignment.parts) == 3855
+    with pytest.raises(UserError, match="task cam is under way"):
+        world.manager.trigger(world.store)
+
+
+def test_without_machines_it_says_what_is_missing(world) -> None:
+    world.now_s = 100
+    with pytest.raises(UserError, match="no machine that could be the parameter server"):
+        world.manager.trigger(world.store)
+
+
+def test_a_machine_that_falls_silent_is_replaced_and_the_update_goes_on(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.shows(0.4)
+    world.now_s = 20
+    world.hear("b")
+    world.manager.look()
+    assert not world.handle.moves
+    world.now_s = 40
+    world.hear("b")
+    world.manager.look()
+    (moved,) = world.handle.moves
+    assert {part.node for part in moved.parts} == {"a", "c"}
+    assert sum(part.chunks for part in moved.parts) == 3855
+    world.manager.look()
+    assert len(world.handle.moves) == 1
+
+
+def test_three_strikes_and_a_machine_is_out_of_this_update(world) -> None:
+    world.manager.trigger(world.store)
+    for strikes in (1, 2):
+        world.handle.shows(0.4, failures=(failure("c"),) * strikes)
+        world.manager.look()
+        assert not world.handle.moves
+    world.handle.shows(0.4, failures=(failure("c"),) * 3)
+    world.manager.look()
+    (moved,) = world.handle.moves
+    assert {part.node for part in moved.parts} == {"a", "b"}
+
+
+def test_an_update_that_failed_is_launched_anew_without_who_broke_it(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.progress = Progress("failed", 20, failures=(failure("a"),), reason="all died")
+    world.manager.look()
+    assert len(world.trainer.started) == 2
+    assert world.nodes == {"b", "c"}
+    world.handle.progress = Progress("failed", 20, failures=(failure("b"), failure("c")), reason="all died")
+    world.manager.look()
+    assert world.nodes == {"a"}
+    world.handle.progress = Progress("failed", 20, reason="no crops")
+    world.manager.look()
+    assert world.store.came == ["no crops"]
+    assert not world.manager.tasks()
+
+
+def test_the_accuracy_monitor_ends_what_does_not_rise_any_more(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.shows(0.4, 0.7)
+    world.manager.look()
+    assert not world.handle.epochs
+    world.handle.shows(0.4, 0.7, 0.7, 0.7, 0.7)
+    world.manager.look()
+    assert world.handle.epochs == [4]
+    world.handle.progress = replace(world.handle.progress, state="done")
+    world.manager.look()
+    assert [(came.validation_accuracy, came.epoch) for came in world.store.came] == [(0.7, 4)]
+    assert not world.manager.tasks()
+
+
+def test_a_trigger_asks_once_each_time_its_condition_holds() -> None:
+    asked = []
+    store = TriggeredStore("store", Trigger(samples=100, accuracy=0.6), asked.append)
+    seen = [
+        store.look(*now) for now in ((99, 0.5), (120, 0.7), (120, 0.5), (130, 0.4), (10, 0.4), (100, 0.5))
+    ]
+    assert seen == [False, False, True, False, False, True]
+    assert asked == ["store", "store"]
+
+
+def test_the_components_are_reached_over_rest(world) -> None:
+    async def talk():
+        async with TestClient(TestServer(application(world.manager, {"cam": world.store}))) as client:
+            said = await client.post(
+                "/monitor", params={"node": "d", "kind": NANO, "trains": "1", "cpu": "0.3"}
+            )
+            assert said.status == 200
+            told = await (await client.get("/monitor")).json()
+            assert told["active"]["d"] == {"cpu": 0.3, "gpu": 0.0, "mem": 0.0}
+            plan = await (await client.get("/solver", params={"store": "cam"})).json()
+            assert {one["node"] for one in plan["workers"]} == {"a", "b", "c", "d"}
+            assert not world.trainer.started
+            assert (await client.post("/launcher", params={"store": "cam"})).status == 200
+            world.handle.shows(0.4, 0.5)
+            told = await (await client.get("/monitor")).json()
+            assert told["tasks"]["cam"]["epochs"] == 1
+            told = await (await client.get("/accuracy", params={"task": "cam"})).json()
+            assert (told["start"], told["accuracies"], told["planned"]) == (0.4, [0.5], 20)
+            assert (await client.delete("/launcher", params={"task": "cam"})).status == 200
+            assert world.handle.stopped
+            for path, params, sentence in (
+                ("/solver", {"store": "x"}, "there is no data store x; there is cam"),
+                ("/solver", {}, "store is missing"),
+                ("/accuracy", {"task": "cam"}, "no task cam is under way"),
+            ):
+                said = await client.get(path, params=params)
+                assert said.status == 400
+                assert sentence in (await said.json())["error"]
+            for params, sentence in (
+                ({"node": "d", "kind": NANO, "cpu": "3"}, "cpu=3 is no part"),
+                ({"node": "d", "kind": NANO, "cpu": "nan"}, "cpu=nan is no number"),
+                ({"node": "d", "kind": NANO, "app": "sift"}, "give its name and its deadline"),
+            ):
+                said = await client.post("/monitor", params=params)
+                assert said.status == 400
+                assert sentence in (await said.json())["error"]
+            said = await client.post("/profiler")
+            assert "profiles nothing" in (await said.json())["error"]
+
+    asyncio.run(talk())
