@@ -37,9 +37,9 @@ from ekya.fleet.sim.andreas_workload import FOUR_GPUS, SEEDS, SIZES, TWO_GPUS, S
 from ekya.report.themes import LIGHT
 
 SHOWN: dict[str, tuple[Scenario, float]] = {
-    "two GPUs": (TWO_GPUS, 1.0),
-    "four GPUs": (FOUR_GPUS, 1.0),
-    "four GPUs, twice the load": (FOUR_GPUS, 2.0),
+    "two GPUs, load 1": (TWO_GPUS, 1.0),
+    "four GPUs, load 1": (FOUR_GPUS, 1.0),
+    "four GPUs, load 2": (FOUR_GPUS, 2.0),
 }
 PANELS = {
     "energy": "energy, €",

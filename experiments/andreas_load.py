@@ -29,7 +29,7 @@ from andreas_played import (
     play,
     policies,
 )
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
 from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
@@ -52,9 +52,11 @@ def found(rows: Sequence[Played]) -> Finding:
                 costs = [_ratio(some, policy) for some in by_load.values()]
                 panel.plot(LOADS, costs, "o-", color=colour, label=policy, markersize=3, linewidth=1.3)
             panel.set_title(f"{scenario.name}, {world}", fontsize=9, color=LIGHT.ink, loc="left")
-            panel.set_yscale("log")
+            if panel.get_ylim()[1] > 2:
+                panel.set_yscale("log")
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.yaxis.set_minor_locator(NullLocator())
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            panel.yaxis.set_minor_formatter(NullFormatter())
             panel.set_xlabel("load", fontsize=8.5, color=LIGHT.quiet)
             panel.set_ylabel("total cost over andreas's", fontsize=8.5, color=LIGHT.ink)
             told = {f"load {load:g}": some for load, some in by_load.items()}

@@ -35,7 +35,8 @@ class Worth:
     Attributes:
         ahead: how long before its last moment a job becomes urgent (urgency falls by e within it), in mean
             lengths of a job over the number of jobs: about what it takes until something happens again.
-        least: the least of it, in mean lengths of a job.
+        most: where that counts no further: few jobs are pressed by nobody.
+        least: added to it; both in mean lengths of a job.
         moving_s: what a start elsewhere is taken to last.
         lost_epochs: what an interruption is taken to lose. Both are 0 where moving costs nothing.
         settled_s: how long a decision is taken to hold.
@@ -44,6 +45,7 @@ class Worth:
 
     ahead: float = 1.0
     least: float = 0.02
+    most: float = 0.06
     moving_s: float = 60.0
     lost_epochs: float = 0.5
     settled_s: float = 1800.0
@@ -84,7 +86,7 @@ class Worth:
             paid = np.where(speed > 0, energy / speed, np.inf).min(axis=1)
         paid = np.where(np.isfinite(paid), paid, 0.0)
         spare_s = np.maximum(0.0, point.due_in_s - work_s)
-        soon_s = work_s.mean() * (self.least + self.ahead / len(work_s))
+        soon_s = work_s.mean() * (self.least + min(self.most, self.ahead / len(work_s)))
         value = point.weight * np.exp(-spare_s / soon_s)
         if len(work_s) > point.all_gpus:
             value *= work_s.mean() / work_s
