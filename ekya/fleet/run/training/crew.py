@@ -213,9 +213,9 @@ class Crew:
         whole = self._nodes[server].share_milli
         own = round(whole * SERVER_PART) if server in counts else whole
         shares: dict[WorkerId | None, int] = {None: max(1, own)}
-        for worker in shards:
+        for worker, shard in shards.items():
             left = self._nodes[worker.node].share_milli - (own if worker.node == server else 0)
-            shares[worker] = max(1, left // counts[worker.node])
+            shares[worker] = max(1, left * shard.share_milli // 1000 // counts[worker.node])
         return shares
 
     def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Any]:

@@ -56,7 +56,7 @@ def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
             np.array_split(exemplars, len(workers)),
             strict=True,
         ):
-            shards[worker] = Shard(np.sort(fresh), np.sort(kept), part.batch or lying.batch)
+            shards[worker] = Shard(np.sort(fresh), np.sort(kept), part.batch or lying.batch, part.share_milli)
     return shards
 
 
@@ -83,6 +83,7 @@ def deal_again(
             np.sort(np.concatenate([shard.fresh, fresh[worker]])),
             np.sort(np.concatenate([shard.exemplars, exemplars[worker]])),
             shard.batch,
+            shard.share_milli,
         )
         for worker, shard in staying.items()
     }

@@ -32,11 +32,13 @@ class Shard:
     Attributes:
         fresh, exemplars: positions, each sorted.
         batch: crops in a step of its own, where it makes steps of its own.
+        share_milli: of what its node would give it, what it may use.
     """
 
     fresh: Positions
     exemplars: Positions
     batch: int
+    share_milli: int = 1000
 
     @property
     def positions(self) -> Positions:

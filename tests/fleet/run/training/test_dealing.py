@@ -135,3 +135,11 @@ def test_bytes_that_stay_on_a_node_are_counted_and_have_not_crossed():
     assert traffic.crossed() == 12
     assert traffic.crossed(Kind.PUSHED) == 8
     assert traffic.left(B) == 4
+
+
+def test_workers_are_held_to_the_shares_of_their_parts_also_when_others_are_gone() -> None:
+    assignment = assigned(Part(A, workers=2, chunks=1, share_milli=400), Part(B, chunks=1))
+    shards = deal(lying(4, 4), assignment)
+    assert {worker.node: shard.share_milli for worker, shard in shards.items()} == {A: 400, B: 1000}
+    again = deal_again(shards, {B}, assignment)
+    assert {shard.share_milli for shard in again.values()} == {400}
