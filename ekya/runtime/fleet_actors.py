@@ -24,7 +24,7 @@ from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.runtime.scheduler_actor import SchedulerActor
 
 _THREADS = 6
-"""Methods of an actor that may run at once."""
+"""Methods of an actor that may run at once, in a group of threads."""
 
 GPU_PART = 0.001
 """Of a GPU, as Ray counts them: an actor that uses one is placed where one is, and a thousand of them fit.
@@ -35,6 +35,10 @@ _RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 
 NEWS = "news"
 """The group of threads, one, on which an actor is asked for news: no order may hold it up."""
+
+SHARES = "shares"
+"""The group of threads on which orders about shares come: they are answered within a limit, and must not wait
+behind streams that join or weights that are made ready, of which a process of many streams has many."""
 
 MICRO_PROFILER = "micro-profiler"
 SCHEDULER = "scheduler"
@@ -240,4 +244,8 @@ def make_actor(
         "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    return remote(concurrency_groups={NEWS: 1})(complaining(kind)).options(**options).remote(*arguments)
+    return (
+        remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind))
+        .options(**options)
+        .remote(*arguments)
+    )

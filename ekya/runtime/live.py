@@ -109,17 +109,17 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     )
     gpus = max(1, -(-constants.capacity_milli // FULL_GPU_MILLI))
     homes = deal(len(fleet.streams), constants.capacity_milli)
-    if chosen.capability.device == "cuda" and gpus > 1:
+    on_gpus = chosen.capability.device == "cuda"
+    if on_gpus and gpus > 1:
         at_home = [StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, homes, strict=True)]
         constants = replace(constants, homes=tuple(at_home))
     with ExitStack() as stack:
-        on_gpus = chosen.capability.device == "cuda"
         meter = open_meter(list_gpus(), gpus) if on_gpus else None
         if meter is not None:
             require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
         # Before Ray, so that it outlives every actor.
         shares = stack.enter_context(chosen.backend.open(gpus))
-        dashboard = _start_ray(options.dashboard, gpus if chosen.capability.device == "cuda" else 0)
+        dashboard = _start_ray(options.dashboard, gpus if on_gpus else 0)
         stack.callback(ray.shutdown)
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, options.scheduler, constants)

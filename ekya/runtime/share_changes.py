@@ -17,7 +17,7 @@ from ekya.core.units import US_PER_S
 from ekya.gpu.protocol import Resized
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.placement.pack import rooms_milli
-from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_actors import SHARES, FleetActors
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,14 +180,19 @@ class ShareChanges:
         if begin is not None:
             return begin(order.share_milli, order.serial)
         if holder.stream is None:
-            preparation = self._actors.preparation
+            actor = self._actors.preparation
             if order.leaves:
-                return preparation.end.remote(holder.number)
-            return preparation.resize.remote(holder.number, order.share_milli, order.serial)
+                return _order(actor.end).remote(holder.number)
+            return _order(actor.resize).remote(holder.number, order.share_milli, order.serial)
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
             config = self._lambdas[holder.stream]
-            return own.inference.configure.remote(holder.stream, config, order.share_milli, order.serial)
+            asked = _order(own.inference.configure)
+            return asked.remote(holder.stream, config, order.share_milli, order.serial)
         if order.leaves:
-            return own.retraining.stop.remote(JobId(holder.number))
-        return own.retraining.resize.remote(JobId(holder.number), order.share_milli, order.serial)
+            return _order(own.retraining.stop).remote(JobId(holder.number))
+        return _order(own.retraining.resize).remote(JobId(holder.number), order.share_milli, order.serial)
+
+
+def _order(method: Any) -> Any:
+    return method.options(concurrency_group=SHARES)

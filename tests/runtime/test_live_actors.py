@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 
 import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from ekya.runtime.fleet_actors import GPU_PART, end_process, make_actor
+from ekya.runtime.fleet_actors import GPU_PART, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live
 
@@ -24,6 +25,10 @@ class Worker:
     def process(self):
         """Its number."""
         return os.getpid()
+
+    def join(self):
+        """Takes long."""
+        time.sleep(60)
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +59,12 @@ def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     end_process(worker, number)
+
+
+def test_orders_about_shares_do_not_wait_behind_streams_that_join(two_gpus):
+    worker = make_actor(Worker, "busy", {}, 0.0)
+    joining = [worker.join.remote() for _ in range(20)]
+    order = worker.process.options(concurrency_group=SHARES)
+    assert ray.get(order.remote(), timeout=30) > 0
+    assert ray.wait(joining, num_returns=1, timeout=0)[0] == []
+    ray.kill(worker)

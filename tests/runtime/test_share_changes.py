@@ -14,6 +14,7 @@ from ekya.core.ids import JobId, StreamId
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.gpu.protocol import Resized
 from ekya.runtime import share_changes
+from ekya.runtime.fleet_actors import SHARES
 from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for
 
 A, B = StreamId("a"), StreamId("b")
@@ -29,6 +30,7 @@ class Call:
     actor: str
     method: str
     arguments: tuple
+    group: str | None
     answer: object = None
 
 
@@ -39,11 +41,14 @@ class Actor:
         self._name, self._calls = name, calls
 
     def __getattr__(self, method):
-        def remote(*arguments):
-            self._calls.append(Call(self._name, method, arguments))
-            return self._calls[-1]
+        def in_group(concurrency_group=None):
+            def remote(*arguments):
+                self._calls.append(Call(self._name, method, arguments, concurrency_group))
+                return self._calls[-1]
 
-        return SimpleNamespace(remote=remote)
+            return SimpleNamespace(remote=remote, options=in_group)
+
+        return in_group()
 
 
 @dataclass
@@ -110,6 +115,7 @@ def test_a_job_begins_when_an_inference_has_let_go(fleet):
     fleet.changes.configure(A, SECOND, 300, 2)
     fleet.changes.begin(retraining_holder(B, JOB), 500, 2, fleet.begin("retraining/b"))
     (shrink,) = fleet.calls
+    assert shrink.group == SHARES, "it does not wait behind what else the actor is asked"
     assert fleet.new_calls() == [("inference/a", "configure", A, SECOND, 300, 3)]
     fleet.now = 70_000
     answer(fleet, shrink, Resized(300, 60_000))
@@ -231,7 +237,7 @@ def test_an_order_that_fails_is_no_answer(fleet, error):
 
 
 def test_a_reference_of_something_else_is_left_to_others(fleet):
-    assert not fleet.changes.hear(Call("inference/a", "poll", ()))
+    assert not fleet.changes.hear(Call("inference/a", "poll", (), None))
 
 
 def options(**changes):
