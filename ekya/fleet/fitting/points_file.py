@@ -42,6 +42,17 @@ def write_points(path: Path, points: Sequence[ProfilePoint]) -> None:
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary)
 
 
+def add_points(path: Path, points: Sequence[ProfilePoint]) -> int:
+    """More of them; how many there are then.
+
+    Raises:
+        UserError: the file is no file of points, or cannot be written.
+    """
+    everything = [*(read_points(path) if path.exists() else ()), *points]
+    write_points(path, everything)
+    return len(everything)
+
+
 def read_points(path: Path) -> list[ProfilePoint]:
     """The points of a file.
 

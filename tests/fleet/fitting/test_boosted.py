@@ -9,7 +9,7 @@ import pytest
 from ekya.errors import UserError
 from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.fitting.judged import judged, judged_server, reckoned, split
-from ekya.fleet.fitting.points_file import read_points, write_points
+from ekya.fleet.fitting.points_file import add_points, read_points, write_points
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.sim.deep_edge import laws
@@ -97,6 +97,9 @@ def test_points_come_back_from_their_file(tmp_path) -> None:
     points = profile_points(NANO, 5, shares_milli=(1000, 300))
     write_points(tmp_path / "points.parquet", points)
     assert read_points(tmp_path / "points.parquet") == points
+    assert add_points(tmp_path / "points.parquet", points[:2]) == 7
+    assert add_points(tmp_path / "new.parquet", points[:2]) == 2
+    assert read_points(tmp_path / "points.parquet") == [*points, *points[:2]]
 
 
 def test_a_file_without_points_is_refused(tmp_path) -> None:

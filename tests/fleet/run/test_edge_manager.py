@@ -19,7 +19,7 @@ from ekya.fleet.run.deep_edge.launcher import Launcher
 from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.deep_edge.rest import application
 from ekya.fleet.run.deep_edge.store import Trigger, TriggeredStore
-from ekya.fleet.run.training.protocol import Failure, Progress, Trained, TrainingFailedError
+from ekya.fleet.run.training.protocol import Failure, NodeWork, Progress, Trained, TrainingFailedError
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, SIFT, TX2
 from ekya.fleet.sim.deep_edge.truth import Truth
 from ekya.learning.trainer import EpochResult
@@ -102,8 +102,14 @@ class World:
     def __init__(self):
         self.now_s, self.trainer, self.store = 0.0, Trainer(), Store()
         policy = EdgePolicy("deep-edge", Heuristic(), Truth(), EdgeLimits())
+        self.points = []
         self.manager = EdgeManager(
-            policy, Launcher(self.trainer), StopRule(), silent_s=30, clock=lambda: self.now_s
+            policy,
+            Launcher(self.trainer),
+            StopRule(),
+            silent_s=30,
+            clock=lambda: self.now_s,
+            learned=self.points.append,
         )
         self.hear()
 
@@ -203,6 +209,24 @@ def test_the_accuracy_monitor_ends_what_does_not_rise_any_more(world) -> None:
     world.manager.look()
     assert [(came.validation_accuracy, came.epoch) for came in world.store.came] == [(0.7, 4)]
     assert not world.manager.tasks()
+
+
+def test_what_a_training_shows_of_its_machines_is_learned(world) -> None:
+    world.manager.trigger(world.store)
+    (_, assignment, _) = world.trainer.started[0]
+    work = {NodeName("a"): NodeWork(10, 320, 64.0, 5.0)}
+    world.handle.shows(0.4, 0.5, work=work)
+    world.handle.progress = replace(world.handle.progress, state="done")
+    world.manager.look()
+    ((point,),) = world.points
+    assert (point.kind, point.compute_s, point.update_s) == (TX2, 0.2, 0.5)
+    assert point.batches == tuple(part.batch for part in assignment.parts)
+    assert (point.before, point.server) == (MACHINES[0].state, MACHINES[3].state)
+    world.manager.trigger(world.store)
+    world.handle.shows(0.4, 0.5, work=work, failures=(failure("b"),))
+    world.handle.progress = replace(world.handle.progress, state="done")
+    world.manager.look()
+    assert len(world.points) == 1
 
 
 def test_a_trigger_asks_once_each_time_its_condition_holds() -> None:

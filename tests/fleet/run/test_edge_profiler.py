@@ -6,9 +6,8 @@ import time
 import pytest
 
 from ekya.errors import UserError
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled, updated
+from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled
 from ekya.fleet.run.deep_edge.states import Ticks, Watch, memory_in_use, ticks, watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.gpu.cpu import CpuShares
@@ -63,19 +62,6 @@ def test_without_stress_ng_it_says_which_package_is_missing(monkeypatch, tmp_pat
         pass
     with stressed(StressPoint()):
         pass
-
-
-def test_a_training_tells_what_an_update_takes() -> None:
-    point = ProfilePoint(
-        "kind", NodeState(), 8, (8,), NodeState(), 1000, 0.1, 0.0, NodeState(0.5), INFERENCE, 0.02
-    )
-    (found,) = updated([point], (8, 4), NodeState(0.2), 0.3)
-    assert (found.update_s, found.batches, found.server, found.compute_s) == (
-        0.3,
-        (8, 4),
-        NodeState(0.2),
-        0.1,
-    )
 
 
 @pytest.mark.live

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
 from ekya.fleet.policy.deep_edge.watching import Resources
 from ekya.fleet.policy.job import Left, TrainJob
@@ -17,6 +18,7 @@ from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.run.deep_edge.launcher import Launched, Launcher
+from ekya.fleet.run.deep_edge.profiler import lived
 from ekya.fleet.run.deep_edge.store import DataStore
 from ekya.fleet.run.training.protocol import Progress, TrainingFailedError
 
@@ -28,11 +30,12 @@ SILENT_S = 30.0
 
 @dataclass(slots=True)
 class _Followed:
-    """What has been seen of a task: so many failures, and so many epochs judged."""
+    """What has been seen of a task: so many failures, so many epochs judged, and machines when it began."""
 
     failures: int = 0
     epochs: int = 0
     outlook: Outlook | None = None
+    nodes: dict[NodeName, Node] = field(default_factory=dict)
 
 
 class EdgeManager:
@@ -44,6 +47,7 @@ class EdgeManager:
         rule: when an epoch is worth it.
         silent_s: after which a machine is taken for dead.
         clock: monotonic seconds; tests pass their own.
+        learned: told of what each training has shown of its machines' speeds.
     """
 
     def __init__(
@@ -53,7 +57,9 @@ class EdgeManager:
         rule: StopRule,
         silent_s: float = SILENT_S,
         clock: Callable[[], float] = time.monotonic,
+        learned: Callable[[Sequence[ProfilePoint]], object] = lambda _points: None,
     ) -> None:
+        self._learned = learned
         self._policy, self._launcher, self._rule, self._clock = policy, launcher, rule, clock
         self._resources = Resources(round(silent_s * US_PER_S))
         self._followed: dict[JobName, _Followed] = {}
@@ -94,7 +100,7 @@ class EdgeManager:
             job = store.job()
             assignment = self._solve(job, frozenset())
             self._launcher.launch(job, assignment, store)
-            self._followed[job.name] = _Followed()
+            self._followed[job.name] = _Followed(nodes=self.active())
             return assignment
 
     def kill(self, job: JobName) -> None:
@@ -137,8 +143,11 @@ class EdgeManager:
             else:
                 self._launcher.forget(name)
                 self._launcher.launch(task.job, assignment, task.store)
-                self._followed[name] = _Followed()
+                self._followed[name] = _Followed(nodes=self.active())
                 return
+        points = lived(task.assignment, self._followed[name].nodes, progress)
+        if points:
+            self._learned(points)
         self._launcher.forget(name)
         self._forget(name)
         try:

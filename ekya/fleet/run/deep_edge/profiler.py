@@ -2,19 +2,22 @@
 
 A data point is measured on this machine: the state with the application and the stressors, the state with the
 training too, what a sample takes to train, and what the application takes for a frame meanwhile. The time of
-an update is measured where there is a parameter server, in a training that runs (``updated``); until then it
-is 0, which says that nobody knows. Stress of a GPU is absent: stress-ng has none.
+an update is measured where there is a parameter server, in trainings that run (``lived``); here it is 0,
+which says that nobody knows. Stress of a GPU is absent: stress-ng has none.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.run.deep_edge.states import watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
+from ekya.fleet.run.training.protocol import Progress
 from ekya.gpu.protocol import ShareBackend
 from ekya.workers.speed_jobs import ProbeSpec, Rate, probes, rates_at
 
@@ -100,15 +103,36 @@ def _point(
     )
 
 
-def updated(
-    points: Iterable[ProfilePoint], batches: tuple[int, ...], server: NodeState, update_s: float
-) -> list[ProfilePoint]:
-    """The same points with the time of an update that a training with a parameter server has shown.
+def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Progress) -> list[ProfilePoint]:
+    """What a training with a parameter server has shown of its workers: compute and update times.
+
+    What it has not shown, the states that it brought about and the times of applications, is 0: not measured.
 
     Args:
-        points: of one worker of that training.
-        batches: B, of all its workers.
-        server: X_ps meanwhile.
-        update_s: measured, for one step.
+        assignment: of the training.
+        nodes: machines with their states, as it was solved for.
+        progress: of it; none of its machines has failed, so that everybody did what was assigned.
     """
-    return [replace(point, batches=batches, server=server, update_s=update_s) for point in points]
+    server = None if assignment.server is None else nodes.get(assignment.server)
+    if server is None or progress.failures or progress.moves:
+        return []
+    points, batches = [], tuple(part.batch for part in assignment.parts)
+    for part in assignment.parts:
+        work = progress.work.get(part.node)
+        if work is not None and work.steps and part.node in nodes:
+            points.append(
+                ProfilePoint(
+                    nodes[part.node].kind,
+                    nodes[part.node].state,
+                    part.batch,
+                    batches,
+                    server.state,
+                    part.share_milli,
+                    compute_s=work.compute_s / work.crops,
+                    update_s=work.update_s / work.steps,
+                    after=NodeState(),
+                    app="",
+                    exec_s=0.0,
+                )
+            )
+    return points

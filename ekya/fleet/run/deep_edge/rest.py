@@ -23,7 +23,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ekya.errors import UserError
-from ekya.fleet.fitting.points_file import read_points, write_points
+from ekya.fleet.fitting.points_file import add_points
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
@@ -197,9 +197,8 @@ class _Endpoints:
 
 def _profile(run: ProfileRun, offline: Offline) -> dict[str, object]:
     found = list(profiled(run, offline.backend))
-    before = read_points(offline.points) if offline.points.exists() else []
-    write_points(offline.points, [*before, *found])
-    return {"points": [asdict(point) for point in found], "in_all": len(before) + len(found)}
+    in_all = add_points(offline.points, found)
+    return {"points": [asdict(point) for point in found], "in_all": in_all}
 
 
 def _node(query: Mapping[str, str]) -> Node:
