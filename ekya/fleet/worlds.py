@@ -7,6 +7,7 @@ from types import MappingProxyType
 from ekya.errors import UserError
 from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
@@ -56,8 +57,10 @@ class WorldKind:
 
 
 ANDREAS_POLICIES: Mapping[str, Callable[[], FleetPolicy]] = MappingProxyType(
-    {"andreas": Andreas, "fifo": fifo, "edf": edf, "priority": priority}
+    {"andreas": Andreas, "worth": lambda: Worth(moving_s=0.0), "fifo": fifo, "edf": edf, "priority": priority}
 )
+"""In a world where a job that is interrupted goes back to its last epoch, and starts in no time."""
+
 OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyType(
     {
         "okita": lambda slot_us, until_us: Okita(slot_us, until_us=until_us),
