@@ -146,6 +146,8 @@ def _start_ray(dashboard: bool, gpus: int) -> str:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     context = ray.init(
+        # Its own, and not one that somebody else has running on this machine.
+        address="local",
         num_gpus=gpus,
         include_dashboard=dashboard,
         log_to_driver=False,

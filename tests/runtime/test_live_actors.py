@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import ray
@@ -33,7 +34,14 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def two_gpus():
-    ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=10**8)
+    ray.init(
+        "local",
+        num_cpus=1,
+        num_gpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=10**8,
+    )
     yield
     ray.shutdown()
 
@@ -47,6 +55,15 @@ def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two
     assert ray.available_resources()["GPU"] == pytest.approx(2 - 4 * GPU_PART)
 
 
+def is_gone(pid):
+    """Whether a process holds nothing any more; its parent may not have asked yet what became of it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
 def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two_gpus):
     worker = make_actor(Worker, "stopped", {}, 0.0)
     number = worker.process.remote()
@@ -55,9 +72,8 @@ def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two
     asked = worker.ready.remote()
     end_process(worker, number)
     with pytest.raises(RayActorError):
-        ray.get(asked, timeout=30)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        ray.get(asked, timeout=120)
+    assert is_gone(pid)
     end_process(worker, number)
 
 
@@ -65,6 +81,6 @@ def test_orders_about_shares_do_not_wait_behind_streams_that_join(two_gpus):
     worker = make_actor(Worker, "busy", {}, 0.0)
     joining = [worker.join.remote() for _ in range(20)]
     order = worker.process.options(concurrency_group=SHARES)
-    assert ray.get(order.remote(), timeout=30) > 0
+    assert ray.get(order.remote(), timeout=120) > 0
     assert ray.wait(joining, num_returns=1, timeout=0)[0] == []
     ray.kill(worker)
