@@ -1,8 +1,8 @@
 """Whether shares hold on this machine's GPU: what was expected, and what was measured.
 
     make gpu-check
-    python experiments/gpu_check.py --only resize
-    python experiments/gpu_check.py --json -
+    make gpu-check ARGS='--only resize'
+    make gpu-check ARGS='--json -'
 
 Needs this tree, torch with CUDA and what its wheels bring; nothing is fetched, and a check that needs more is
 left out where that is missing. At most eight minutes. Checks run in processes of their own, so one that
