@@ -168,6 +168,7 @@ def test_without_the_library_of_the_driver_energy_is_left_out(monkeypatch):
 
 
 @pytest.mark.live
+@pytest.mark.long
 def test_real_processes_fill_the_table(tmp_path):
     """On the CPU, in small; how fast they are depends on who else uses this machine."""
     page = tmp_path / "gpu.md"

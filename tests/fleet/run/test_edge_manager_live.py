@@ -26,7 +26,7 @@ from ekya.gpu.cpu import CpuShares
 from ekya.learning.edge import build_edge_model
 from ekya.learning.sgd import SgdRecipe
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 PATIENCE_S = 180
 EPOCHS = 60

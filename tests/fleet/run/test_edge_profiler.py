@@ -79,6 +79,7 @@ def test_stress_is_seen_in_the_state_and_ends_with_its_block() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.long
 @needs_stress
 def test_a_profile_measures_a_real_model_beside_real_inference() -> None:
     run = ProfileRun(
