@@ -48,29 +48,16 @@ class OkitaFifo:
 
     def decide(self, view: FleetView) -> Decision:
         """Running jobs stay; others start in the order of their coming, as long as the next has room."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
-        running, waiting = _kept(ground, tasks)
-        free = ground.capacity.copy()
-        assignments = []
-        for task in tasks:
-            if task.job.name in running:
-                free -= task.needs(*running[task.job.name])
-                assignments.append(_goes_on(ground, task, *running[task.job.name]))
+        slot = _Slot.of(view, self.every_us)
         reasons: dict[JobName, str] = {}
-        for task in sorted(waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
+        for task in sorted(slot.waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
             if reasons:
                 reasons[task.job.name] = "others came before it and wait"
                 continue
-            count = self._number(ground, task, view.seed)
-            started = start(ground, task, free, count)
-            if started is None:
+            count = self._number(slot.ground, task, view.seed)
+            if not slot.starts(task, count):
                 reasons[task.job.name] = f"its {count} workers have no room"
-                continue
-            workers, server = started
-            free -= task.needs(workers, server)
-            assignments.append(_starts(ground, task, workers, server))
-        return Decision(tuple(assignments), reasons)
+        return Decision(tuple(slot.assignments), reasons)
 
     def _number(self, ground: Ground, task: Task, seed: int) -> int:
         half = most_workers(task, ground.capacity) // 2
@@ -93,29 +80,70 @@ class Drf:
 
     def decide(self, view: FleetView) -> Decision:
         """Running jobs stay; of the others the one with the smallest fair share starts first."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
-        running, waiting = _kept(ground, tasks)
-        free = ground.capacity.copy()
-        assignments = []
-        for task in tasks:
-            if task.job.name in running:
-                free -= task.needs(*running[task.job.name])
-                assignments.append(_goes_on(ground, task, *running[task.job.name]))
-        fair = fair_numbers(ground, tasks)
+        slot = _Slot.of(view, self.every_us)
+        fair = fair_numbers(slot.ground, slot.tasks)
         reasons: dict[JobName, str] = {}
         in_turn = sorted(
-            waiting, key=lambda task: (fair[task.job.name][1], task.job.arrives_us, task.job.name)
+            slot.waiting, key=lambda task: (fair[task.job.name][1], task.job.arrives_us, task.job.name)
         )
         for task in in_turn:
             count, share = fair[task.job.name]
-            started = start(ground, task, free, count)
-            if started is None:
+            if not slot.starts(task, count):
                 reasons[task.job.name] = f"the {count} workers of its fair share {share:.0%} have no room"
+        return Decision(tuple(slot.assignments), reasons)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """A slot in which who runs goes on, and others may start beside them.
+
+    Attributes:
+        ground: sites.
+        tasks: all jobs that are there.
+        waiting: those that do not run.
+        free: what is free at each site; shrinks as others start.
+        assignments: of those that run; grows as others start.
+    """
+
+    ground: Ground
+    tasks: list[Task]
+    waiting: list[Task]
+    free: Floats
+    assignments: list[Assignment]
+
+    @classmethod
+    def of(cls, view: FleetView, slot_us: int) -> "_Slot":
+        """With those that run, where they are."""
+        ground = Ground.of(view)
+        tasks = [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+        slot = cls(ground, tasks, [], ground.capacity.copy(), [])
+        place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
+        for task in tasks:
+            assignment = task.state.assignment
+            if assignment is None or assignment.server is None:
+                slot.waiting.append(task)
                 continue
-            free -= task.needs(*started)
-            assignments.append(_starts(ground, task, *started))
-        return Decision(tuple(assignments), reasons)
+            workers = np.zeros(len(ground.sites), dtype=np.int64)
+            for part in assignment.parts:
+                workers[place_of[part.node]] += part.workers
+            reason = f"it keeps its {int(workers.sum())} workers to its end"
+            slot._assign(task, workers, place_of[assignment.server], reason)
+        return slot
+
+    def starts(self, task: Task, count: int) -> bool:
+        """Starts a job with so many workers; whether they have room."""
+        started = start(self.ground, task, self.free, count)
+        if started is None:
+            return False
+        workers, server = started
+        reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
+        self._assign(task, workers, server, reason)
+        return True
+
+    def _assign(self, task: Task, workers: Ints, server: int, reason: str) -> None:
+        np.subtract(self.free, task.needs(workers, server), out=self.free)
+        moves = dispatched(self.ground, task, workers)
+        self.assignments.append(as_assignment(self.ground, task, workers, server, moves, reason))
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
@@ -159,22 +187,6 @@ def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, i
     return found.workers(np.array([0]), np.array([count]))[0], int(found.servers[0])
 
 
-def _kept(ground: Ground, tasks: Sequence[Task]) -> tuple[dict[JobName, tuple[Ints, int]], list[Task]]:
-    """Deployments of those that run, and those that do not."""
-    place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
-    running, waiting = dict[JobName, tuple[Ints, int]](), list[Task]()
-    for task in tasks:
-        assignment = task.state.assignment
-        if assignment is None or assignment.server is None:
-            waiting.append(task)
-            continue
-        workers = np.zeros(len(ground.sites), dtype=np.int64)
-        for part in assignment.parts:
-            workers[place_of[part.node]] += part.workers
-        running[task.job.name] = workers, place_of[assignment.server]
-    return running, waiting
-
-
 def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
     """What crosses links in this slot, of all that is dispatched to where it is trained; R x R.
 
@@ -193,13 +205,3 @@ def this_slot(moves: Ints, can_train: Ints) -> Ints:
     others = moves - np.diag(np.diag(moves))
     before = np.cumsum(others, axis=0) - others
     return np.asarray(np.minimum(np.maximum(can_train - own - before, 0), others) + np.diag(own))
-
-
-def _starts(ground: Ground, task: Task, workers: Ints, server: int) -> Assignment:
-    reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
-    return as_assignment(ground, task, workers, server, dispatched(ground, task, workers), reason)
-
-
-def _goes_on(ground: Ground, task: Task, workers: Ints, server: int) -> Assignment:
-    reason = f"it keeps its {int(workers.sum())} workers to its end"
-    return as_assignment(ground, task, workers, server, dispatched(ground, task, workers), reason)
