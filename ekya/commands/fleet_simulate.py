@@ -154,7 +154,7 @@ def _table(world: str, nodes: int, means: Sequence[dict[str, Any]]) -> Table:
     """A row a policy; the cheapest stands in bold."""
     currency = means[0]["currency"] if means else "none"
     table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
-    table.add_column("Policy")
+    table.add_column("Policy", min_width=max((len(mean["policy"]) for mean in means), default=0))
     for title in _SHOWN.values():
         table.add_column(title, justify="right")
     cheapest = min((mean["total_cost"] for mean in means), default=0.0)

@@ -22,7 +22,8 @@ class Offer:
     Attributes:
         site, stream: whose it is.
         config: γ.
-        gpu_s: of a whole GPU that it takes, from the labels to the last epoch.
+        epochs: of γ, that are still to do.
+        gpu_s: of a whole GPU that they take.
         gain: what it adds to the accuracy of the stream's answers once it serves, times the stream's weight
             (of its server's streams, on average 1).
         at_home: mean over the rest of the window of what its own server's streams lose together if
@@ -36,6 +37,7 @@ class Offer:
     site: SiteName
     stream: StreamId
     config: RetrainConfig
+    epochs: int
     gpu_s: float
     gain: float
     at_home: float
@@ -92,6 +94,7 @@ def offers(
             site=site,
             stream=stream.stream,
             config=option.config,
+            epochs=option.config.epochs,
             gpu_s=option.gpu_s,
             # Of what the model gets right, as much is answered right as of the one that serves now.
             gain=(option.accuracy_after / stream.accuracy - 1.0) * answers * worth,

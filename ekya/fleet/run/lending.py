@@ -70,7 +70,7 @@ class LendingExecutor:
         awaited.arrives_us, awaited.failed = at_us, reason
 
     def not_beyond(self, stop_us: int | None) -> None:
-        """Something happens to the fleet then, and nobody goes past it before."""
+        """Until it is told otherwise it goes no further, so that nothing between servers comes too late."""
         self._stop_us = stop_us
 
     def ask_again(self) -> None:

@@ -6,6 +6,7 @@ agreed between two turns, and both learn of it by events of their own.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from ekya.control.loop import turns
 from ekya.control.options import LoopOptions
@@ -25,6 +26,9 @@ from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.lending import LendingExecutor, Lent
 from ekya.scheduling.protocol import Scheduler
+
+AHEAD_US = 1_000_000
+"""No server goes further ahead of another: what is agreed between two is agreed at nearly one time."""
 
 STEP_MILLI = 100
 """Unit in which shares are lent."""
@@ -74,11 +78,18 @@ class Made:
         loan: as it was agreed.
         lent: the share at the host.
         outcome: empty while it lasts; then what came of it.
+        over_us: when that was.
     """
 
     loan: Loan
     lent: Lent
     outcome: str = ""
+    over_us: int = 0
+
+    def ends(self, outcome: str, now_us: int) -> None:
+        """That is what came of it; the host has its share again."""
+        self.outcome, self.over_us = outcome, now_us
+        self.lent.to_us = min(self.lent.to_us, now_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +127,6 @@ class ServerFleet:
         self._policy, self._links, self._sizes, self._seed = policy, links, sizes, seed
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
         self._servers = {spec.site: self._begin(spec) for spec in servers}
-        self._stop_at_failure()
         self.loans: list[Made] = []
         self.ended_us: dict[SiteName, int] = {}
 
@@ -125,18 +135,17 @@ class ServerFleet:
         while behind := self._furthest_behind():
             if self._failures and self._failures[0].at_us <= behind.executor.now_us:
                 self._fail(self._failures.pop(0))
-                self._stop_at_failure()
                 continue
             self._take_turn(behind)
 
     @property
     def moved_mb(self) -> Mapping[tuple[SiteName, SiteName], float]:
-        """What crossed each link, both ways; crops and models, never frames."""
+        """What crossed each link, both ways: crops, models and snapshots, never frames."""
         moved: dict[tuple[SiteName, SiteName], float] = {}
         for made in self.loans:
             offer, host = made.loan.offer, made.loan.host
             moved[offer.site, host] = moved.get((offer.site, host), 0.0) + offer.moved_mb
-            back_mb = offer.back_mb if made.outcome == ARRIVED else 0.0
+            back_mb = offer.back_mb * _came_home(made.loan, made.over_us)[1]
             moved[host, offer.site] = moved.get((host, offer.site), 0.0) + back_mb
         return moved
 
@@ -156,17 +165,13 @@ class ServerFleet:
         )
         return server
 
-    def _stop_at_failure(self) -> None:
-        next_us = self._failures[0].at_us if self._failures else None
-        for server in self._servers.values():
-            server.executor.not_beyond(next_us)
-
     def _furthest_behind(self) -> _Server | None:
         running = [server for server in self._servers.values() if server.running]
         return min(running, key=lambda server: (server.executor.now_us, server.spec.site), default=None)
 
     def _take_turn(self, server: _Server) -> None:
         before = server.state
+        server.executor.not_beyond(self._limit_us(server))
         server.state = next(server.loop, None)
         if server.state is None:
             server.state, server.running = before, False
@@ -177,6 +182,12 @@ class ServerFleet:
                 if other is not server and other.wants:
                     other.wants = False
                     other.executor.ask_again()
+
+    def _limit_us(self, server: _Server) -> int | None:
+        """How far a server may go: to the next failure, and little beyond the others."""
+        others = [one.executor.now_us for one in self._servers.values() if one.running and one is not server]
+        ahead_us = [min(others) + AHEAD_US] if others else []
+        return min([*ahead_us, *(failure.at_us for failure in self._failures[:1])], default=None)
 
     def _has_more_room(self, before: LoopState | None, after: LoopState) -> bool:
         """Whether a server could lend what it could not before: its own labels and profiles are done."""
@@ -274,17 +285,16 @@ class ServerFleet:
         made = self._servers[site].borrowed.pop(stream, None)
         if made is None:
             return
-        made.outcome = made.outcome or (ARRIVED if made.loan.arrives_us <= now_us else GIVEN_UP)
-        made.lent.to_us = min(made.lent.to_us, now_us)
+        made.ends(ARRIVED if made.loan.arrives_us <= now_us else GIVEN_UP, now_us)
 
     def _fail(self, failure: Failure) -> None:
         """A server dies: its own loans end, and what it did for others goes on elsewhere, or never comes."""
         dead = self._servers[failure.site]
         dead.running = False
         self.ended_us[failure.site] = failure.at_us
-        for made in list(dead.borrowed.values()):
-            made.outcome = f"{failure.site} died"
-            self._over(failure.site, made.loan.offer.stream, failure.at_us)
+        for made in dead.borrowed.values():
+            made.ends(f"{failure.site} died", failure.at_us)
+        dead.borrowed.clear()
         for server in self._servers.values():
             for made in list(server.borrowed.values()):
                 if made.loan.host == failure.site:
@@ -292,7 +302,7 @@ class ServerFleet:
 
     def _resume(self, server: _Server, made: Made, failure: Failure) -> None:
         """The rest of a guest's training goes to another server, from its last snapshot on."""
-        made.outcome = f"{failure.site} died"
+        made.ends(f"{failure.site} died", failure.at_us)
         stream = made.loan.offer.stream
         del server.borrowed[stream]
         if not server.running:
@@ -348,9 +358,23 @@ def _trained_elsewhere(plan: Plan, away: Mapping[StreamId, _Away]) -> Plan:
     return replace(plan, phases=phases)
 
 
+def _came_home(loan: Loan, at_us: int) -> tuple[int, int]:
+    """Epochs that are safe at home by then, and the snapshots sent for them.
+
+    A snapshot is sent when an epoch is over and the link has taken the one before.
+    """
+    epochs = loan.offer.epochs
+    epoch_us = max((loan.ends_us - loan.begins_us) // epochs, 1)
+    back_us = loan.arrives_us - loan.ends_us
+    between = max(1, ceil(back_us / epoch_us))
+    if at_us >= loan.arrives_us:
+        return epochs, ceil(epochs / between)
+    snapshots = max(at_us - back_us - loan.begins_us, 0) // (between * epoch_us)
+    return snapshots * between, snapshots
+
+
 def _rest_of(loan: Loan, at_us: int) -> Offer:
-    """What is left of a loan's training at its last snapshot, which is taken after every epoch."""
-    offer = loan.offer
-    part = min(max(at_us - loan.begins_us, 0) / max(loan.ends_us - loan.begins_us, 1), 1.0)
-    epochs = offer.config.epochs
-    return replace(offer, gpu_s=offer.gpu_s * (1 - int(part * epochs) / epochs))
+    """What is left of a loan's training at its last snapshot; at home nothing of it is done any more."""
+    offer, (home, _) = loan.offer, _came_home(loan, at_us)
+    left = offer.epochs - home
+    return replace(offer, epochs=left, gpu_s=offer.gpu_s * left / offer.epochs, at_home=0.0, now_us=at_us)

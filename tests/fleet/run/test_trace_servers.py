@@ -1,5 +1,7 @@
 """Servers that lend each other shares, on virtual time and with nothing trained."""
 
+from math import ceil
+
 import pytest
 
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
@@ -74,7 +76,16 @@ def test_an_overloaded_server_is_helped_and_the_fleet_as_a_whole_gains(lent) -> 
 
 def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
     there = sum(made.loan.offer.moved_mb for made in lent.loans)
-    back = sum(made.loan.offer.back_mb for made in lent.loans if made.outcome == ARRIVED)
+    # A snapshot is on its way for 3.6 s: of longer epochs each has one, of shorter ones every few.
+    epochs = [made.loan.offer.epochs for made in lent.loans]
+    epoch_s = [
+        (made.loan.ends_us - made.loan.begins_us) / 1e6 / count
+        for made, count in zip(lent.loans, epochs, strict=True)
+    ]
+    snapshots = [ceil(count / ceil(3.6 / each_s)) for count, each_s in zip(epochs, epoch_s, strict=True)]
+    assert min(epoch_s) < 3.6 < max(epoch_s)
+    assert {made.outcome for made in lent.loans} == {ARRIVED}
+    back = sum(snapshots) * SIZES.model_mb
     assert lent.moved_mb == {(BUSY, IDLE): pytest.approx(there), (IDLE, BUSY): pytest.approx(back)}
     assert all(made.loan.offer.moved_mb > SIZES.model_mb for made in lent.loans)
 
@@ -95,17 +106,29 @@ def test_who_takes_no_guests_has_none() -> None:
     assert play([busy, server(IDLE, 1, gpus=2.0, seed=201, takes_guests=False)], Cheapest()).loans == ()
 
 
-def test_what_a_dead_server_did_for_others_goes_on_elsewhere_or_fails_and_nothing_crashes(lent) -> None:
+def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room(lent) -> None:
     first = lent.loans[0].loan
-    dies = Failure(IDLE, (first.begins_us + first.ends_us) // 2)
-    alone = play(servers(), Cheapest(), failures=[dies])
-    assert alone.loans[0].outcome == "idle died"
-    assert len(alone.accuracy[BUSY]) == 5
-    helped = play([*servers(), server(THIRD, 1, gpus=2.0, seed=202)], Cheapest(), failures=[dies])
-    hosts = [made.loan.host for made in helped.loans]
-    assert THIRD in hosts
-    assert helped.accuracy[IDLE].keys() == lent.accuracy[IDLE].keys()
-    assert all(windows[-1] == 0.0 for windows in helped.accuracy[IDLE].values())
+    alone = play(servers(), Cheapest(), failures=[Failure(IDLE, (first.begins_us + first.ends_us) // 2)])
+    assert {made.outcome for made in alone.loans} == {"idle died"}
+    assert alone.accuracy[IDLE].keys() == lent.accuracy[IDLE].keys()
+    assert all(windows[-1] == 0.0 for windows in alone.accuracy[IDLE].values())
+    assert all(min(windows) > 0.0 for windows in alone.accuracy[BUSY].values())
+
+
+def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch() -> None:
+    three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
+    lives = play(three, Cheapest())
+    first, second, *_ = (made.loan for made in lives.loans if made.loan.host == THIRD)
+    dies = Failure(THIRD, (second.begins_us + second.ends_us) // 2)
+    died = play(three, Cheapest(), failures=[dies])
+    lost = [made.loan for made in died.loans if made.outcome == "third died"]
+    again = [made for made in died.loans if made.loan.offer.now_us == dies.at_us]
+    assert lost == [first, second]
+    assert [made.loan.offer.stream for made in again] == [first.offer.stream, second.offer.stream]
+    assert {(made.loan.host, made.outcome) for made in again} == {(IDLE, ARRIVED)}
+    assert [loan.offer.epochs for loan in lost] == [5, 5]
+    assert [made.loan.offer.epochs for made in again] == [3, 3]
+    assert again[0].loan.offer.gpu_s == pytest.approx(first.offer.gpu_s * 3 / 5)
 
 
 def test_it_comes_to_the_same_every_time(lent) -> None:
