@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.brokering import Links
+from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.run.servers import ARRIVED, Failure
@@ -69,9 +69,9 @@ def facts(seed: int, scheduler: str, fail: bool) -> dict[str, Any]:
     }
     if fail and lent.loans:
         first = lent.loans[0].loan
-        dies = Failure(first.host, (first.begins_us + first.ends_us) // 2)
+        dies = Failure(first.server, (first.begins_us + first.ends_us) // 2)
         died = play(seed, scheduler, Andreas(), [dies])
-        told["died"] = first.host
+        told["died"] = first.server
         told["loans_after"] = {
             outcome: sum(made.outcome == outcome for made in died.loans)
             for outcome in sorted({made.outcome for made in died.loans})
@@ -80,7 +80,7 @@ def facts(seed: int, scheduler: str, fail: bool) -> dict[str, Any]:
             fmean(
                 value
                 for site, streams in died.accuracy.items()
-                if site != first.host
+                if site != first.server
                 for windows in streams.values()
                 for value in windows
             ),

@@ -1,11 +1,12 @@
 """Which offer goes to which server, at which share: a policy decides, and each loan must be worth it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ekya.core.ids import StreamId
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.loans import Links, Loan, LoanPart, loan_cost
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
@@ -13,41 +14,6 @@ from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
-
-
-@dataclass(frozen=True, slots=True)
-class Loan:
-    """A retraining on another server.
-
-    Attributes:
-        offer: what it is.
-        host: where it runs.
-        share_milli: that it holds there.
-        begins_us: when what it needs is there.
-        ends_us: when it is trained, if nothing happens.
-        arrives_us: when its weights are back.
-        reason: one sentence that an operator can read.
-    """
-
-    offer: Offer
-    host: SiteName
-    share_milli: int
-    begins_us: int
-    ends_us: int
-    arrives_us: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Megabytes a second between two sites, and of all pairs that nobody names."""
-
-    mb_s: Mapping[tuple[SiteName, SiteName], float] = field(default_factory=dict)
-    usual_mb_s: float = 12.5
-
-    def takes_us(self, origin: SiteName, target: SiteName, size_mb: float) -> int:
-        """How long so much is on its way."""
-        return round(size_mb / self.mb_s.get((origin, target), self.usual_mb_s) * US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +54,7 @@ def broker(
         part = assignment.parts[0]
         host = next(room for room in rooms if NodeName(room.site) == part.node)
         loan = _loan(now_us, offer, host, part.gpus, links, assignment.reason)
-        brings, costs = worth(loan, host)
+        brings, costs = loan.brings, loan_cost(loan, rooms)
         if brings > costs:
             loans.append(loan)
         else:
@@ -98,19 +64,21 @@ def broker(
     return Brokered(tuple(loans), refused)
 
 
-def worth(loan: Loan, host: Room) -> tuple[float, float]:
-    """Accuracy times seconds that a loan brings who borrows, and what it costs who lends."""
-    held_s = us_to_seconds(loan.ends_us - loan.begins_us)
-    units = loan.share_milli // host.step_milli
-    return loan.offer.brings(loan.arrives_us), host.loss[units - 1] * held_s
-
-
 def _loan(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
     share_milli = units * host.step_milli
     begins_us = now_us + links.takes_us(offer.site, host.site, offer.moved_mb)
     ends_us = begins_us + _trains_us(offer, host, units)
     arrives_us = ends_us + links.takes_us(host.site, offer.site, offer.back_mb)
-    return Loan(offer, host.site, share_milli, begins_us, ends_us, arrives_us, reason)
+    return Loan(
+        offer=offer,
+        parts=(LoanPart(host.site, share_milli),),
+        server=host.site,
+        begins_us=begins_us,
+        ends_us=ends_us,
+        arrives_us=arrives_us,
+        sent_mb={(offer.site, host.site): offer.moved_mb},
+        reason=reason,
+    )
 
 
 def _trains_us(offer: Offer, host: Room, units: int) -> int:

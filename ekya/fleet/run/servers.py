@@ -6,7 +6,6 @@ agreed between two turns, and both learn of it by events of their own.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from ekya.control.loop import turns
 from ekya.control.options import LoopOptions
@@ -17,9 +16,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
-from ekya.fleet.policy.brokering import Links, Loan, broker, worth
+from ekya.fleet.policy.brokering import broker
+from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer, Sizes, offers, without_retraining
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -76,20 +75,21 @@ class Made:
 
     Attributes:
         loan: as it was agreed.
-        lent: the share at the host.
+        lent: the share at each host.
         outcome: empty while it lasts; then what came of it.
         over_us: when that was.
     """
 
     loan: Loan
-    lent: Lent
+    lent: Mapping[SiteName, Lent]
     outcome: str = ""
     over_us: int = 0
 
     def ends(self, outcome: str, now_us: int) -> None:
-        """That is what came of it; the host has its share again."""
+        """That is what came of it; the hosts have their shares again."""
         self.outcome, self.over_us = outcome, now_us
-        self.lent.to_us = min(self.lent.to_us, now_us)
+        for lent in self.lent.values():
+            lent.to_us = min(lent.to_us, now_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,14 +139,12 @@ class ServerFleet:
             self._take_turn(behind)
 
     @property
-    def moved_mb(self) -> Mapping[tuple[SiteName, SiteName], float]:
+    def moved_mb(self) -> Mapping[Way, float]:
         """What crossed each link, both ways: crops, models and snapshots, never frames."""
-        moved: dict[tuple[SiteName, SiteName], float] = {}
+        moved: dict[Way, float] = {}
         for made in self.loans:
-            offer, host = made.loan.offer, made.loan.host
-            moved[offer.site, host] = moved.get((offer.site, host), 0.0) + offer.moved_mb
-            back_mb = offer.back_mb * _came_home(made.loan, made.over_us)[1]
-            moved[host, offer.site] = moved.get((host, offer.site), 0.0) + back_mb
+            for way, size_mb in made.loan.moved_mb(made.over_us).items():
+                moved[way] = moved.get(way, 0.0) + size_mb
         return moved
 
     def _begin(self, spec: ServerSpec) -> _Server:
@@ -203,8 +201,7 @@ class ServerFleet:
             if (running := stream.running) is not None and running.elsewhere is not None
         }
         for loan in self._borrow(server, own):
-            share = f"{loan.share_milli / FULL_GPU_MILLI:.0%} of a GPU"
-            reason = f"retrains on {loan.host} with {share}: {loan.reason}"
+            reason = f"retrains on {loan.where}: {loan.reason}"
             elsewhere[loan.offer.stream] = _Away(loan.offer.config, Elsewhere(loan.arrives_us), reason)
             own = without_retraining(own, loan.offer.stream)
         return _trained_elsewhere(server.spec.scheduler.plan(own), elsewhere)
@@ -236,22 +233,18 @@ class ServerFleet:
             for offer in offered
             for loan in broker(now_us, [offer], rooms, self._links, self._policy, self._seed).loans
         ]
-        hosts = {room.site: room for room in rooms}
-
-        def gained(loan: Loan) -> float:
-            brings, costs = worth(loan, hosts[loan.host])
-            return brings - costs
-
-        best = max(loans, key=gained, default=None)
+        best = max(loans, key=lambda loan: loan.brings - loan_cost(loan, rooms), default=None)
         if best is not None:
             self._make(best)
         return best
 
     def _make(self, loan: Loan) -> None:
-        lent = Lent(loan.share_milli, loan.begins_us, loan.ends_us)
-        made = Made(loan, lent)
+        made = Made(
+            loan, {part.host: Lent(part.share_milli, loan.begins_us, loan.ends_us) for part in loan.parts}
+        )
         self.loans.append(made)
-        self._servers[loan.host].executor.lend(lent)
+        for host, lent in made.lent.items():
+            self._servers[host].executor.lend(lent)
         self._servers[loan.offer.site].borrowed[loan.offer.stream] = made
 
     def _rooms(self, now_us: int, borrower: SiteName) -> list[Room]:
@@ -297,7 +290,7 @@ class ServerFleet:
         dead.borrowed.clear()
         for server in self._servers.values():
             for made in list(server.borrowed.values()):
-                if made.loan.host == failure.site:
+                if failure.site in made.loan.hosts:
                     self._resume(server, made, failure)
 
     def _resume(self, server: _Server, made: Made, failure: Failure) -> None:
@@ -358,23 +351,8 @@ def _trained_elsewhere(plan: Plan, away: Mapping[StreamId, _Away]) -> Plan:
     return replace(plan, phases=phases)
 
 
-def _came_home(loan: Loan, at_us: int) -> tuple[int, int]:
-    """Epochs that are safe at home by then, and the snapshots sent for them.
-
-    A snapshot is sent when an epoch is over and the link has taken the one before.
-    """
-    epochs = loan.offer.epochs
-    epoch_us = max((loan.ends_us - loan.begins_us) // epochs, 1)
-    back_us = loan.arrives_us - loan.ends_us
-    between = max(1, ceil(back_us / epoch_us))
-    if at_us >= loan.arrives_us:
-        return epochs, ceil(epochs / between)
-    snapshots = max(at_us - back_us - loan.begins_us, 0) // (between * epoch_us)
-    return snapshots * between, snapshots
-
-
 def _rest_of(loan: Loan, at_us: int) -> Offer:
     """What is left of a loan's training at its last snapshot; at home nothing of it is done any more."""
-    offer, (home, _) = loan.offer, _came_home(loan, at_us)
+    offer, (home, _) = loan.offer, loan.came_home(at_us)
     left = offer.epochs - home
     return replace(offer, epochs=left, gpu_s=offer.gpu_s * left / offer.epochs, at_home=0.0, now_us=at_us)

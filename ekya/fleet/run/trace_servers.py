@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
-from ekya.fleet.policy.brokering import Links
+from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.policy.protocol import FleetPolicy

@@ -5,7 +5,7 @@ from math import ceil
 import pytest
 
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
-from ekya.fleet.policy.brokering import Links
+from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.servers import ARRIVED, Failure
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, play_servers
@@ -70,7 +70,7 @@ def test_without_a_tier_every_server_is_by_itself() -> None:
 
 def test_an_overloaded_server_is_helped_and_the_fleet_as_a_whole_gains(lent) -> None:
     assert lent.loans
-    assert {made.loan.host for made in lent.loans} == {IDLE}
+    assert {made.loan.server for made in lent.loans} == {IDLE}
     assert lent.mean_accuracy > play(servers()).mean_accuracy
 
 
@@ -118,14 +118,14 @@ def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room
 def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch() -> None:
     three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
     lives = play(three, Cheapest())
-    first, second, *_ = (made.loan for made in lives.loans if made.loan.host == THIRD)
+    first, second, *_ = (made.loan for made in lives.loans if made.loan.server == THIRD)
     dies = Failure(THIRD, (second.begins_us + second.ends_us) // 2)
     died = play(three, Cheapest(), failures=[dies])
     lost = [made.loan for made in died.loans if made.outcome == "third died"]
     again = [made for made in died.loans if made.loan.offer.now_us == dies.at_us]
     assert lost == [first, second]
     assert [made.loan.offer.stream for made in again] == [first.offer.stream, second.offer.stream]
-    assert {(made.loan.host, made.outcome) for made in again} == {(IDLE, ARRIVED)}
+    assert {(made.loan.server, made.outcome) for made in again} == {(IDLE, ARRIVED)}
     assert [loan.offer.epochs for loan in lost] == [5, 5]
     assert [made.loan.offer.epochs for made in again] == [3, 3]
     assert again[0].loan.offer.gpu_s == pytest.approx(first.offer.gpu_s * 3 / 5)
