@@ -19,10 +19,12 @@ from statistics import fmean
 from typing import Any
 
 from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.brokering import Broker, by_policy
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.run.servers import ARRIVED, Failure
+from ekya.fleet.run.lending import ARRIVED
+from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.trace_servers import PlayedServers, TraceServer, play_servers
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import generate_trace
@@ -39,24 +41,24 @@ def servers(seed: int) -> list[TraceServer]:
     conditions = Conditions(gpus=1.0, preparation_share_milli=300)
     return [
         TraceServer(
-            SiteName(f"server-{place}"), generate_trace(100 * seed + place, streams, WINDOWS), conditions
+            ServerTerms(SiteName(f"server-{place}")),
+            generate_trace(100 * seed + place, streams, WINDOWS),
+            conditions,
         )
         for place, streams in enumerate(STREAMS)
     ]
 
 
-def play(
-    seed: int, scheduler: str, policy: FleetPolicy | None, failures: Sequence[Failure] = ()
-) -> PlayedServers:
+def play(seed: int, scheduler: str, broker: Broker | None, failures: Sequence[Failure] = ()) -> PlayedServers:
     """One way of playing a seed."""
     return play_servers(
-        servers(seed), make_scheduler(scheduler), policy, Links(usual_mb_s=MB_S), failures, seed=seed
+        servers(seed), make_scheduler(scheduler), broker, Links(usual_mb_s=MB_S), failures, seed=seed
     )
 
 
 def facts(seed: int, scheduler: str, fail: bool) -> dict[str, Any]:
     """With and without the tier, and what it did."""
-    alone, lent = play(seed, scheduler, None), play(seed, scheduler, Andreas())
+    alone, lent = play(seed, scheduler, None), play(seed, scheduler, by_policy(Andreas()))
     told: dict[str, Any] = {
         "seed": seed,
         "alone": round(alone.mean_accuracy, 6),
@@ -70,7 +72,7 @@ def facts(seed: int, scheduler: str, fail: bool) -> dict[str, Any]:
     if fail and lent.loans:
         first = lent.loans[0].loan
         dies = Failure(first.server, (first.begins_us + first.ends_us) // 2)
-        died = play(seed, scheduler, Andreas(), [dies])
+        died = play(seed, scheduler, by_policy(Andreas()), [dies])
         told["died"] = first.server
         told["loans_after"] = {
             outcome: sum(made.outcome == outcome for made in died.loans)

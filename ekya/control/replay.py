@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ekya.control.away import away_in, plan_beside
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
@@ -34,14 +35,22 @@ def replay(
 ) -> Iterator[Replayed]:
     """The recorded turns, decided again from the recorded events alone.
 
+    What other servers agreed to do is taken from the recorded plans: no event tells of it.
+
     The first turn that asks for something else is the last: the events after it came of what was asked
     for then, and mean nothing to a loop that would have asked for something else.
     """
     state = first_state()
     for recorded in turns:
-        turn = take_turn(state, Batch(recorded.now_us, recorded.events), options, needs, planner)
+        asked = _as_agreed(planner, recorded) if not needs.elsewhere else planner
+        turn = take_turn(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
         state = turn.state
         replayed = Replayed(recorded, turn.commands, state)
         yield replayed
         if not replayed.same:
             return
+
+
+def _as_agreed(planner: Planner, recorded: TurnRecord) -> Planner:
+    away = {} if recorded.plan is None else away_in(recorded.plan)
+    return (lambda view: plan_beside(view, planner, away)) if away else planner

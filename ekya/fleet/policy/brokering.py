@@ -1,6 +1,6 @@
 """Which offer goes to which server, at which share: a policy decides, and each loan must be worth it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core.ids import StreamId
@@ -22,6 +22,19 @@ class Brokered:
 
     loans: tuple[Loan, ...]
     refused: Mapping[tuple[SiteName, StreamId], str]
+
+
+Broker = Callable[[int, Sequence[Offer], Sequence[Room], Links, int], Brokered]
+"""Finds loans: for offers at a time, among rooms and over links, with a seed for who draws."""
+
+
+def by_policy(policy: FleetPolicy) -> Broker:
+    """A broker that asks a fleet policy."""
+
+    def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
+        return broker(now_us, offers, rooms, links, policy, seed)
+
+    return ask
 
 
 def broker(

@@ -1,8 +1,9 @@
 """Retrainings that would be worth more on another server than at home (ours; no paper has this)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ekya.control.away import without_retraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
@@ -104,12 +105,6 @@ def offers(
             moved_mb=labelled * option.config.data_fraction * sizes.crop_mb + sizes.model_mb,
             back_mb=sizes.model_mb,
         )
-
-
-def without_retraining(view: WindowView, stream: StreamId) -> WindowView:
-    """The same moment, where one stream cannot be retrained at home."""
-    streams = tuple(replace(one, retrain_options=()) if one.stream == stream else one for one in view.streams)
-    return replace(view, streams=streams)
 
 
 def best_with_room(stream: StreamView, view: WindowView) -> RetrainOption | None:

@@ -1,6 +1,7 @@
 """The executor of one server of several: others' jobs beside its own, and some of its own with others."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.protocols import Batch, Executor
@@ -8,9 +9,16 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
+from ekya.fleet.policy.loans import Loan, Way
+from ekya.fleet.run.awaited import Awaited
+
+ARRIVED, GIVEN_UP = "arrived", "given up"
+
+Over = Callable[[StreamId, int, str, Mapping[Way, float]], None]
+"""Is told when nobody waits for a retraining elsewhere any more: whose, when, the outcome, what it moved."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Lent:
     """A share that a job of another server has here."""
 
@@ -19,30 +27,30 @@ class Lent:
     to_us: int
 
 
-@dataclass(slots=True, eq=False)
-class _Awaited:
-    """A retraining of ours on another server: its command is carried out here when the weights are back."""
-
-    command: cmd.StartRetraining
-    arrives_us: int
-    failed: str = ""
-
-
 class LendingExecutor:
     """An executor of any world, which learns of other servers what its loop must know.
 
+    Its loop waits and executes; everything else may be called from another thread.
+
     Args:
         inner: carries out what happens here.
-        given_up: is told of a stream whose retraining elsewhere nobody waits for any more.
+        awaited: what others do for this server.
+        over: see ``Over``.
+        listens_every_us: how often it looks for what others have said, while it waits; None where nobody
+            speaks meanwhile.
     """
 
-    def __init__(self, inner: Executor, given_up: Callable[[StreamId, int], None]) -> None:
+    def __init__(
+        self, inner: Executor, awaited: Awaited, over: Over, listens_every_us: int | None = None
+    ) -> None:
         self._inner = inner
-        self._given_up = given_up
-        self._lent: list[Lent] = []
+        self._awaited = awaited
+        self._over = over
+        self._listens_every_us = listens_every_us
+        self._lock = threading.RLock()
+        self._lent: dict[int, Lent] = {}
         self._told_milli = 0
-        self._expected: dict[StreamId, int] = {}
-        self._awaited: dict[StreamId, _Awaited] = {}
+        self._expected: dict[StreamId, Loan] = {}
         self._ask_again = False
         self._stop_us: int | None = None
         self.now_us = 0
@@ -50,24 +58,25 @@ class LendingExecutor:
     @property
     def lent_milli(self) -> int:
         """What is promised to others, from now on or already theirs."""
-        return sum(lent.share_milli for lent in self._lent if lent.to_us > self.now_us)
+        with self._lock:
+            return sum(lent.share_milli for lent in self._lent.values() if lent.to_us > self.now_us)
 
-    def lend(self, lent: Lent) -> None:
-        """Gives a share to another server's job for a time."""
-        self._lent.append(lent)
+    def lend(self, number: int, lent: Lent) -> None:
+        """Gives a share to another server's job for a time; the loan's number is the fleet's."""
+        with self._lock:
+            self._lent[number] = lent
 
-    def expect(self, stream: StreamId, arrives_us: int) -> None:
-        """The retraining that the stream starts next comes from elsewhere, then."""
-        self._expected[stream] = arrives_us
+    def take_back(self, number: int, at_us: int) -> None:
+        """The job is over before its time."""
+        with self._lock:
+            lent = self._lent.get(number)
+            if lent is not None:
+                self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
 
-    def postpone(self, stream: StreamId, arrives_us: int) -> None:
-        """The weights on their way come later."""
-        self._awaited[stream].arrives_us = arrives_us
-
-    def fail(self, stream: StreamId, reason: str, at_us: int) -> None:
-        """The weights on their way never come."""
-        awaited = self._awaited[stream]
-        awaited.arrives_us, awaited.failed = at_us, reason
+    def expect(self, loan: Loan) -> None:
+        """The retraining that the stream starts next is done so."""
+        with self._lock:
+            self._expected[loan.offer.stream] = loan
 
     def not_beyond(self, stop_us: int | None) -> None:
         """Until it is told otherwise it goes no further, so that nothing between servers comes too late."""
@@ -75,18 +84,17 @@ class LendingExecutor:
 
     def ask_again(self) -> None:
         """Lets the loop plan anew: there is room elsewhere that was not there before."""
-        self._ask_again = True
+        with self._lock:
+            self._ask_again = True
 
     def wait(self, until_us: int) -> Batch:
         """The next events here, or the next change that others make."""
-        batch = self._inner.wait(min(until_us, *self._changes_us(), until_us))
-        self.now_us = batch.now_us
-        events = [*batch.events, *self._arrivals()]
-        held_milli = self._held_milli()
-        if held_milli != self._told_milli or self._ask_again:
-            self._told_milli, self._ask_again = held_milli, False
-            events.append(ev.CapacityLent(self.now_us, held_milli))
-        return Batch(self.now_us, tuple(events))
+        while True:
+            batch = self._inner.wait(self._next_us(until_us))
+            self.now_us = batch.now_us
+            events = (*batch.events, *self._arrivals(), *self._changes())
+            if events or self._listens_every_us is None or self.now_us >= until_us:
+                return Batch(self.now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Carries commands out, but for retrainings elsewhere."""
@@ -95,44 +103,53 @@ class LendingExecutor:
     def _concerns_others(self, command: cmd.Command) -> bool:
         match command:
             case cmd.StartRetraining() if command.stream in self._expected:
-                self._awaited[command.stream] = _Awaited(command, self._expected.pop(command.stream))
+                self._awaited.begin(command, self._expected.pop(command.stream))
                 return True
-            case cmd.StopRetraining() if command.stream in self._awaited:
-                del self._awaited[command.stream]
-                self._given_up(command.stream, self.now_us)
+            case cmd.StopRetraining() if self._awaited.waits_for(command.stream):
+                moved_mb = self._awaited.stop(command.stream, self.now_us)
+                self._over(command.stream, self.now_us, GIVEN_UP, moved_mb)
                 return True
             case _:
                 return False
 
-    def _changes_us(self) -> list[int]:
+    def _next_us(self, until_us: int) -> int:
         """When others change something next; what is due already is due now."""
-        if self._ask_again or self._held_milli() != self._told_milli:
-            return [self.now_us]
-        stops = [] if self._stop_us is None else [self._stop_us]
-        borders = (border for lent in self._lent for border in (lent.from_us, lent.to_us))
-        at = [awaited.arrives_us for awaited in self._awaited.values()]
-        return [max(one, self.now_us) for one in at] + [
-            border for border in (*borders, *stops) if border > self.now_us
-        ]
+        with self._lock:
+            if self._ask_again or self._held_milli() != self._told_milli:
+                return self.now_us
+            borders = [border for lent in self._lent.values() for border in (lent.from_us, lent.to_us)]
+        if self._stop_us is not None:
+            borders.append(self._stop_us)
+        if self._listens_every_us is not None:
+            borders.append(self.now_us + self._listens_every_us)
+        ahead = [border for border in borders if border > self.now_us]
+        arrives_us = self._awaited.next_us()
+        if arrives_us is not None:
+            ahead.append(max(arrives_us, self.now_us))
+        return min([until_us, *ahead])
 
     def _held_milli(self) -> int:
         """What jobs of others have now; loans that are over are forgotten."""
-        self._lent = [lent for lent in self._lent if lent.to_us > self.now_us]
-        return sum(lent.share_milli for lent in self._lent if lent.from_us <= self.now_us)
+        self._lent = {number: lent for number, lent in self._lent.items() if lent.to_us > self.now_us}
+        return sum(lent.share_milli for lent in self._lent.values() if lent.from_us <= self.now_us)
+
+    def _changes(self) -> list[ev.Event]:
+        with self._lock:
+            held_milli = self._held_milli()
+            if held_milli == self._told_milli and not self._ask_again:
+                return []
+            self._told_milli, self._ask_again = held_milli, False
+        return [ev.CapacityLent(self.now_us, held_milli)]
 
     def _arrivals(self) -> list[ev.Event]:
         """Weights that are here now, or known never to come."""
         events: list[ev.Event] = []
-        for stream, awaited in sorted(self._awaited.items()):
-            if awaited.arrives_us > self.now_us:
+        for ended in self._awaited.take_ended(self.now_us):
+            command = ended.command
+            self._over(command.stream, self.now_us, ended.failed or ARRIVED, ended.moved_mb)
+            if ended.failed:
+                events.append(ev.RetrainFailed(self.now_us, command.stream, command.job, ended.failed))
                 continue
-            del self._awaited[stream]
-            self._given_up(stream, self.now_us)
-            if awaited.failed:
-                job = awaited.command.job
-                events.append(ev.RetrainFailed(self.now_us, stream, job, awaited.failed))
-                continue
-            here = replace(awaited.command, elsewhere=Elsewhere(self.now_us))
-            self._inner.execute([here])
+            self._inner.execute([replace(command, elsewhere=Elsewhere(self.now_us))])
             events += self._inner.wait(self.now_us).events
         return events

@@ -6,11 +6,13 @@ from statistics import fmean
 
 from ekya.core.ids import StreamId
 from ekya.core.trace import Trace
+from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.run.servers import Failure, Made, ServerFleet, ServerSpec
+from ekya.fleet.run.desk import LoanDesk, Made
+from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
 from ekya.scheduling.protocol import Scheduler
 from ekya.sim.simulate import Conditions, NoJournal
 from ekya.sim.trace_estimates import Estimates
@@ -25,17 +27,14 @@ class TraceServer:
     """A server and what it sees.
 
     Attributes:
-        site: its name.
+        terms: on which it is part of the fleet.
         trace: of its streams.
         conditions: its GPUs and windows.
-        crops_may_leave, takes_guests: as of ``ServerSpec``.
     """
 
-    site: SiteName
+    terms: ServerTerms
     trace: Trace
     conditions: Conditions
-    crops_may_leave: bool = True
-    takes_guests: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,22 +63,24 @@ class PlayedServers:
 def play_servers(
     servers: Sequence[TraceServer],
     scheduler: Scheduler,
-    policy: FleetPolicy | None,
+    broker: Broker | None,
     links: Links,
     failures: Sequence[Failure] = (),
     sizes: Sizes = SIZES,
     seed: int = 0,
 ) -> PlayedServers:
     """Plays all of them beside each other, with a tier above that lends shares, or without."""
-    executors = {server.site: _executor(server) for server in servers}
-    specs = [_spec(server, executors[server.site], scheduler) for server in servers]
-    fleet = ServerFleet(specs, policy, links, sizes, failures, seed)
+    executors = {server.terms.site: _executor(server) for server in servers}
+    specs = [_spec(server, executors[server.terms.site], scheduler) for server in servers]
+    desk = None if broker is None else LoanDesk(broker, links, seed)
+    fleet = ServerFleet(specs, desk, sizes, failures)
     fleet.run()
     accuracy = {
-        server.site: _accuracy(server, executors[server.site], fleet.ended_us[server.site])
+        server.terms.site: _accuracy(server, executors[server.terms.site], fleet.ended_us[server.terms.site])
         for server in servers
     }
-    return PlayedServers(accuracy, tuple(fleet.loans), dict(fleet.moved_mb))
+    loans, moved_mb = ((), {}) if desk is None else (tuple(desk.loans), dict(desk.moved_mb))
+    return PlayedServers(accuracy, loans, moved_mb)
 
 
 def _executor(server: TraceServer) -> TraceExecutor:
@@ -90,13 +91,11 @@ def _executor(server: TraceServer) -> TraceExecutor:
 
 def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler) -> ServerSpec:
     return ServerSpec(
-        site=server.site,
+        terms=server.terms,
         executor=executor,
         journal=NoJournal(),
         scheduler=scheduler,
         options=server.conditions.loop_options(server.trace),
-        crops_may_leave=server.crops_may_leave,
-        takes_guests=server.takes_guests,
         charge=lambda: executor.charge(server.conditions.planning_us),
     )
 

@@ -8,11 +8,17 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId, StreamId
-from ekya.fleet.run.lending import LendingExecutor, Lent
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.awaited import AsForeseen
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 
 S = 1_000_000
 CAM, JOB = StreamId("cam"), JobId(3)
 START = cmd.StartRetraining(CAM, JOB, 1, RetrainConfig(4, 16, 0, 1, 1.0), 0, 0.9, 5.0, Elsewhere(40 * S))
+HERE, THERE = SiteName("here"), SiteName("there")
+OFFER = Offer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 46.0, 45.0)
 STOP = cmd.StopRetraining(CAM, JOB)
 
 
@@ -36,21 +42,39 @@ class Inner:
         ]
 
 
+def loan(arrives_us):
+    parts = (LoanPart(THERE, 300),)
+    return Loan(OFFER, parts, THERE, 5 * S, arrives_us - 4 * S, arrives_us, {(HERE, THERE): 46.0}, "it fits")
+
+
 @pytest.fixture
-def given_up():
+def over():
     return []
 
 
 @pytest.fixture
-def server(given_up):
+def awaited():
+    return AsForeseen()
+
+
+@pytest.fixture
+def server(over, awaited):
     inner = Inner()
-    return LendingExecutor(inner, lambda stream, now_us: given_up.append((stream, now_us))), inner
+    return LendingExecutor(inner, awaited, lambda *told: over.append(told)), inner
+
+
+@pytest.fixture
+def away(server):
+    executor, _ = server
+    executor.expect(loan(40 * S))
+    executor.execute([START])
+    return executor
 
 
 def test_shares_of_guests_are_told_when_they_come_and_when_they_go(server) -> None:
     executor, _ = server
-    executor.lend(Lent(300, 10 * S, 30 * S))
-    executor.lend(Lent(200, 20 * S, 30 * S))
+    executor.lend(0, Lent(300, 10 * S, 30 * S))
+    executor.lend(1, Lent(200, 20 * S, 30 * S))
     assert executor.lent_milli == 500
     assert [executor.wait(60 * S) for _ in range(4)] == [
         Batch(10 * S, (ev.CapacityLent(10 * S, 300),)),
@@ -63,44 +87,42 @@ def test_shares_of_guests_are_told_when_they_come_and_when_they_go(server) -> No
 
 def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
     executor, _ = server
-    lent = Lent(300, 0, 30 * S)
-    executor.lend(lent)
+    executor.lend(7, Lent(300, 0, 30 * S))
     assert executor.wait(10 * S) == Batch(0, (ev.CapacityLent(0, 300),))
     executor.wait(10 * S)
-    lent.to_us = 10 * S
+    executor.take_back(7, 10 * S)
+    executor.take_back(8, 10 * S)  # of which nothing is known here
     assert executor.wait(60 * S).events == (ev.CapacityLent(10 * S, 0),)
 
 
-def test_a_retraining_elsewhere_begins_here_when_its_weights_are_back(server, given_up) -> None:
-    executor, inner = server
-    executor.expect(CAM, 40 * S)
-    executor.execute([START])
+def test_a_retraining_elsewhere_begins_here_when_its_weights_are_back(server, away, over) -> None:
+    _, inner = server
     assert inner.executed == []
-    assert executor.wait(60 * S) == Batch(40 * S, (ev.RetrainFinished(40 * S, CAM, JOB, 0.0),))
+    assert away.wait(60 * S) == Batch(40 * S, (ev.RetrainFinished(40 * S, CAM, JOB, 0.0),))
     assert [command.elsewhere for command in inner.executed] == [Elsewhere(40 * S)]
-    assert given_up == [(CAM, 40 * S)]
+    # Epochs are of 8 s, and a snapshot of 45 MB is sent after each.
+    assert over == [(CAM, 40 * S, ARRIVED, {(HERE, THERE): 46.0, (THERE, HERE): 180.0})]
 
 
-def test_it_may_come_later_or_never(server) -> None:
-    executor, inner = server
-    executor.expect(CAM, 40 * S)
-    executor.execute([START])
-    executor.wait(30 * S)
-    executor.postpone(CAM, 50 * S)
-    assert executor.wait(45 * S).events == ()
-    executor.fail(CAM, "its server died", 46 * S)
-    assert executor.wait(60 * S) == Batch(46 * S, (ev.RetrainFailed(46 * S, CAM, JOB, "its server died"),))
+def test_what_a_host_did_goes_on_elsewhere_or_fails(server, away, awaited, over) -> None:
+    _, inner = server
+    away.wait(20 * S)
+    stood = awaited.interrupted(CAM, 20 * S)
+    assert (stood.epochs_left, stood.moved_mb) == (3, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})
+    awaited.go_on(CAM, loan(50 * S))
+    assert away.wait(45 * S).events == ()
+    awaited.fail(CAM, "its server died", 46 * S)
+    assert away.wait(60 * S) == Batch(46 * S, (ev.RetrainFailed(46 * S, CAM, JOB, "its server died"),))
     assert inner.executed == []
+    assert [told[2] for told in over] == ["its server died"]
 
 
-def test_who_is_stopped_is_waited_for_no_more(server, given_up) -> None:
-    executor, inner = server
-    executor.expect(CAM, 40 * S)
-    executor.execute([START])
-    executor.wait(30 * S)
-    executor.execute([STOP])
-    assert given_up == [(CAM, 30 * S)]
-    assert (executor.wait(60 * S).events, inner.executed) == ((), [])
+def test_who_is_stopped_is_waited_for_no_more(server, away, over) -> None:
+    _, inner = server
+    away.wait(30 * S)
+    away.execute([STOP])
+    assert [told[:3] for told in over] == [(CAM, 30 * S, GIVEN_UP)]
+    assert (away.wait(60 * S).events, inner.executed) == ((), [])
 
 
 def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
@@ -111,7 +133,7 @@ def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
 
 def test_a_loop_can_be_asked_to_plan_again(server) -> None:
     executor, _ = server
-    executor.lend(Lent(300, 0, 30 * S))
+    executor.lend(0, Lent(300, 0, 30 * S))
     executor.wait(0)
     executor.wait(10 * S)
     executor.ask_again()
@@ -122,3 +144,19 @@ def test_nobody_goes_past_what_happens_to_the_fleet(server) -> None:
     executor, _ = server
     executor.not_beyond(25 * S)
     assert [executor.wait(60 * S).now_us for _ in range(2)] == [25 * S, 60 * S]
+
+
+def test_who_listens_while_it_waits_hears_in_time_and_says_nothing_of_nothing(awaited) -> None:
+    class Interrupting(Inner):
+        """What another thread does while this one waits."""
+
+        def wait(self, until_us):
+            batch = super().wait(until_us)
+            if self.now_us == 20 * S:
+                executor.lend(0, Lent(300, 0, 90 * S))
+            return batch
+
+    inner = Interrupting()
+    executor = LendingExecutor(inner, awaited, lambda *told: None, listens_every_us=10 * S)
+    assert executor.wait(60 * S) == Batch(20 * S, (ev.CapacityLent(20 * S, 300),))
+    assert executor.wait(60 * S) == Batch(60 * S, ())

@@ -5,9 +5,12 @@ from math import ceil
 import pytest
 
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.servers import ARRIVED, Failure
+from ekya.fleet.run.lending import ARRIVED
+from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, play_servers
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import generate_trace
@@ -42,29 +45,32 @@ class Cheapest:
                     yield takes_s * view.places.cost_a_second(node, gpus), name, gpus
 
 
+CHEAPEST = by_policy(Cheapest())
+
+
 def server(site, streams, gpus=1.0, seed=0, **changes):
     conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300)
-    return TraceServer(site, generate_trace(seed, streams, WINDOWS), conditions, **changes)
+    return TraceServer(ServerTerms(site, **changes), generate_trace(seed, streams, WINDOWS), conditions)
 
 
 def servers(**changes):
     return [server(BUSY, 5, seed=200, **changes), server(IDLE, 1, gpus=2.0, seed=201)]
 
 
-def play(which, policy=None, **options):
-    return play_servers(which, make_scheduler("thief"), policy, LINKS, **options)
+def play(which, broker=None, **options):
+    return play_servers(which, make_scheduler("thief"), broker, LINKS, **options)
 
 
 @pytest.fixture(scope="module")
 def lent():
-    return play(servers(), Cheapest())
+    return play(servers(), CHEAPEST)
 
 
 def test_without_a_tier_every_server_is_by_itself() -> None:
     played = play(servers())
     for one in servers():
         alone = simulate(one.trace, make_scheduler("thief"), one.conditions)
-        assert played.accuracy[one.site] == alone.accuracy
+        assert played.accuracy[one.terms.site] == alone.accuracy
     assert (played.loans, played.moved_mb) == ((), {})
 
 
@@ -98,17 +104,17 @@ def test_loans_keep_their_times_and_never_outlive_their_window(lent) -> None:
 
 
 def test_crops_that_may_not_leave_stay() -> None:
-    assert play(servers(crops_may_leave=False), Cheapest()).loans == ()
+    assert play(servers(crops_may_leave=False), CHEAPEST).loans == ()
 
 
 def test_who_takes_no_guests_has_none() -> None:
     busy, _ = servers()
-    assert play([busy, server(IDLE, 1, gpus=2.0, seed=201, takes_guests=False)], Cheapest()).loans == ()
+    assert play([busy, server(IDLE, 1, gpus=2.0, seed=201, takes_guests=False)], CHEAPEST).loans == ()
 
 
 def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room(lent) -> None:
     first = lent.loans[0].loan
-    alone = play(servers(), Cheapest(), failures=[Failure(IDLE, (first.begins_us + first.ends_us) // 2)])
+    alone = play(servers(), CHEAPEST, failures=[Failure(IDLE, (first.begins_us + first.ends_us) // 2)])
     assert {made.outcome for made in alone.loans} == {"idle died"}
     assert alone.accuracy[IDLE].keys() == lent.accuracy[IDLE].keys()
     assert all(windows[-1] == 0.0 for windows in alone.accuracy[IDLE].values())
@@ -117,10 +123,10 @@ def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room
 
 def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch() -> None:
     three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
-    lives = play(three, Cheapest())
+    lives = play(three, CHEAPEST)
     first, second, *_ = (made.loan for made in lives.loans if made.loan.server == THIRD)
     dies = Failure(THIRD, (second.begins_us + second.ends_us) // 2)
-    died = play(three, Cheapest(), failures=[dies])
+    died = play(three, CHEAPEST, failures=[dies])
     lost = [made.loan for made in died.loans if made.outcome == "third died"]
     again = [made for made in died.loans if made.loan.offer.now_us == dies.at_us]
     assert lost == [first, second]
@@ -132,5 +138,5 @@ def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch
 
 
 def test_it_comes_to_the_same_every_time(lent) -> None:
-    again = play(servers(), Cheapest())
+    again = play(servers(), CHEAPEST)
     assert (again.accuracy, again.moved_mb) == (lent.accuracy, lent.moved_mb)

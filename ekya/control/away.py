@@ -1,0 +1,89 @@
+"""A plan of which other servers do a part: what the scheduler here is asked, and what comes of its answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ekya.control.protocols import Planner
+from ekya.core.configs import RetrainConfig
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import StreamId
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.view import WindowView
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A retraining on other servers, as it stands in its own server's plan.
+
+    Attributes:
+        config: γ.
+        elsewhere: when its weights are back.
+        reason: one sentence that an operator can read.
+    """
+
+    config: RetrainConfig
+    elsewhere: Elsewhere
+    reason: str
+
+
+def plan_beside(view: WindowView, planner: Planner, away: Mapping[StreamId, Away]) -> Plan:
+    """The plan of a scheduler that knows of no other server, with what others do put in."""
+    own = own_part(view)
+    for stream in away:
+        own = without_retraining(own, stream)
+    plan = planner(own)
+
+    def changed(assignment: Assignment) -> Assignment:
+        found = away.get(assignment.stream)
+        if found is None:
+            return assignment
+        return replace(assignment, retrain=found.config, elsewhere=found.elsewhere, reason=found.reason)
+
+    return replace(
+        plan, phases=tuple(Phase(tuple(changed(one) for one in phase.assignments)) for phase in plan.phases)
+    )
+
+
+def away_in(plan: Plan) -> dict[StreamId, Away]:
+    """What others do by a plan that was made."""
+    return {
+        one.stream: Away(one.retrain, one.elsewhere, one.reason)
+        for one in plan.phases[0].assignments
+        if one.retrain is not None and one.elsewhere is not None
+    }
+
+
+def running_away(view: WindowView) -> dict[StreamId, Away]:
+    """What others do already."""
+    return {
+        stream.stream: Away(running.option.config, running.elsewhere, "retrains on another server")
+        for stream in view.streams
+        if (running := stream.running) is not None and running.elsewhere is not None
+    }
+
+
+def own_part(view: WindowView) -> WindowView:
+    """The view of a scheduler that knows of no other server."""
+    return replace(
+        view,
+        streams=tuple(
+            replace(stream, running=None, retrain_options=())
+            if stream.running is not None and stream.running.elsewhere is not None
+            else stream
+            for stream in view.streams
+        ),
+        previous=tuple(
+            Phase(tuple(_left_alone(one) if one.elsewhere else one for one in phase.assignments))
+            for phase in view.previous
+        ),
+    )
+
+
+def without_retraining(view: WindowView, stream: StreamId) -> WindowView:
+    """The same moment, where one stream cannot be retrained here."""
+    streams = tuple(replace(one, retrain_options=()) if one.stream == stream else one for one in view.streams)
+    return replace(view, streams=streams)
+
+
+def _left_alone(assignment: Assignment) -> Assignment:
+    return replace(assignment, retrain=None, elsewhere=None)

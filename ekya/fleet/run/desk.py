@@ -1,0 +1,172 @@
+"""Where servers agree on loans: who offers, who has room, what came of it, and what is left when one dies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ekya.core.ids import StreamId
+from ekya.fleet.policy.brokering import Broker
+from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.lending import Lent
+
+
+class Peer(Protocol):
+    """A server, as the desk reaches it."""
+
+    def room(self, now_us: int) -> Room | None:
+        """What it could lend now; None: nothing."""
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """It lends a share."""
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """It has a share back before its time."""
+
+    def ask_again(self) -> None:
+        """There is room elsewhere that was not there before."""
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """A host of one of its retrainings has died."""
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """The rest of that retraining runs there."""
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Nobody has room for the rest."""
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """A loan as it went.
+
+    Attributes:
+        number: of the loan.
+        loan: as it was agreed.
+        outcome: empty while it lasts; then what came of it.
+        over_us: when that was.
+        moved_mb: what it moved over each link.
+    """
+
+    number: int
+    loan: Loan
+    outcome: str = ""
+    over_us: int = 0
+    moved_mb: Mapping[Way, float] = field(default_factory=dict)
+
+
+class LoanDesk:
+    """Agrees on one loan after the other.
+
+    Args:
+        broker: finds loans for offers.
+        links: between the servers.
+        seed: handed to the broker.
+        patience: part of its time that a training may take longer before its hosts have their shares back.
+    """
+
+    def __init__(self, broker: Broker, links: Links, seed: int = 0, patience: float = 0.0) -> None:
+        self._broker, self._links, self._seed, self._patience = broker, links, seed, patience
+        self._peers: dict[SiteName, Peer] = {}
+        self._open: dict[tuple[SiteName, StreamId], Made] = {}
+        self.loans: list[Made] = []
+
+    @property
+    def moved_mb(self) -> Mapping[Way, float]:
+        """What crossed each link, both ways: crops, models and snapshots, never frames."""
+        moved: dict[Way, float] = {}
+        for made in self.loans:
+            for way, size_mb in made.moved_mb.items():
+                moved[way] = moved.get(way, 0.0) + size_mb
+        return moved
+
+    def join(self, site: SiteName, peer: Peer) -> None:
+        """A server is there."""
+        self._peers[site] = peer
+
+    def leave(self, site: SiteName) -> None:
+        """A server has come to its end."""
+        self._peers.pop(site, None)
+
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+        """The loan that brings most for what it costs, of those that one server's offers could become.
+
+        None where none is worth it. Each offer is looked at by itself, since one loan changes what the
+        others are worth: who offers asks again.
+        """
+        if not offered:
+            return None
+        rooms = self._rooms(now_us, offered[0].site)
+        loans = [
+            loan
+            for offer in offered
+            for loan in self._broker(now_us, [offer], rooms, self._links, self._seed).loans
+        ]
+        best = max(loans, key=lambda loan: loan.brings - loan_cost(loan, rooms), default=None)
+        if best is not None:
+            self._make(best)
+        return best
+
+    def over(
+        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
+    ) -> None:
+        """Nobody waits for a loan's weights any more: they are here, or too late, or will never come."""
+        made = self._open.pop((site, stream), None)
+        if made is not None:
+            self._end(made, now_us, outcome, moved_mb)
+
+    def more_room(self, site: SiteName) -> None:
+        """A server could lend what it could not before."""
+        for other, peer in sorted(self._peers.items()):
+            if other != site:
+                peer.ask_again()
+
+    def died(self, site: SiteName, at_us: int) -> None:
+        """Its own loans end; what it did for others goes on elsewhere, or never comes."""
+        self._peers.pop(site, None)
+        reason = f"{site} died"
+        for borrower, stream in [key for key in self._open if key[0] == site]:
+            made = self._open.pop((borrower, stream))
+            self._end(made, at_us, reason, made.loan.moved_mb(at_us))
+        for key, made in [(key, made) for key, made in self._open.items() if site in made.loan.hosts]:
+            del self._open[key]
+            self._go_on(made, at_us, reason)
+
+    def _make(self, loan: Loan) -> None:
+        made = Made(len(self.loans), loan)
+        self.loans.append(made)
+        self._open[loan.offer.site, loan.offer.stream] = made
+        to_us = loan.ends_us + round(self._patience * (loan.ends_us - loan.begins_us))
+        for part in loan.parts:
+            self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
+
+    def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
+        for host in made.loan.hosts:
+            if host in self._peers:
+                self._peers[host].take_back(made.number, at_us)
+
+    def _go_on(self, made: Made, at_us: int, reason: str) -> None:
+        """The rest of a training goes to others, from its last snapshot on."""
+        offer = made.loan.offer
+        peer = self._peers[offer.site]
+        stood = peer.interrupted(offer.stream, at_us)
+        self._end(made, at_us, reason, stood.moved_mb)
+        loan = self.agree(at_us, [_rest_of(offer, stood.epochs_left, at_us)])
+        if loan is None:
+            peer.fail(offer.stream, f"{reason}, and nobody else has room", at_us)
+        else:
+            peer.go_on(offer.stream, loan)
+
+    def _rooms(self, now_us: int, borrower: SiteName) -> list[Room]:
+        others = [peer for site, peer in sorted(self._peers.items()) if site != borrower]
+        return [room for peer in others if (room := peer.room(now_us)) is not None]
+
+
+def _rest_of(offer: Offer, epochs: int, at_us: int) -> Offer:
+    """What is left of a retraining; at home nothing of it is done any more."""
+    gpu_s = offer.gpu_s * epochs / offer.epochs
+    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us)

@@ -1,0 +1,181 @@
+"""One server of several: what it would rather have done elsewhere, and what it could lend."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ekya.control.away import Away, own_part, plan_beside, running_away, without_retraining
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Executor, Planner
+from ekya.control.step import LoopState
+from ekya.control.views import window_view
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import StreamId
+from ekya.core.plan import Plan
+from ekya.core.view import WindowView
+from ekya.fleet.policy.loans import Loan, Way
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer, Sizes, offers
+from ekya.fleet.policy.rooms import Room, room
+from ekya.fleet.run.awaited import Awaited, Interrupted
+from ekya.fleet.run.lending import LendingExecutor, Lent
+from ekya.scheduling.protocol import Scheduler
+
+STEP_MILLI = 100
+"""Unit in which shares are lent."""
+
+SHARES_MILLI = (100, 200, 300, 400, 600, 800, 1000)
+"""Of which a host's scheduler is asked what it would lose; what lies between costs what the next one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTerms:
+    """On what terms a server is part of the fleet.
+
+    Attributes:
+        site: its name.
+        crops_may_leave: labelled crops may go to other servers.
+        takes_guests: others' jobs may run there.
+    """
+
+    site: SiteName
+    crops_may_leave: bool = True
+    takes_guests: bool = True
+
+
+class Tier(Protocol):
+    """What is above a server, as the server sees it."""
+
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+        """A loan for one of these; None: nobody is worth it."""
+
+    def over(
+        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
+    ) -> None:
+        """Nobody waits for a loan's weights any more."""
+
+    def more_room(self, site: SiteName) -> None:
+        """The server could lend what it could not before."""
+
+
+class LendingServer:
+    """A server's side of the tier. A ``Peer``; what the desk calls may be called from another thread.
+
+    Args:
+        terms: on which it takes part.
+        scheduler: decides there.
+        options: its loop's constants.
+        sizes: of what crosses links.
+        tier: above it; None: there is none.
+        inner: executor of its world.
+        awaited: what others do for it.
+        listens_every_us: as of ``LendingExecutor``.
+    """
+
+    def __init__(
+        self,
+        terms: ServerTerms,
+        scheduler: Scheduler,
+        options: LoopOptions,
+        sizes: Sizes,
+        tier: Tier | None,
+        inner: Executor,
+        awaited: Awaited,
+        listens_every_us: int | None = None,
+    ) -> None:
+        self.site = terms.site
+        self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
+        self._tier, self._awaited = tier, awaited
+        self._state: LoopState | None = None
+        self._wants = False
+        self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
+
+    def plan(self, view: WindowView, planner: Planner) -> Plan:
+        """The server's own plan, and for what is worth more elsewhere whatever another has room for.
+
+        Args:
+            view: of all that it knows.
+            planner: asks its scheduler for the plan that will be carried out.
+        """
+        away = running_away(view)
+        for loan in self._borrow(own_part(view)):
+            reason = f"retrains on {loan.where}: {loan.reason}"
+            away[loan.offer.stream] = Away(loan.offer.config, Elsewhere(loan.arrives_us), reason)
+        return plan_beside(view, planner, away)
+
+    def follow(self, state: LoopState) -> None:
+        """Its loop has taken a turn."""
+        before, self._state = self._state, state
+        prepared = before is not None and before.fleet.preparing and not state.fleet.preparing
+        if prepared and self._tier is not None:
+            self._tier.more_room(self.site)
+
+    def room(self, now_us: int) -> Room | None:
+        """What it could lend now; nothing while it still labels."""
+        state, options = self._state, self._options
+        if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
+            return None
+        view = self._view(state, now_us)
+        # Its next preparation, and a quantum for each stream, must fit beside what is lent.
+        least_milli = options.preparation_share_milli + len(view.streams) * options.quantum_milli
+        shares = [share for share in SHARES_MILLI if share <= view.capacity_milli - least_milli]
+        if not shares or not view.streams:
+            return None
+        return room(self.site, view, self._scheduler.plan, shares, STEP_MILLI)
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """As of the executor."""
+        self.executor.lend(number, lent)
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """As of the executor."""
+        self.executor.take_back(number, at_us)
+
+    def ask_again(self) -> None:
+        """Plans anew, if there was something that nobody had room for."""
+        if self._wants:
+            self._wants = False
+            self.executor.ask_again()
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """As of what is awaited."""
+        return self._awaited.interrupted(stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """As of what is awaited."""
+        self._awaited.go_on(stream, loan)
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """As of what is awaited."""
+        self._awaited.fail(stream, reason, now_us)
+
+    def _borrow(self, view: WindowView) -> Sequence[Loan]:
+        """Loans for what is worth more elsewhere, one by one: each changes what the others are worth."""
+        loans: list[Loan] = []
+        if self._tier is None or self._state is None or not self._terms.crops_may_leave:
+            return ()
+        crops = {stream.stream: stream.training_crops for stream in self._state.fleet.streams}
+        self._wants = False
+        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes)):
+            loan = self._tier.agree(view.now_us, offered)
+            if loan is None:
+                self._wants = True
+                break
+            self.executor.expect(loan)
+            loans.append(loan)
+            view = without_retraining(view, loan.offer.stream)
+        return loans
+
+    def _view(self, state: LoopState, now_us: int) -> WindowView:
+        """As it stands, without what is promised to others."""
+        executor = self.executor
+        now_us = min(max(now_us, executor.now_us), state.fleet.window_end_us)
+        view = window_view(
+            state.fleet, now_us, self._options, self._scheduler.needs, state.histories, state.phases
+        )
+        promised_milli = max(executor.lent_milli - state.fleet.lent_milli, 0)
+        return own_part(replace(view, capacity_milli=view.capacity_milli - promised_milli))
+
+    def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        if self._tier is not None:
+            self._tier.over(self.site, stream, now_us, outcome, moved_mb)
