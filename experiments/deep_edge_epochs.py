@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
-from deep_edge_played import Epoch, learned, played, policies
+from deep_edge_played import Epoch, played, policies
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.deep_edge_testbed import learned
 from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
 from ekya.report.themes import LIGHT
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from deep_edge_played import KNOWN, Models, learned, played
+from deep_edge_played import played
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.deep_edge_testbed import KNOWN, Models, learned
 from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.force import Force
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

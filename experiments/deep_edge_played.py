@@ -1,75 +1,20 @@
-"""What the recipes of Deep-Edge have in common: models from data points, and experiments played."""
+"""What the recipes of Deep-Edge have in common: who is compared, and experiments played."""
 
 import time
 from dataclasses import dataclass, field
 
 from ekya.core.units import us_to_seconds
-from ekya.fleet.fitting.boosted import BoostedEstimates
-from ekya.fleet.fitting.judged import Judged, judged, judged_server, reckoned, split
+from ekya.fleet.deep_edge_testbed import Models
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
 from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.view import FleetView
-from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.sim.deep_edge.physics import EdgePhysics
-from ekya.fleet.sim.deep_edge.workload import (
-    DEADLINE_S,
-    POINTS,
-    EdgeExperiment,
-    profile_points,
-    server_points,
-)
+from ekya.fleet.sim.deep_edge.workload import EdgeExperiment
 from ekya.fleet.sim.engine import FleetEngine
-
-KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
-"""Limits of whom estimates never mislead."""
-
-HELD_MILLI = tuple(range(100, 1000, 100))
-"""Shares at which ours profiles as many points again as the paper has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """What was learned, and how sure one can be of it.
-
-    Attributes:
-        estimates: of both kinds of machines.
-        limits: with their errors.
-        rows: of Table I.
-    """
-
-    estimates: EdgeEstimates
-    limits: EdgeLimits
-    rows: tuple[Judged, ...]
-
-
-def learned(held_back: bool) -> Models:
-    """From the paper's number of data points, split as the paper has them.
-
-    Args:
-        held_back: whether as many points again are there of trainings that are held back.
-    """
-    train, tests = list[ProfilePoint](), dict[str, list[ProfilePoint]]()
-    for kind in (NANO, TX2):
-        sets = [profile_points(kind, POINTS[kind])]
-        if held_back:
-            sets.append(profile_points(kind, POINTS[kind], shares_milli=HELD_MILLI))
-        halves = [split(points) for points in sets]
-        train += [point for own, _ in halves for point in own]
-        tests[kind] = [point for _, own in halves for point in own]
-    estimates = BoostedEstimates(train)
-    rows = [
-        row
-        for kind, test in tests.items()
-        for row in judged(estimates, [point for point in train if point.kind == kind], test)
-    ]
-    limits = reckoned(estimates, [point for test in tests.values() for point in test], DEADLINE_S, KNOWN)
-    return Models(estimates, limits, (*rows, *judged_server(*split(server_points()))))
 
 
 def policies(paper: Models, ours: Models) -> list[EdgePolicy]:

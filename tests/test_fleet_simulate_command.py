@@ -7,6 +7,11 @@ import pytest
 from ekya import cli
 from ekya.commands.fleet_simulate import read_outages
 from ekya.errors import UserError
+from ekya.fleet import deep_edge_testbed
+from ekya.fleet.deep_edge_testbed import KNOWN, Models
+from ekya.fleet.policy.deep_edge.solvers import SOLVERS
+from ekya.fleet.sim.deep_edge.truth import Truth
+from ekya.fleet.sim.deep_edge.workload import POINTS
 from ekya.fleet.sim.engine import Outage
 from ekya.fleet.worlds import WORLDS
 
@@ -18,9 +23,21 @@ def played(capfd, *words):
     return json.loads(capfd.readouterr().out)
 
 
+@pytest.fixture
+def knows(monkeypatch):
+    """Deep-Edge's deciders know the laws: fitting takes seconds, and another test does it."""
+    truth = Models(Truth(), KNOWN, (), {})
+    monkeypatch.setattr(deep_edge_testbed, "learned", lambda _held_back, _fitted: truth)
+
+
+SMALL = {"deep-edge": ("--jobs", "1")}
+"""What makes a world quick that has its own number of nodes."""
+
+
+@pytest.mark.usefixtures("knows")
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_every_world_can_be_played_by_everybody_who_decides_there(capfd, world) -> None:
-    told = played(capfd, world, "--nodes", "2", "--jobs", "4")
+    told = played(capfd, world, *SMALL.get(world, ("--nodes", "2", "--jobs", "4")))
     assert [mean["policy"] for mean in told["mean"]] == list(WORLDS[world].policies)
     assert all(run["unfinished_jobs"] == 0 and run["total_cost"] > 0 for run in told["runs"])
 
@@ -30,6 +47,37 @@ def test_a_node_that_fails_costs_something(capfd) -> None:
     whole = played(capfd, *words)["runs"][0]
     halved = played(capfd, *words, "--fail", "node-001@100")["runs"][0]
     assert halved["makespan_s"] > whole["makespan_s"]
+
+
+@pytest.mark.usefixtures("knows")
+def test_deep_edge_is_told_of_what_its_paper_compares(capfd) -> None:
+    told = played(capfd, "deep-edge", "--seeds", "2020,2023,2024")
+    mean = {mean["policy"]: mean for mean in told["mean"]}
+    assert mean["deep-edge-joint"]["epoch_s"] < mean["deep-edge"]["epoch_s"] < mean["fair"]["epoch_s"]
+    assert mean["fair"]["late_apps"] > 0
+    assert [mean[name]["late_apps"] for name in ("deep-edge", "deep-edge-joint", "fair-kept")] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("knows")
+def test_a_worker_of_deep_edge_that_fails_loses_its_epoch_and_the_server_ends_it(capfd) -> None:
+    words = ["deep-edge", "--policy", "deep-edge", "--seeds", "2020", "--fail"]
+    (halved,) = played(capfd, *words, "nano-1@150")["runs"]
+    assert halved["lost_s"] > 0
+    assert halved["unfinished_jobs"] == 0
+    (ended,) = played(capfd, *words, "server@150")["runs"]
+    assert (ended["unfinished_jobs"], ended["epoch_s"]) == (1, None)
+    assert cli.main(["fleet", "simulate", *words, "server@150"]) == 0
+    assert capfd.readouterr().out.splitlines()[4].split()[5] == "-"
+
+
+def test_deep_edge_decides_by_models_that_are_fitted_once_and_says_how_far_it_is(monkeypatch) -> None:
+    monkeypatch.setattr(deep_edge_testbed, "POINTS", dict.fromkeys(POINTS, 120))
+    parts = []
+    (policy,) = deep_edge_testbed.deciders(("deep-edge",), parts.append).values()
+    assert parts == sorted(parts)
+    assert (len(parts), parts[-1]) == (12, 1.0)
+    assert policy.solver is SOLVERS["deep-edge"]
+    assert 0 < policy.limits.exec_error < 0.5
 
 
 def test_seeds_are_played_and_averaged(capfd) -> None:
@@ -57,6 +105,8 @@ def test_seeds_are_played_and_averaged(capfd) -> None:
         (["okita", "--seeds", "1,1"], "--seeds: the same one stands there twice"),
         (["okita", "--fail", "site-1"], "--fail site-1: write NODE@SECONDS, or NODE@FROM:TO"),
         (["okita", "--nodes", "2", "--fail", "moon@5"], "--fail moon: there is no such node"),
+        (["deep-edge", "--nodes", "7"], "--nodes 7: deep-edge's testbed has 5, a TX2, three Nanos and a Pi"),
+        (["deep-edge", "--jobs", "2"], "--jobs 2: in deep-edge each seed has one update"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(capfd, words, sentence) -> None:

@@ -19,11 +19,13 @@ def _group(context: typer.Context) -> None:
     epilog="Examples:\n\n"
     "ekya fleet simulate andreas-two-gpu --nodes 20 --seeds 1,2,3\n\n"
     "ekya fleet simulate okita --policy okita,okita-joint,drf --nodes 20 --json -\n\n"
-    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-003@3600:7200"
+    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-003@3600:7200\n\n"
+    "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022\n\n"
+    "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -"
 )
 def simulate(
     world: Annotated[
-        str, typer.Argument(metavar="WORLD", help="andreas-two-gpu, andreas-four-gpu or okita.")
+        str, typer.Argument(metavar="WORLD", help="andreas-two-gpu, andreas-four-gpu, okita or deep-edge.")
     ],
     policy: Annotated[
         str, typer.Option(metavar="NAME,...", help="Who decides; all that can if left out.")

@@ -15,7 +15,7 @@ from ekya.errors import UserError
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.sim.engine import FleetEngine, Outage
 from ekya.fleet.sim.outcome import FleetOutcome
-from ekya.fleet.worlds import World, WorldKind, world_kind
+from ekya.fleet.worlds import Asked, World, WorldKind, world_kind
 
 
 def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
@@ -62,36 +62,42 @@ def simulate_fleet(
     runs: list[dict[str, Any]] = []
     stopped = False
     with bars_of(output.console) as bars:
+        ready = bars.add_task("Ready %", total=100)
+        draw = kind.open(
+            Asked(nodes, jobs, chosen), lambda part: bars.update(ready, completed=round(100 * part))
+        )
+        bars.remove_task(ready)
         task = bars.add_task("Runs", total=len(seeds) * len(chosen))
         try:
             for seed, name in product(seeds, chosen):
-                drawn = kind.draw(count, jobs, seed)
+                drawn = draw(seed)
                 runs.append(_facts(_played(drawn, name, outages, seed), drawn, name, seed))
                 bars.advance(task)
         except KeyboardInterrupt:
             stopped = True
     means = [_mean(name, [run for run in runs if run["policy"] == name]) for name in chosen]
     output.report({"world": world, "nodes": count, "runs": runs, "mean": [mean for mean in means if mean]})
-    output.console.print(_table(world, count, [mean for mean in means if mean]))
+    output.console.print(_table(world, kind.shown, count, [mean for mean in means if mean]))
     if stopped:
         raise KeyboardInterrupt
 
 
-def _checked(kind: WorldKind, world: str, policies: Sequence[str]) -> Sequence[str]:
+def _checked(kind: WorldKind, world: str, policies: Sequence[str]) -> tuple[str, ...]:
     for name in policies:
         if name not in kind.policies:
             known = ", ".join(kind.policies)
             raise UserError(f"--policy {name}: nobody of that name decides in {world}; choose from {known}")
     if len(set(policies)) != len(policies):
         raise UserError("--policy: the same one stands there twice; keep one of them")
-    return policies or kind.policies
+    return tuple(policies) or kind.policies
 
 
 def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> FleetOutcome:
     for outage in outages:
         if outage.node not in world.places.nodes:
-            first, last = min(world.places.nodes), max(world.places.nodes)
-            raise UserError(f"--fail {outage.node}: there is no such node; they are {first} to {last}")
+            names = sorted(world.places.nodes)
+            there = ", ".join(names) if len(names) <= _FEW else f"{names[0]} to {names[-1]}"
+            raise UserError(f"--fail {outage.node}: there is no such node; they are {there}")
     return FleetEngine(
         world.policies[policy](),
         world.physics,
@@ -101,6 +107,10 @@ def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> 
         seed,
         timer=time.perf_counter,
     ).run()
+
+
+_FEW = 8
+"""Nodes that an error names one by one."""
 
 
 def _facts(outcome: FleetOutcome, world: World, policy: str, seed: int) -> dict[str, Any]:
@@ -116,7 +126,9 @@ def _facts(outcome: FleetOutcome, world: World, policy: str, seed: int) -> dict[
         "energy_kwh": round(sum(outcome.energy_j.values()) / 3.6e6, 6),
         "makespan_s": round(outcome.makespan_s, 3),
         "tardiness_s": round(sum(record.tardiness_s(outcome.ended_us) for record in records), 3),
+        "epoch_s": None if outcome.epoch_s is None else round(outcome.epoch_s, 3),
         "late_jobs": outcome.missed,
+        "late_apps": outcome.late_apps,
         "unfinished_jobs": len(outcome.unfinished),
         "moved_mb": round(sum(record.moved_mb for record in records), 3),
         "migrations": sum(record.migrations for record in records),
@@ -136,34 +148,44 @@ _SHOWN = {
     "link_cost": "Links",
     "energy_cost": "Energy",
     "makespan_s": "Lasts s",
+    "epoch_s": "Epoch s",
     "late_jobs": "Late",
+    "late_apps": "Apps late",
     "unfinished_jobs": "Open",
     "migrations": "Moves",
+    "lost_s": "Lost s",
 }
+"""Facts that have a mean, with their column."""
 
 
 def _mean(policy: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Over the seeds that were played; empty before the first."""
     if not runs:
         return {}
-    means = {key: round(fmean(run[key] for run in runs), 6) for key in _SHOWN}
+    means = {key: _mean_of([run[key] for run in runs if run[key] is not None]) for key in _SHOWN}
     return {"policy": policy, "seeds": len(runs), "currency": runs[0]["currency"], **means}
 
 
-def _table(world: str, nodes: int, means: Sequence[dict[str, Any]]) -> Table:
+def _mean_of(values: Sequence[float]) -> float | None:
+    return round(fmean(values), 6) if values else None
+
+
+def _table(world: str, shown: Sequence[str], nodes: int, means: Sequence[dict[str, Any]]) -> Table:
     """A row a policy; the cheapest stands in bold."""
     currency = means[0]["currency"] if means else "none"
     table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
     table.add_column("Policy", min_width=max((len(mean["policy"]) for mean in means), default=0))
-    for title in _SHOWN.values():
-        table.add_column(title, justify="right")
+    for key in shown:
+        table.add_column(_SHOWN[key], justify="right")
     cheapest = min((mean["total_cost"] for mean in means), default=0.0)
     for mean in means:
         style = "bold" if mean["total_cost"] == cheapest else ""
-        table.add_row(mean["policy"], *(_short(mean[key]) for key in _SHOWN), style=style)
+        table.add_row(mean["policy"], *(_short(mean[key]) for key in shown), style=style)
     return table
 
 
-def _short(value: float) -> str:
-    """Four digits, or all of a large number's."""
+def _short(value: float | None) -> str:
+    """Four digits, or all of a large number's; a dash where there is none."""
+    if value is None:
+        return "-"
     return f"{value:.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.4g}"

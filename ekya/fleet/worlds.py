@@ -8,6 +8,7 @@ from ekya.errors import UserError
 from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.policy.deep_edge.solvers import SOLVERS
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
@@ -17,6 +18,8 @@ from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.andreas_physics import AndreasPhysics
 from ekya.fleet.sim.andreas_workload import FOUR_GPUS, TWO_GPUS, Scenario, andreas_workload
+from ekya.fleet.sim.deep_edge.physics import EdgePhysics
+from ekya.fleet.sim.deep_edge.workload import edge_experiment
 from ekya.fleet.sim.okita_physics import OkitaPhysics
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
 from ekya.fleet.sim.physics import Physics
@@ -40,20 +43,50 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user wants of a workload.
+
+    Attributes:
+        nodes, jobs: how many; None: the world's own number.
+        policies: who will decide.
+    """
+
+    nodes: int | None
+    jobs: int | None
+    policies: tuple[str, ...]
+
+
+Draw = Callable[[int], World]
+"""From a seed."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorldKind:
     """A workload that can be drawn.
 
     Attributes:
         about: one line.
         nodes: how many there are where nobody says.
-        draw: makes it from a number of nodes, of jobs (None: the paper's) and a seed.
+        open: checks what is asked for, and does once what takes long; it tells again and again which part of
+            that is done.
         policies: names of those who can decide.
+        shown: of the facts of a run, those that say most.
     """
 
     about: str
     nodes: int
-    draw: Callable[[int, int | None, int], World]
+    open: Callable[[Asked, Callable[[float], object]], Draw]
     policies: tuple[str, ...]
+    shown: tuple[str, ...] = (
+        "total_cost",
+        "waiting_cost",
+        "link_cost",
+        "energy_cost",
+        "makespan_s",
+        "late_jobs",
+        "unfinished_jobs",
+        "migrations",
+    )
 
 
 ANDREAS_POLICIES: Mapping[str, Callable[[], FleetPolicy]] = MappingProxyType(
@@ -73,46 +106,95 @@ OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyTy
 """Made from the length of a slot and the end of the last one."""
 
 
-def _andreas(scenario: Scenario) -> Callable[[int, int | None, int], World]:
-    def draw(nodes: int, count: int | None, seed: int) -> World:
-        jobs, places = andreas_workload(scenario, nodes, seed)
-        return World(jobs[:count], places, AndreasPhysics(), ANDREAS_POLICIES, "EUR")
+_ANDREAS_NODES = 10
+
+EDGE_NODES, EDGE_EPOCHS = 5, 10
+"""Of Deep-Edge's testbed, and of an update there; the paper does not say how many epochs one has."""
+
+
+def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
+    def opened(asked: Asked, _done: object) -> Draw:
+        def draw(seed: int) -> World:
+            jobs, places = andreas_workload(scenario, asked.nodes or _ANDREAS_NODES, seed)
+            return World(jobs[: asked.jobs], places, AndreasPhysics(), ANDREAS_POLICIES, "EUR")
+
+        return draw
+
+    return opened
+
+
+def _okita(asked: Asked, _done: object) -> Draw:
+    usual = OkitaSetting()
+    setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
+
+    def asked_in_slots(
+        make: Callable[[int, int], FleetPolicy], slot_us: int, until_us: int
+    ) -> Callable[[], FleetPolicy]:
+        return lambda: make(slot_us, until_us)
+
+    def draw(seed: int) -> World:
+        drawn = simulation(setting, seed)
+        slot_us = drawn.setting.slot_us
+        until_us = slot_us * drawn.setting.slots
+        policies = {name: asked_in_slots(make, slot_us, until_us) for name, make in OKITA_POLICIES.items()}
+        return World(drawn.jobs, drawn.places, OkitaPhysics(slot_us), policies, "cost units")
 
     return draw
 
 
-def _okita(nodes: int, count: int | None, seed: int) -> World:
-    usual = OkitaSetting()
-    drawn = simulation(replace(usual, sites=nodes, jobs=count or usual.jobs), seed)
-    slot_us = drawn.setting.slot_us
-    until_us = slot_us * drawn.setting.slots
+def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
+    if asked.nodes not in (None, EDGE_NODES):
+        raise UserError(
+            f"--nodes {asked.nodes}: deep-edge's testbed has {EDGE_NODES}, a TX2, three Nanos and a Pi; "
+            "leave --nodes out"
+        )
+    if asked.jobs not in (None, 1):
+        raise UserError(
+            f"--jobs {asked.jobs}: in deep-edge each seed has one update; leave --jobs out, "
+            "and give more --seeds"
+        )
+    # It brings scikit-learn, for which the other worlds need not wait.
+    from ekya.fleet.deep_edge_testbed import deciders
 
-    def asked_in_slots(make: Callable[[int, int], FleetPolicy]) -> Callable[[], FleetPolicy]:
-        return lambda: make(slot_us, until_us)
+    decide = deciders(asked.policies, done)
 
-    policies = {name: asked_in_slots(make) for name, make in OKITA_POLICIES.items()}
-    return World(drawn.jobs, drawn.places, OkitaPhysics(slot_us), policies, "cost units")
+    def always(policy: FleetPolicy) -> Callable[[], FleetPolicy]:
+        return lambda: policy
+
+    def draw(seed: int) -> World:
+        experiment = edge_experiment(seed, epochs=EDGE_EPOCHS)
+        policies = {name: always(policy) for name, policy in decide.items()}
+        return World((experiment.job,), experiment.places, EdgePhysics(experiment.truth), policies, "s")
+
+    return draw
 
 
 WORLDS: Mapping[str, WorldKind] = MappingProxyType(
     {
         "andreas-two-gpu": WorldKind(
             "ANDREAS §V.B: half the nodes have two V100, half one Turing; ten jobs a node",
-            10,
+            _ANDREAS_NODES,
             _andreas(TWO_GPUS),
             tuple(ANDREAS_POLICIES),
         ),
         "andreas-four-gpu": WorldKind(
             "ANDREAS §V.B: half the nodes have four V100, half two Turing; ten jobs a node",
-            10,
+            _ANDREAS_NODES,
             _andreas(FOUR_GPUS),
             tuple(ANDREAS_POLICIES),
         ),
         "okita": WorldKind(
             "Okita §V.B: sites with data of their own, a hundred jobs with a parameter server each",
-            50,
+            OkitaSetting().sites,
             _okita,
             tuple(OKITA_POLICIES),
+        ),
+        "deep-edge": WorldKind(
+            "Deep-Edge §V.C: an update over a TX2 and three Nanos with other work on them, and a Pi",
+            EDGE_NODES,
+            _deep_edge,
+            tuple(SOLVERS),
+            ("total_cost", "epoch_s", "late_apps", "unfinished_jobs", "migrations", "lost_s"),
         ),
     }
 )

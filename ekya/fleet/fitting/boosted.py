@@ -93,9 +93,17 @@ class BoostedEstimates:
             application. A time of 0 is one that was not measured.
         trees: of each regressor.
         seed: of the boosting.
+        fitted: told of each regressor; there is one for each of ``QUANTITIES`` and kind where machines of a
+            kind have one application.
     """
 
-    def __init__(self, points: Sequence[ProfilePoint], trees: int = TREES, seed: int = 0) -> None:
+    def __init__(
+        self,
+        points: Sequence[ProfilePoint],
+        trees: int = TREES,
+        seed: int = 0,
+        fitted: Callable[[], object] = lambda: None,
+    ) -> None:
         self._regressors: dict[tuple[str, str, str], _Regressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
@@ -107,6 +115,7 @@ class BoostedEstimates:
                     labels = [quantity.label(point) for point in told]
                     if told:
                         self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees, seed)
+                    fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
     def compute_s(self, worker: Training) -> float:

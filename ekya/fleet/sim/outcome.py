@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import TrainJob
@@ -94,3 +95,18 @@ class FleetOutcome:
     def missed(self) -> int:
         """How many were late."""
         return sum(record.tardiness_s(self.ended_us) > 0 for record in self.jobs.values())
+
+    @property
+    def late_apps(self) -> int:
+        """How often trainings made a background application miss its deadline, once for each stage."""
+        return sum(record.late_apps for record in self.jobs.values())
+
+    @property
+    def epoch_s(self) -> float | None:
+        """From begin to end of a job by its epochs, on average over those that ended; None without one."""
+        own = [
+            (record.ended_us - record.started_us) / record.job.epochs / US_PER_S
+            for record in self.jobs.values()
+            if record.ended_us is not None and record.started_us is not None
+        ]
+        return fmean(own) if own else None
