@@ -1,7 +1,6 @@
 """The processes of trainings: a parameter server or a worker each, on the Ray node where it was asked for."""
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 from uuid import uuid4
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
@@ -202,17 +200,16 @@ class Processes:
     """Makes processes on nodes; those of a training that is over wait for the next, as torch loads slowly.
 
     Args:
-        nodes: of the fleet, by name.
         backend: holds their shares.
     """
 
-    def __init__(self, nodes: Mapping[NodeName, FleetNode], backend: ShareBackend) -> None:
-        self._nodes, self._backend = nodes, backend
-        self._idle: dict[tuple[NodeName, Role], list[Any]] = {}
+    def __init__(self, backend: ShareBackend) -> None:
+        self._backend = backend
+        self._idle: dict[tuple[str, Role], list[Any]] = {}
 
-    def take(self, node: NodeName, role: Role) -> Any:
+    def take(self, node: FleetNode, role: Role) -> Any:
         """A process on a node, which may still be on its way."""
-        idle = self._idle.get((node, role), [])
+        idle = self._idle.get((node.ray_node_id, role), [])
         while idle:
             actor = idle.pop()
             try:
@@ -222,33 +219,32 @@ class Processes:
             else:
                 return actor
         # Two trainers may train on the same nodes, and no two names may be alike.
-        name = f"training {role} on {node} ({uuid4().hex[:8]})"
-        job = ShareJob(name, "retraining", self._nodes[node].share_milli)
+        name = f"training {role} on {node.name} ({uuid4().hex[:8]})"
+        job = ShareJob(name, "retraining", node.share_milli)
         options = {
             "name": name,
             "num_cpus": 0,
             "max_restarts": 0,
             "max_concurrency": _THREADS if role == "server" else 1,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(self._nodes[node].ray_node_id, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
             "runtime_env": {"env_vars": {**self._backend.actor_env(job), **_RAY_SETS_NO_GPU}},
         }
         remote: Any = ray.remote  # Ray's own types do not know of groups.
         made = remote(concurrency_groups={_NEWS: 1})(ServerActor if role == "server" else WorkerActor)
         return made.options(**options).remote(name, self._backend)
 
-    def give_back(self, node: NodeName, role: Role, actor: Any) -> None:
+    def give_back(self, node: FleetNode, role: Role, actor: Any) -> None:
         """It has nothing to do any more, and lives."""
-        self._idle.setdefault((node, role), []).append(actor)
+        self._idle.setdefault((node.ray_node_id, role), []).append(actor)
 
     def end(self, actor: Any) -> None:
         """Ends one that is not to be used again."""
         ray.kill(actor)
 
-    def is_there(self, node: NodeName) -> bool:
+    def is_there(self, node: str) -> bool:
         """Whether Ray still has the node."""
-        of = self._nodes[node].ray_node_id
         nodes: Any = ray.nodes  # Ray does not say what it gives.
-        return any(known["NodeID"] == of and known["Alive"] for known in nodes())
+        return any(known["NodeID"] == node and known["Alive"] for known in nodes())
 
     def close(self) -> None:
         """Ends all that wait."""

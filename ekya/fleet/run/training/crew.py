@@ -16,6 +16,7 @@ from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.actors import Processes, Role
 from ekya.fleet.run.training.material import Material, crop_bytes
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
+from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
@@ -48,14 +49,19 @@ class Dead:
     """A process that is no more.
 
     Attributes:
-        node: where it was.
+        on: where it was.
         worker: which; None for the parameter server.
         reason: in one line.
     """
 
-    node: NodeName
+    on: FleetNode
     worker: WorkerId | None
     reason: str
+
+    @property
+    def node(self) -> NodeName:
+        """The name of where it was."""
+        return self.on.name
 
     @property
     def what(self) -> str:
@@ -76,17 +82,22 @@ class _Member:
     """A process of the crew.
 
     Attributes:
+        on: where it is; the node may be known otherwise meanwhile.
         has: positions of crops that it was sent.
         set_to: what it was last told to do; None before.
     """
 
-    node: NodeName
+    on: FleetNode
     worker: WorkerId | None
     actor: Any
     has: Positions
     set_to: tuple[LessonPlan, Shard | None, int] | None = None
     ping: Any = None
     pinged_s: float = 0.0
+
+    @property
+    def node(self) -> NodeName:
+        return self.on.name
 
     @property
     def role(self) -> Role:
@@ -103,9 +114,7 @@ class Crew:
         ledger: told of all bytes and all work.
     """
 
-    def __init__(
-        self, material: Material, nodes: Mapping[NodeName, FleetNode], processes: Processes, ledger: Ledger
-    ) -> None:
+    def __init__(self, material: Material, nodes: KnownNodes, processes: Processes, ledger: Ledger) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
         self._members: dict[WorkerId | None, _Member] = {}
         self._start = ray.put(material.task.start)
@@ -126,15 +135,17 @@ class Crew:
             UserError: what somebody found wrong with the start model or the snapshot.
         """
         self._assembled += 1
-        places: dict[WorkerId | None, NodeName] = {None: server, **{worker: worker.node for worker in shards}}
+        nodes = self._nodes.now()
+        places: dict[WorkerId | None, FleetNode] = {worker: nodes[worker.node] for worker in shards}
+        places[None] = nodes[server]
         for who, member in list(self._members.items()):
-            if places.get(who) != member.node:
-                self._processes.give_back(member.node, member.role, self._members.pop(who).actor)
+            if who not in places or places[who].ray_node_id != member.on.ray_node_id:
+                self._processes.give_back(member.on, member.role, self._members.pop(who).actor)
         for who, node in places.items():
             if who not in self._members:
                 actor = self._processes.take(node, "server" if who is None else "worker")
                 self._members[who] = _Member(node, who, actor, np.zeros(0, np.int64))
-        shares = self._shares(server, shards)
+        shares = shares_of(nodes, server, shards)
         begun = [self._begin_server(plan, shares[None])]
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
             begun.append(self._begin_worker(worker, number, plan, shard, shares[worker]))
@@ -174,18 +185,18 @@ class Crew:
         pids = {}
         for member in list(self._members.values()):
             with suppress(RayError):
-                what = Dead(member.node, member.worker, "").what
+                what = Dead(member.on, member.worker, "").what
                 pids[member.node, what] = ray.get(member.actor.pid.remote(), timeout=SILENT_S)
         return pids
 
-    def node_is_there(self, node: NodeName) -> bool:
+    def node_is_there(self, node: str) -> bool:
         """Whether there is any use in trying it again."""
         return self._processes.is_there(node)
 
     def release(self) -> None:
         """Everybody may do something else."""
         for member in self._members.values():
-            self._processes.give_back(member.node, member.role, member.actor)
+            self._processes.give_back(member.on, member.role, member.actor)
         self._members.clear()
 
     def end(self) -> None:
@@ -205,18 +216,6 @@ class Crew:
             self._ledger.sent(server.node, who.node, Kind.PULLED, pulled)
         for who, work in told.items():
             self._ledger.did(who, work)
-
-    def _shares(self, server: NodeName, shards: Mapping[WorkerId, Shard]) -> dict[WorkerId | None, int]:
-        counts: dict[NodeName, int] = {}
-        for worker in shards:
-            counts[worker.node] = counts.get(worker.node, 0) + 1
-        whole = self._nodes[server].share_milli
-        own = round(whole * SERVER_PART) if server in counts else whole
-        shares: dict[WorkerId | None, int] = {None: max(1, own)}
-        for worker, shard in shards.items():
-            left = self._nodes[worker.node].share_milli - (own if worker.node == server else 0)
-            shares[worker] = max(1, left * shard.share_milli // 1000 // counts[worker.node])
-        return shares
 
     def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Any]:
         member = self._members[None]
@@ -298,7 +297,7 @@ class Crew:
             for reference in ended:
                 with suppress(RayError):
                     answers[open_[reference]] = ray.get(reference)
-            raise CrewLostError([Dead(one.node, one.worker, reason) for one, reason in dead.items()])
+            raise CrewLostError([Dead(one.on, one.worker, reason) for one, reason in dead.items()])
         return answers
 
     def _silent(self) -> dict[_Member, str]:
@@ -339,3 +338,19 @@ def _raise_complaint(error: RayError) -> None:
     cause = getattr(error, "cause", None)
     if isinstance(cause, UserError):
         raise UserError(str(cause)) from error
+
+
+def shares_of(
+    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
+) -> dict[WorkerId | None, int]:
+    """What each worker, and the parameter server under None, may use of its node, in thousandths."""
+    counts: dict[NodeName, int] = {}
+    for worker in shards:
+        counts[worker.node] = counts.get(worker.node, 0) + 1
+    whole = nodes[server].share_milli
+    own = round(whole * SERVER_PART) if server in counts else whole
+    shares: dict[WorkerId | None, int] = {None: max(1, own)}
+    for worker, shard in shards.items():
+        left = nodes[worker.node].share_milli - (own if worker.node == server else 0)
+        shares[worker] = max(1, left * shard.share_milli // 1000 // counts[worker.node])
+    return shares

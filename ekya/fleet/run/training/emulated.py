@@ -21,16 +21,25 @@ _STORE_BYTES = 256 * 1024**2
 class EmulatedFleet:
     """Nodes that are there.
 
+    Args:
+        cluster: of Ray, with its head.
+        store_bytes: of each node's object store.
+
     Attributes:
         nodes: by name; each is a site of its own.
     """
 
-    def __init__(self, cluster: Any, raylets: Mapping[NodeName, Any], shares: Mapping[NodeName, int]) -> None:
-        self._cluster, self._raylets = cluster, dict(raylets)
-        self.nodes = {
-            name: FleetNode(name, SiteName(name), raylet.node_id, shares[name])
-            for name, raylet in raylets.items()
-        }
+    def __init__(self, cluster: Any, store_bytes: int) -> None:
+        self._cluster, self._store_bytes = cluster, store_bytes
+        self._raylets: dict[NodeName, Any] = {}
+        self.nodes: dict[NodeName, FleetNode] = {}
+
+    def begin(self, name: NodeName, share_milli: int) -> FleetNode:
+        """A node that was not there, or is there again, as another Ray node; it may still be on its way."""
+        raylet = self._cluster.add_node(wait=False, num_cpus=1, object_store_memory=self._store_bytes)
+        self._raylets[name] = raylet
+        self.nodes[name] = FleetNode(name, SiteName(name), raylet.node_id, share_milli)
+        return self.nodes[name]
 
     def fail(self, node: NodeName) -> None:
         """The node is gone, with everything on it."""
@@ -55,13 +64,12 @@ def emulated_fleet(
     made: Any = Cluster  # Ray does not say what it takes and gives.
     cluster = made(initialize_head=True, head_node_args=head)
     try:
-        raylets = {
-            name: cluster.add_node(wait=False, num_cpus=1, object_store_memory=store_bytes)
-            for name in share_milli
-        }
+        fleet = EmulatedFleet(cluster, store_bytes)
+        for name, share in share_milli.items():
+            fleet.begin(name, share)
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         cluster.wait_for_nodes()
-        yield EmulatedFleet(cluster, raylets, share_milli)
+        yield fleet
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -17,7 +17,8 @@ from ekya.learning.trainer import EpochResult
 Mode = Literal["synchronous", "asynchronous"]
 """Whether a step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
 
-State = Literal["starting", "training", "done", "stopped", "failed"]
+State = Literal["starting", "training", "stranded", "done", "stopped", "failed"]
+"""Stranded: every node of it is out, and it waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class FleetNode:
 
     Attributes:
         name, site: as policies know them.
-        ray_node_id: of the Ray node that it is, in hexadecimal digits.
+        ray_node_id: of the Ray node that it is, in hexadecimal digits; when it comes back it is another.
         share_milli: what a training may use of it.
     """
 
@@ -56,6 +57,8 @@ class TrainingTask:
             W - 1 behind at the least, and so many are always allowed.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
+        waits: when every node of it is out, it is stranded until it is moved, and then goes on from its last
+            epoch. Otherwise it fails.
     """
 
     job: JobName
@@ -71,6 +74,7 @@ class TrainingTask:
     staleness: int = 8
     recipe: SgdRecipe = field(default_factory=SgdRecipe)
     distillation_weight: float = DISTILLATION_WEIGHT
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Progress:
         work: by node.
         stalest: of all gradients that moved the weights, by how many updates the last one was behind.
         moves: how often it went on elsewhere because it was told to.
-        reason: why it failed; empty otherwise.
+        reason: why it failed, or is stranded, or was when it was stopped; empty otherwise.
     """
 
     state: State
@@ -186,7 +190,13 @@ class TrainingHandle(Protocol):
         """
 
     def move(self, assignment: Assignment) -> None:
-        """Goes on under another assignment when the epoch under way is over, from its checkpoint."""
+        """Goes on under another assignment when the epoch under way is over, from its checkpoint.
+
+        A training that is stranded goes on at once. Nodes that are out stay out of it.
+
+        Raises:
+            UserError: the assignment names a node that is not there, or gives nobody anything.
+        """
 
     def stop(self) -> None:
         """Ends it within a step; the best epoch so far remains its result."""

@@ -3,33 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ekya.fleet.policy.names import NodeName
-
 STRIKES = 3
 """Interruptions in one training after which a node is out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strikes:
-    """Interruptions of one training.
+    """Interruptions of one training. A site that comes back does so as another Ray node, and has none.
 
     Attributes:
-        counted: by node.
-        gone: nodes that are not there any more.
+        counted: by Ray node's id.
+        gone: ids of Ray nodes that are not there any more.
     """
 
-    counted: Mapping[NodeName, int] = field(default_factory=dict)
-    gone: frozenset[NodeName] = frozenset()
+    counted: Mapping[str, int] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
 
-    def struck(self, node: NodeName) -> "Strikes":
+    def struck(self, node: str) -> "Strikes":
         """With one more on this node."""
         return Strikes({**self.counted, node: self.counted.get(node, 0) + 1}, self.gone)
 
-    def lost(self, node: NodeName) -> "Strikes":
+    def lost(self, node: str) -> "Strikes":
         """The node itself is gone, which no second try mends."""
         return Strikes(self.counted, self.gone | {node})
 
     @property
-    def out(self) -> frozenset[NodeName]:
+    def out(self) -> frozenset[str]:
         """Nodes that take no part."""
         return self.gone | {node for node, count in self.counted.items() if count >= STRIKES}

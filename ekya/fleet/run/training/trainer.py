@@ -3,18 +3,19 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.actors import Processes
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
+from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
@@ -46,8 +47,16 @@ class RayFleetTrainer:
     """
 
     def __init__(self, nodes: Mapping[NodeName, FleetNode], backend: ShareBackend) -> None:
-        self._nodes = dict(nodes)
-        self._processes = Processes(self._nodes, backend)
+        self._nodes = KnownNodes(nodes)
+        self._processes = Processes(backend)
+
+    def know(self, node: FleetNode) -> None:
+        """A node that is new, or has another share, or has come back as another Ray node.
+
+        A training under way goes by it from its next move or failure on. Where it was out there, it is so no
+        more as another Ray node; with another share it still is.
+        """
+        self._nodes.know(node)
 
     def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
         """Begins a training; its actors are made meanwhile.
@@ -56,12 +65,7 @@ class RayFleetTrainer:
             UserError: the assignment names a node that is not there, or gives nobody anything.
             ValueError: the task cannot be trained on several nodes.
         """
-        for node in (*_nodes_of(assignment), task.home, *task.training):
-            if node not in self._nodes:
-                known = ", ".join(self._nodes)
-                raise UserError(f"{task.job}: there is no node {node}; the fleet has {known}")
-        if not assignment.parts:
-            raise UserError(f"{task.job}: its assignment names no node; give it at least one")
+        _check(task.job, assignment, (task.home, *task.training), self._nodes.now())
         training = Training(task, assignment, self._nodes, self._processes)
         training.begin()
         return training
@@ -88,13 +92,13 @@ class Training:
         self,
         task: TrainingTask,
         assignment: Assignment,
-        nodes: Mapping[NodeName, FleetNode],
+        nodes: KnownNodes,
         processes: Processes,
     ) -> None:
         self._task, self._nodes = task, nodes
         self._material = Material.of(task)
         self._crew = Crew(self._material, nodes, processes, self)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._progress = Progress("starting", task.config.epochs)
         self._next: Assignment | None = assignment
         self._stopped, self._over = threading.Event(), threading.Event()
@@ -123,20 +127,21 @@ class Training:
         self._note(lambda now: replace(now, planned_epochs=epochs))
 
     def move(self, assignment: Assignment) -> None:
-        """Goes on under another assignment when the epoch under way is over.
+        """Goes on under another assignment when the epoch under way is over; at once where it is stranded.
 
         Raises:
-            UserError: it names a node that is not there.
+            UserError: it names a node that is not there, or gives nobody anything.
         """
-        for node in _nodes_of(assignment):
-            if node not in self._nodes:
-                raise UserError(f"{self._task.job}: there is no node {node}")
+        _check(self._task.job, assignment, (), self._nodes.now())
         with self._lock:
             self._next = assignment
+            self._lock.notify_all()
 
     def stop(self) -> None:
         """Ends it within a step."""
-        self._stopped.set()
+        with self._lock:
+            self._stopped.set()
+            self._lock.notify_all()
 
     def result(self, timeout_s: float | None = None) -> Trained:
         """Waits for the end.
@@ -188,48 +193,65 @@ class Training:
         self._note(lambda now: replace(now, state="failed", reason=reason))
 
     def _train(self) -> None:
-        setting = self._ordered(None)
-        while True:
+        setting = self._standing(self._ordered(None))
+        while setting is not None:
             try:
                 self._assemble(setting)
                 self._epochs()
             except CrewLostError as lost:
                 _LOG.warning("%s: %s", self._task.job, lost)
                 self._strike(lost)
-                setting = self._allowed(setting)
+                setting = self._standing(setting)
                 continue
             if self._stopped.is_set() or self._next is None:
                 break
-            setting = self._ordered(setting)
+            setting = self._standing(self._ordered(setting))
         self._crew.release()
         ended: State = "stopped" if self._stopped.is_set() else "done"
         self._note(lambda now: replace(now, state=ended))
 
     def _ordered(self, before: _Setting | None) -> _Setting:
-        """The setting that was ordered last, without the nodes that are out."""
+        """The setting that was ordered last."""
         with self._lock:
             ordered, self._next = self._next, None
         if ordered is None:
             raise RuntimeError("nothing was ordered")
         if before is not None:
             self._note(lambda now: replace(now, moves=now.moves + 1))
-        sites = {name: node.site for name, node in self._nodes.items()}
+        sites = {name: node.site for name, node in self._nodes.now().items()}
         shards = deal(self._material.lying(sites), ordered)
         server = ordered.server or ordered.parts[0].node
-        return self._allowed(_Setting(ordered, self._material.plan(ordered), shards, server))
+        return _Setting(ordered, self._material.plan(ordered), shards, server)
 
-    def _allowed(self, setting: _Setting) -> _Setting:
-        """Without the nodes that are out.
+    def _standing(self, setting: _Setting) -> _Setting | None:
+        """Without the nodes that are out, when there are others; None where it was stopped before.
 
         Raises:
-            UserError: every node is out.
+            UserError: every node is out, and the task does not wait for others.
         """
-        out = self._strikes.out
+        while (allowed := self._allowed(setting)) is None:
+            names = ", ".join(sorted({worker.node for worker in setting.shards}))
+            reason = f"{self._task.job}: no node is left to train on ({names} failed); give it others"
+            if not self._task.waits:
+                raise UserError(reason)
+            _LOG.warning("%s", reason)
+            self._crew.release()
+            self._note(partial(_in_state, "stranded", reason))
+            with self._lock:
+                self._lock.wait_for(lambda: self._stopped.is_set() or self._next is not None)
+            if self._stopped.is_set():
+                return None
+            self._note(partial(_in_state, "starting", ""))
+            setting = self._ordered(setting)
+        return allowed
+
+    def _allowed(self, setting: _Setting) -> _Setting | None:
+        """Without the nodes that are out; None where that is every one with workers."""
+        out = self._nodes.which(self._strikes.out)
+        if all(worker.node in out for worker in setting.shards):
+            return None
         if out.isdisjoint({setting.server, *(worker.node for worker in setting.shards)}):
             return setting
-        if all(worker.node in out for worker in setting.shards):
-            names = ", ".join(sorted(out))
-            raise UserError(f"{self._task.job}: no node is left to train on ({names} failed); give it others")
         shards = deal_again(setting.shards, out, setting.assignment)
         server = setting.server if setting.server not in out else min(shards).node
         return replace(setting, shards=shards, server=server)
@@ -257,10 +279,11 @@ class Training:
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
-            there = self._crew.node_is_there(dead.node)
-            self._strikes = self._strikes.struck(dead.node) if there else self._strikes.lost(dead.node)
+            node = dead.on.ray_node_id
+            there = self._crew.node_is_there(node)
+            self._strikes = self._strikes.struck(node) if there else self._strikes.lost(node)
             epoch = len(self.poll().epochs) + 1
-            failure = Failure(dead.node, dead.what, epoch, dead.reason, dead.node in self._strikes.out)
+            failure = Failure(dead.node, dead.what, epoch, dead.reason, node in self._strikes.out)
             self._note(partial(_with_failure, failure))
 
     def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
@@ -288,6 +311,18 @@ def _with_failure(failure: Failure, now: Progress) -> Progress:
     return replace(now, failures=(*now.failures, failure))
 
 
-def _nodes_of(assignment: Assignment) -> tuple[NodeName, ...]:
-    parts = tuple(part.node for part in assignment.parts)
-    return parts if assignment.server is None else (*parts, assignment.server)
+def _in_state(state: State, reason: str, now: Progress) -> Progress:
+    return replace(now, state=state, reason=reason)
+
+
+def _check(
+    job: JobName, assignment: Assignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
+) -> None:
+    """Raises UserError where a node is not known, or the assignment names none."""
+    server = () if assignment.server is None else (assignment.server,)
+    for node in (*(part.node for part in assignment.parts), *server, *others):
+        if node not in known:
+            names = ", ".join(known)
+            raise UserError(f"{job}: there is no node {node}; the fleet has {names}")
+    if not assignment.parts:
+        raise UserError(f"{job}: its assignment names no node; give it at least one")

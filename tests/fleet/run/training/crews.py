@@ -67,10 +67,15 @@ HALVES = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=1)
 def crew_of(task, assignment, snapshot=None):
     """The parameter server and its workers."""
     material = Material.of(task)
-    plan = material.plan(assignment)
+    shards = deal(material.lying(SITES), assignment)
+    return crew_with(material, material.plan(assignment), shards, snapshot)
+
+
+def crew_with(material, plan, shards, snapshot=None):
+    """The same, when it is known who has what."""
+    task = material.task
     server = ParameterServer(task.start, plan, material.validation)
     server.restore(snapshot)
-    shards = deal(material.lying(SITES), assignment)
     workers = {
         me: Worker(
             me, number, task.start, plan, material.epochs(plan), shard, material.crops.take(shard.positions)

@@ -182,6 +182,33 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 
 
 @pytest.mark.long
+def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
+    # From here on other Ray nodes are west and east than those that ``trainer`` knows.
+    trainer = RayFleetTrainer(fleet.nodes, CpuShares(2))
+    handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
+    wait_for_epoch(handle, 2)
+    fleet.fail(WEST)
+    fleet.fail(EAST)
+    ends_s = time.monotonic() + PATIENCE_S
+    while handle.poll().state != "stranded":
+        assert time.monotonic() < ends_s, handle.poll()
+        time.sleep(0.1)
+    stranded = handle.poll()
+    assert len(stranded.epochs) >= 2
+    trainer.know(fleet.begin(WEST, 500))
+    handle.move(parted(Part(WEST, workers=2)))
+    wait_for_epoch(handle, len(stranded.epochs) + 2)
+    told = handle.poll()
+    assert told.epochs[: len(stranded.epochs)] == stranded.epochs
+    assert told.moves == 1
+    handle.stop()
+    assert handle.result(PATIENCE_S).validation_accuracy >= 0.9
+    assert {node for node, _ in handle.pids()} == set()
+    trainer.close()
+    fleet.begin(EAST, 600)
+
+
+@pytest.mark.long
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
     # The last test of this fleet: nothing brings the node back.
     trainer = RayFleetTrainer(fleet.nodes, CpuShares(2))

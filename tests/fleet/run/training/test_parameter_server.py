@@ -9,7 +9,6 @@ from crews import (
     EAST,
     GAMMA,
     HALVES,
-    NAMES,
     QUICK,
     WEST,
     bars,
@@ -17,31 +16,17 @@ from crews import (
     parted,
     run_epochs,
     task_of,
-    wide_trunk,
 )
 
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import Push
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.edge import build_edge_model, to_input
 from ekya.learning.labelled import concatenate
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.sgd import SgdRecipe
 from ekya.learning.snapshot import Snapshot
 from ekya.learning.trainer import Retraining
-
-
-@pytest.fixture
-def model(monkeypatch):
-    monkeypatch.setitem(EDGE_MODELS, "tiny", wide_trunk)
-    torch.set_num_threads(1)
-    made = build_edge_model(NAMES, 0, 7, "tiny").train()
-    with torch.no_grad():  # its normalisation has to know the bars
-        for seed in range(20):
-            made(to_input(bars(32, 40 + seed).crops, "cpu"))
-    return made.eval()
 
 
 def on_one_node(task, model, batch_size=None):

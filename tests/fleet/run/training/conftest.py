@@ -1,0 +1,17 @@
+import pytest
+import torch
+from crews import NAMES, bars, wide_trunk
+
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.edge import build_edge_model, to_input
+
+
+@pytest.fixture
+def model(monkeypatch):
+    monkeypatch.setitem(EDGE_MODELS, "tiny", wide_trunk)
+    torch.set_num_threads(1)
+    made = build_edge_model(NAMES, 0, 7, "tiny").train()
+    with torch.no_grad():  # its normalisation has to know the bars
+        for seed in range(20):
+            made(to_input(bars(32, 40 + seed).crops, "cpu"))
+    return made.eval()

@@ -1,0 +1,211 @@
+"""What becomes of a training whose nodes are all gone."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from crews import EAST, SITES, WEST, crew_with, parted, run_epochs, task_of
+
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.training import trainer as trainer_module
+from ekya.fleet.run.training.crew import CrewLostError, Dead, shares_of
+from ekya.fleet.run.training.dealing import deal
+from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
+from ekya.fleet.run.training.trainer import Training
+from ekya.learning.checkpoints import from_bytes
+
+HUB = NodeName("hub")
+PATIENCE_S = 20
+BOTH = parted(Part(EAST, chunks=1), Part(WEST, chunks=2))
+AT_HUB = parted(Part(HUB, workers=2), server=HUB)
+
+
+def node(name, ray_node_id, share_milli=300):
+    return FleetNode(name, SiteName(name), ray_node_id, share_milli)
+
+
+def three_nodes():
+    return KnownNodes({EAST: node(EAST, "e"), WEST: node(WEST, "w"), HUB: node(HUB, "h")})
+
+
+class Power:
+    """Which Ray nodes are off, and on which others processes die; before which epoch some go off."""
+
+    def __init__(self, off=(), deadly=(), **goes_off):
+        self.off, self.deadly, self.goes_off, self.tried = set(off), set(deadly), goes_off, []
+
+
+class CrewInThreads:
+    """What ``Crew`` is to a training, in this process. Its processes are a ``Power``."""
+
+    def __init__(self, material, nodes, power, ledger):
+        self.material, self.nodes, self.power, self.there = material, nodes, power, {}
+
+    def assemble(self, plan, shards, server, snapshot):
+        self.there = {worker: self.nodes.now()[worker.node] for worker in sorted(shards)}
+        self.there[None] = self.nodes.now()[server]
+        self.power.tried.append({one.ray_node_id for one in self.there.values()})
+        self.look()
+        self.crew = crew_with(self.material, plan, shards, snapshot)
+        return 0.0
+
+    def run_epoch(self, epoch, interrupted):
+        self.power.off |= {of for of, at in self.power.goes_off.items() if at == epoch}
+        self.look()
+        (end,), _ = run_epochs(*self.crew, [epoch])
+        return None if interrupted() else end
+
+    def look(self):
+        off = self.power.off | self.power.deadly
+        dead = [Dead(on, who, "off") for who, on in self.there.items() if on.ray_node_id in off]
+        if dead:
+            raise CrewLostError(dead)
+
+    def node_is_there(self, ray_node_id):
+        return ray_node_id not in self.power.off
+
+    def release(self):
+        self.there = {}
+
+    end = release
+
+
+@pytest.fixture
+def begun(monkeypatch, model):
+    """Begins trainings of three epochs, and stops them in the end."""
+    monkeypatch.setattr(trainer_module, "Crew", CrewInThreads)
+    made = []
+
+    def begin(power, nodes=None, assignment=BOTH, **options):
+        task = task_of(model, **{"waits": True, **options})
+        training = Training(task, assignment, nodes or three_nodes(), power)
+        made.append(training)
+        training.begin()
+        return training
+
+    yield begin
+    for training in made:
+        training.stop()
+
+
+def until(training, state, moves=0):
+    ends_s = time.monotonic() + PATIENCE_S
+    while (told := training.poll()).state != state or told.moves < moves:
+        assert time.monotonic() < ends_s, told
+        time.sleep(0.005)
+    return told
+
+
+def moved(training, assignment):
+    """To where it is stranded again."""
+    moves = training.poll().moves
+    training.move(assignment)
+    return until(training, "stranded", moves + 1)
+
+
+def learnt(training):
+    return from_bytes(training.result(PATIENCE_S).weights).state_dict()
+
+
+def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
+    undisturbed = begun(Power())
+    undisturbed.result(PATIENCE_S)
+    training = begun(Power(e=1, w=1))
+    told = until(training, "stranded")
+    assert not told.over
+    assert [one.epoch for one in told.epochs] == [1]
+    assert "no node is left to train on (east, west failed)" in told.reason
+    training.move(AT_HUB)
+    other = learnt(training)
+    told = training.poll()
+    assert (told.state, told.reason, told.moves) == ("done", "", 1)
+    assert [one.validation_accuracy for one in told.epochs] == [
+        one.validation_accuracy for one in undisturbed.poll().epochs
+    ]
+    assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
+
+
+def test_a_node_that_comes_back_as_another_ray_node_is_out_no_more(begun):
+    nodes = three_nodes()
+    power = Power(e=1, w=1)
+    training = begun(power, nodes)
+    until(training, "stranded")
+    tried = len(power.tried)
+    moved(training, BOTH)  # nobody has come back
+    assert len(power.tried) == tried
+    nodes.know(node(WEST, "w again"))
+    training.move(BOTH)
+    training.result(PATIENCE_S)
+    assert power.tried[tried:] == [{"w again"}], "the east is still out, and the server with it"
+    assert [one.epoch for one in training.poll().epochs] == [1, 2, 3]
+
+
+def test_one_that_finds_no_node_from_the_start_waits_too_and_begins_when_it_is_moved(begun):
+    training = begun(Power(off=("e", "w")))
+    assert until(training, "stranded").epochs == ()
+    training.move(AT_HUB)
+    assert training.result(PATIENCE_S).validation_accuracy > 0
+    assert len(training.poll().epochs) == 3
+
+
+def test_three_strikes_leave_nobody_and_another_share_forgives_none(begun):
+    nodes = three_nodes()
+    alone = parted(Part(EAST), server=HUB)
+    power = Power(deadly=["e"])
+    training = begun(power, nodes, alone)
+    told = until(training, "stranded")
+    assert [failure.left_out for failure in told.failures] == [False, False, True]
+    nodes.know(node(EAST, "e", share_milli=900))
+    power.deadly.clear()
+    assert len(moved(training, alone).failures) == 3
+    assert len(power.tried) == 3
+
+
+def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
+    training = begun(Power(e=2, w=2))
+    until(training, "stranded")
+    training.stop()
+    assert training.result(PATIENCE_S).epoch in (1, 2)
+    assert training.poll().state == "stopped"
+    nothing = begun(Power(off=("e", "w")))
+    until(nothing, "stranded")
+    nothing.stop()
+    with pytest.raises(TrainingFailedError, match="no node is left"):
+        nothing.result(PATIENCE_S)
+
+
+def test_without_waiting_it_fails_as_soon_as_no_node_is_left(begun):
+    training = begun(Power(e=1, w=1), waits=False)
+    assert training.result(PATIENCE_S).epoch == 1
+    told = training.poll()
+    assert told.state == "failed"
+    assert "no node is left" in told.reason
+
+
+def test_an_order_of_nobody_or_to_nowhere_is_refused_and_it_stays_stranded(begun):
+    training = begun(Power(e=1, w=1))
+    until(training, "stranded")
+    with pytest.raises(UserError, match="no node nowhere"):
+        training.move(parted(Part(NodeName("nowhere"))))
+    with pytest.raises(UserError, match="names no node"):
+        training.move(parted())
+    assert training.poll().state == "stranded"
+    assert training.poll().moves == 0
+
+
+def test_a_nodes_share_is_what_is_known_of_it_now(model):
+    nodes = KnownNodes({EAST: node(EAST, "e", 500), WEST: node(WEST, "w", 300)})
+    before = nodes.now()
+    shards = deal(Material.of(task_of(model)).lying(SITES), BOTH)
+    nodes.know(node(WEST, "w", 100))
+    east, west = sorted(shards)
+    assert shares_of(nodes.now(), EAST, shards) == {None: 100, east: 400, west: 100}
+    assert shares_of(before, EAST, shards) == {None: 100, east: 400, west: 300}
+    assert nodes.which({"w"}) == {WEST}
+    nodes.know(replace(node(WEST, "w"), ray_node_id="w again"))
+    assert nodes.which({"w"}) == frozenset()
