@@ -1,4 +1,4 @@
-"""Schedules built job by job, many beside each other: the inner loop of Algorithm 1."""
+"""Schedules built job by job: the inner loop of Algorithm 1, and equation (1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,20 +37,20 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
     Args:
         point: what is to be decided.
         order: jobs of each schedule, from the first on; jobs that are not named get nothing.
-        wished: the configuration each of them tries first, in the same places.
+        wished: the configuration that each of them tries first; jobs are columns.
         free: GPUs left in each node; all of them where it is None.
     """
     many, jobs = len(order), len(point.states)
     left = _Left(point, many, free)
-    begins = np.arange(many) * len(point.gpus)
+    begins, rows = np.arange(many) * len(point.gpus), np.arange(many) * jobs
     config = np.full(many * jobs, WAITS, dtype=np.intp)
     node = np.full(many * jobs, WAITS, dtype=np.intp)
-    # Flat indices throughout: this is where an optimiser's time goes.
     for turn in range(order.shape[1]):
         there, fits = left.look()
         if not there.any():
             break
-        job, wish = order[:, turn], wished[:, turn]
+        job = order[:, turn]
+        wish = wished.ravel()[rows + job]
         keys = np.where(fits, point.keys[job], np.inf)
         best = keys.argmin(axis=1)
         wish_fits = fits.ravel()[begins + wish]
@@ -60,6 +60,23 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
         config[at] = chosen
         node[at] = left.take(placed, chosen, there)
     return Schedules(config.reshape(many, jobs), node.reshape(many, jobs))
+
+
+def piles_of(point: Point, free: Sequence[int] | None = None) -> list[list[int]]:
+    """Nodes with the GPUs that are left in them, by configuration; the last of a pile is taken first.
+
+    Args:
+        point: what is to be decided.
+        free: GPUs left in each node; all of them where it is None.
+    """
+    piles: list[list[int]] = [[] for _ in point.gpus]
+    for number, shelf in enumerate(point.shelves):
+        for node in range(*point.nodes_of(number)):
+            gpus = shelf.gpus if free is None else free[node]
+            if gpus:
+                piles[int(point.single[number]) + gpus - 1].append(node)
+    # The first by name is taken first.
+    return [pile[::-1] for pile in piles]
 
 
 class _Left:
@@ -76,18 +93,11 @@ class _Left:
         # [c, p]: whether a node of pile p has room for configuration c.
         self._room = same & (point.gpus[None, :] >= point.gpus[:, None])
         self._of_piles = self._room.T.astype(np.float32)
-        piles: list[list[int]] = [[] for _ in range(columns)]
-        shelf_of_node = [number for number, shelf in enumerate(point.shelves) for _ in shelf.names]
-        pile_of = {(int(s), int(g)): c for c, (s, g) in enumerate(zip(point.shelf, point.gpus, strict=True))}
-        for node, number in enumerate(shelf_of_node):
-            gpus = point.shelves[number].gpus if free is None else free[node]
-            if gpus:
-                piles[pile_of[number, gpus]].append(node)
-        self._deep = max(1, len(shelf_of_node))
+        piles = piles_of(point, free)
+        self._deep = max(1, len(point.node_names))
         one = np.zeros((columns, self._deep), dtype=np.int16 if self._deep < 2**15 else np.intp)
         for column, pile in enumerate(piles):
-            # The last of a pile is taken first; it is the first by name.
-            one[column, : len(pile)] = pile[::-1]
+            one[column, : len(pile)] = pile
         self._piles = np.tile(one.ravel(), many)
         self._count = np.tile(np.array([len(pile) for pile in piles], dtype=np.intp), many)
 

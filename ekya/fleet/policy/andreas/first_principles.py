@@ -40,7 +40,7 @@ class FirstPrinciple:
         waiting = self._in_order(point, [row for row in range(len(config)) if config[row] == WAITS])
         if waiting and point.shelves:
             order = np.array([waiting], dtype=np.intp)
-            new = construct(point, order, point.keys.argmin(axis=1)[order], free)
+            new = construct(point, order, point.keys.argmin(axis=1)[None, :], free)
             config, node = np.maximum(config, new.config[0]), np.maximum(node, new.node[0])
         return decision_of(point, config, node)
 

@@ -1,9 +1,11 @@
 """ANDREAS: the randomised greedy of Algorithm 1."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from ekya.fleet.policy.andreas.beside import FEW, Beside
 from ekya.fleet.policy.andreas.construct import Schedules, construct, proxy
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
@@ -58,10 +60,13 @@ class Andreas:
     def best(self, point: Point, rng: np.random.Generator) -> tuple[Schedules, int, float]:
         """The batch with the best schedule, its row there, and its value."""
         found: tuple[Schedules, int, float] | None = None
+        # Tables pay only where there are many schedules, and grow with the number of configurations.
+        tables = self.iterations >= BATCH and len(point.gpus) <= FEW
+        built = Beside(point).construct if tables else partial(construct, point)
         for begin in range(0, self.iterations, BATCH):
             count = min(BATCH, self.iterations - begin)
             order, wished = self._draw(point, rng, begin == 0)
-            schedules = construct(point, order[:count], wished[:count])
+            schedules = built(order[:count], wished[:count])
             values = proxy(point, schedules, self.postponing, self.period_s)
             row = int(values.argmin())
             if found is not None and values[row] >= found[2]:
@@ -72,23 +77,28 @@ class Andreas:
         return found
 
     def _draw(self, point: Point, rng: np.random.Generator, first: bool) -> tuple[Ints, Ints]:
-        """Orders of jobs, and the configuration that each tries first; always a whole batch."""
+        """Orders of jobs, and the configuration that each job tries first; always a whole batch."""
         jobs = len(point.states)
         chance = ((np.arange(BATCH) + (0 if first else 1)) * GOLDEN % 1.0)[:, None]
         swaps = rng.random((BATCH, jobs)) < chance * self.swapping * (point.weight.min() / point.weight)
-        order = swapped(np.tile(np.arange(jobs), (BATCH, 1)), swaps)
+        order = swapped(swaps)
         drawn = drawn_configs(point, rng.random((BATCH, jobs)))
-        wished = np.where(rng.random((BATCH, jobs)) < chance, drawn, point.keys.argmin(axis=1))
-        return order, np.take_along_axis(wished, order, axis=1)
+        usual = point.keys.argmin(axis=1).astype(drawn.dtype)
+        return order, np.where(rng.random((BATCH, jobs)) < chance, drawn, usual)
 
 
-def swapped(order: Ints, swaps: np.typing.NDArray[np.bool_]) -> Ints:
-    """Jobs at even places that are to be swapped change places with the next; then those at odd ones."""
-    for begin in (0, 1):
-        one, other = order[:, begin:-1:2].copy(), order[:, begin + 1 :: 2].copy()
-        change = np.take_along_axis(swaps, one, axis=1)
-        order[:, begin:-1:2] = np.where(change, other, one)
-        order[:, begin + 1 :: 2] = np.where(change, one, other)
+def swapped(swaps: np.typing.NDArray[np.bool_]) -> Ints:
+    """An order for each row, by who is to change places with the next: those at even places, then at odd."""
+    many, jobs = swaps.shape
+    order = np.tile(np.arange(jobs), (many, 1))
+    change = swaps[:, : jobs - 1 : 2]
+    order[:, : jobs - 1 : 2] += change
+    order[:, 1::2] -= change
+    one, other = order[:, 1 : jobs - 1 : 2], order[:, 2::2]
+    change = swaps.ravel()[one + np.arange(many)[:, None] * jobs]
+    further = np.where(change, other - one, 0)
+    one += further
+    other -= further
     return order
 
 
@@ -104,7 +114,8 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     odds[odds.sum(axis=1) == 0, 0] = 1.0
     upto = np.cumsum(odds, axis=1)
     upto /= upto[:, -1:]
-    drawn = np.zeros(uniform.shape, dtype=np.intp)
+    # Small numbers, since there are many of them.
+    drawn = np.zeros(uniform.shape, dtype=np.int8 if upto.shape[1] < 2**7 else np.intp)
     for column in range(upto.shape[1] - 1):
         drawn += uniform >= upto[:, column]
     return drawn

@@ -135,9 +135,15 @@ def test_ours_sends_the_short_one_first_where_all_are_late() -> None:
 
 
 def test_a_swap_is_one_of_neighbours_and_keeps_all_jobs() -> None:
-    order = np.tile(np.arange(4), (2, 1))
     swaps = np.array([[True, False, False, False], [False] * 4])
-    assert swapped(order, swaps).tolist() == [[1, 2, 0, 3], [0, 1, 2, 3]]
+    assert swapped(swaps).tolist() == [[1, 2, 0, 3], [0, 1, 2, 3]]
+    swaps = np.random.default_rng(1).random((50, 7)) < 0.5
+    for row, order in zip(swaps, swapped(swaps).tolist(), strict=True):
+        jobs = list(range(7))
+        for place in (0, 2, 4, 1, 3, 5):
+            if row[jobs[place]]:
+                jobs[place : place + 2] = jobs[place + 1], jobs[place]
+        assert order == jobs
 
 
 def test_configurations_are_drawn_by_one_over_their_cost() -> None:
