@@ -26,27 +26,9 @@ class RunFolder:
         """Makes ``root/name``, or ``name-2``, ``name-3``, ... where there is such a run already.
 
         Raises:
-            UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that is
-                not one folder's name. Nothing is left behind then.
+            UserError: as of ``make_folder``.
         """
-        _require_plain(name, "run name")
-        with user_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(root).free
-        if free < FREE_BYTES_NEEDED:
-            raise UserError(
-                f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
-                "free some space or choose another folder"
-            )
-        for number in itertools.count(1):
-            path = root / (name if number == 1 else f"{name}-{number}")
-            with user_errors(path):
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    continue
-            return RunFolder(path)._with_folders()
-        raise AssertionError("unreachable: the numbers do not end")
+        return RunFolder(make_folder(root, name))._with_folders()
 
     @staticmethod
     def open(path: Path) -> "RunFolder":
@@ -132,6 +114,33 @@ class RunFolder:
             with user_errors(self.path):
                 (self.path / folder).mkdir(exist_ok=True)
         return self
+
+
+def make_folder(root: Path, name: str) -> Path:
+    """A new folder ``root/name``, or ``name-2``, ``name-3``, ... where there is such a one already.
+
+    Raises:
+        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that is
+            not one folder's name. Nothing is left behind then.
+    """
+    _require_plain(name, "run name")
+    with user_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(root).free
+    if free < FREE_BYTES_NEEDED:
+        raise UserError(
+            f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
+            "free some space or choose another folder"
+        )
+    for number in itertools.count(1):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        with user_errors(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+        return path
+    raise AssertionError("unreachable: the numbers do not end")
 
 
 def check_stream_name(stream: StreamId) -> None:

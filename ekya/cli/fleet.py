@@ -1,10 +1,22 @@
 """Commands about more than one server."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ekya.cli.options import Json, numbers
+from ekya.cli.options import (
+    Clock,
+    Json,
+    RunClock,
+    RunName,
+    Runs,
+    Scheduler,
+    Seed,
+    Window,
+    Windows,
+    numbers,
+)
 
 commands = typer.Typer(help="More than one server: which training runs where.")
 
@@ -49,3 +61,40 @@ def simulate(
 
         names = [name for name in policy.split(",") if name]
         simulate_fleet(world, names, nodes, jobs, numbers(seeds), read_outages(fail or ()), channel)
+
+
+@commands.command(
+    epilog="Examples:\n\n"
+    "ekya fleet run --clock virtual\n\n"
+    "ekya fleet run --clock virtual --tier none --json -\n\n"
+    "ekya fleet run my-servers.yaml --clock virtual --fail north@45 --name storm"
+)
+def run(
+    servers: Annotated[
+        Path | None, typer.Argument(metavar="SERVERS", help="Servers file; the shipped one if left out.")
+    ] = None,
+    tier: Annotated[
+        str, typer.Option(metavar="NAME", help="Who finds loans between servers: andreas, or none.")
+    ] = "andreas",
+    fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE@SECONDS", help="A server that dies then; give it once for each."),
+    ] = None,
+    scheduler: Scheduler = None,
+    clock: RunClock = Clock.WALL,
+    seed: Seed = 0,
+    window: Window = None,
+    windows: Windows = None,
+    name: RunName = None,
+    runs: Runs = Path("runs"),
+    json_to: Json = None,
+) -> None:
+    """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
+    from ekya.commands.output import output
+
+    with output(json_to) as out:
+        from ekya.commands.fleet_run import ServersArguments, run_servers
+        from ekya.config import RunOptions
+
+        arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()))
+        run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name), clock.value, out)

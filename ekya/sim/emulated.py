@@ -4,8 +4,8 @@ import logging
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -89,13 +89,30 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
     Raises:
         KeyboardInterrupt: Ctrl-C came; what happened until then is measured and written.
     """
+    stopped = False
+    with open_emulated(folder, fleet, scheduler, seed) as run:
+        try:
+            run_loop(run.executor, run.journal, run.plan, run.scheduler.needs, run.options, observe)
+        except KeyboardInterrupt:
+            stopped = True
+            _LOG.warning("stopped at %.1f s of virtual time", run.executor.now_us / 1e6)
+    finished = run.finish()
+    if stopped:
+        raise KeyboardInterrupt
+    return finished
+
+
+@contextmanager
+def open_emulated(
+    folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int
+) -> Iterator["EmulatedRun"]:
+    """A run that whoever has it drives; at the end of the block its streams are written as they are then."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     card = load_card().of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
-    began = time.monotonic()
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, scheduler, constants)
@@ -103,40 +120,44 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
         thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
         kept = thorough if chosen.needs.kept_models else None
         world = _World.build(folder, fleet, store, card, seed, stack, kept)
-        planner = _Planner(chosen, world.executor, card.planning_us)
-        stopped = False
-        try:
-            run_loop(world.executor, journal, planner.plan, chosen.needs, constants, observe)
-        except KeyboardInterrupt:
-            stopped = True
-            _LOG.warning("stopped at %.1f s of virtual time", world.executor.now_us / 1e6)
+        yield EmulatedRun(folder, fleet, world.executor, journal, chosen, constants, card.planning_us)
         world.finish(store)
-    host = HostFacts(
-        planning_ms=tuple(planner.took_ms),
-        others={"wall_s": round(time.monotonic() - began, 3), "machine": platform.machine()},
-    )
-    finished = finish_run(folder, fleet, RunEnd("emulated", seed, host))
-    if stopped:
-        raise KeyboardInterrupt
-    return finished
 
 
-class _Planner:
-    """Asks the scheduler, and charges virtual time for it."""
+@dataclass(slots=True, eq=False)
+class EmulatedRun:
+    """A run of the emulated world, before its first turn.
 
-    def __init__(self, scheduler: Scheduler, executor: EmulatedExecutor, planning_us: int) -> None:
-        self._scheduler = scheduler
-        self._executor = executor
-        self._planning_us = planning_us
-        self.took_ms: list[float] = []
+    Attributes:
+        folder, fleet: the run's.
+        executor, journal, scheduler, options: for its loop.
+        planning_us: what a plan is charged.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    executor: EmulatedExecutor
+    journal: FileJournal
+    scheduler: Scheduler
+    options: LoopOptions
+    planning_us: int
+    _took_ms: list[float] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.monotonic)
 
     def plan(self, view: WindowView) -> Plan:
-        """The scheduler's plan; the host's time for it is only reported."""
-        began = time.perf_counter()
-        plan = self._scheduler.plan(view)
-        self.took_ms.append((time.perf_counter() - began) * 1000)
-        self._executor.charge(self._planning_us)
+        """The scheduler's plan, charged to virtual time; the host's time for it is only reported."""
+        began_s = time.perf_counter()
+        plan = self.scheduler.plan(view)
+        self._took_ms.append((time.perf_counter() - began_s) * 1000)
+        self.executor.charge(self.planning_us)
         return plan
+
+    def finish(self) -> Finished:
+        """Scores what was written, once the block of ``open_emulated`` is over."""
+        took_s = time.monotonic() - self._began_s
+        others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
+        host = HostFacts(planning_ms=tuple(self._took_ms), others=others)
+        return finish_run(self.folder, self.fleet, RunEnd("emulated", self.options.seed, host))
 
 
 @dataclass(slots=True, eq=False)

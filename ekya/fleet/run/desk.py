@@ -1,6 +1,6 @@
 """Where servers agree on loans: who offers, who has room, what came of it, and what is left when one dies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -65,11 +65,20 @@ class LoanDesk:
         broker: finds loans for offers.
         links: between the servers.
         seed: handed to the broker.
+        record: is told of every loan when it is made and when it is over, before anybody acts on it.
         patience: part of its time that a training may take longer before its hosts have their shares back.
     """
 
-    def __init__(self, broker: Broker, links: Links, seed: int = 0, patience: float = 0.0) -> None:
-        self._broker, self._links, self._seed, self._patience = broker, links, seed, patience
+    def __init__(
+        self,
+        broker: Broker,
+        links: Links,
+        seed: int = 0,
+        record: Callable[["Made"], None] = lambda made: None,
+        patience: float = 0.0,
+    ) -> None:
+        self._broker, self._links, self._seed = broker, links, seed
+        self._record, self._patience = record, patience
         self._peers: dict[SiteName, Peer] = {}
         self._open: dict[tuple[SiteName, StreamId], Made] = {}
         self.loans: list[Made] = []
@@ -137,6 +146,7 @@ class LoanDesk:
 
     def _make(self, loan: Loan) -> None:
         made = Made(len(self.loans), loan)
+        self._record(made)
         self.loans.append(made)
         self._open[loan.offer.site, loan.offer.stream] = made
         to_us = loan.ends_us + round(self._patience * (loan.ends_us - loan.begins_us))
@@ -145,6 +155,7 @@ class LoanDesk:
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
+        self._record(made)
         for host in made.loan.hosts:
             if host in self._peers:
                 self._peers[host].take_back(made.number, at_us)

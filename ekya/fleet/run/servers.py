@@ -4,12 +4,12 @@ Their loops take turns: whoever is furthest behind goes next. What one lends ano
 turns, and both learn of it by events of their own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ekya.control.loop import Observer, turns
 from ekya.control.options import LoopOptions
-from ekya.control.protocols import Executor, Journal
+from ekya.control.protocols import Executor, Journal, Planner
 from ekya.control.step import LoopState
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
@@ -34,7 +34,8 @@ class ServerSpec:
         journal: of its run.
         scheduler: decides there.
         options: its loop's constants.
-        charge: lets the time pass that a plan takes.
+        sizes: of what it would send.
+        plan: asks the scheduler for a plan that will be carried out, and lets the time pass that it takes.
         observe: is told of every turn.
     """
 
@@ -43,7 +44,8 @@ class ServerSpec:
     journal: Journal
     scheduler: Scheduler
     options: LoopOptions
-    charge: Callable[[], None] = lambda: None
+    sizes: Sizes
+    plan: Planner
     observe: Observer = lambda batch, turn: None
 
 
@@ -71,7 +73,6 @@ class ServerFleet:
     Args:
         servers: of the fleet.
         desk: agrees on loans; None: nobody does.
-        sizes: of what crosses links.
         failures: servers that die.
     """
 
@@ -79,10 +80,9 @@ class ServerFleet:
         self,
         servers: Iterable[ServerSpec],
         desk: LoanDesk | None,
-        sizes: Sizes,
         failures: Sequence[Failure] = (),
     ) -> None:
-        self._desk, self._sizes = desk, sizes
+        self._desk = desk
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
         self._running = {spec.terms.site: self._begin(spec) for spec in servers}
         self.ended_us: dict[SiteName, int] = {}
@@ -97,12 +97,11 @@ class ServerFleet:
 
     def _begin(self, spec: ServerSpec) -> _Running:
         server = LendingServer(
-            spec.terms, spec.scheduler, spec.options, self._sizes, self._desk, spec.executor, AsForeseen()
+            spec.terms, spec.scheduler, spec.options, spec.sizes, self._desk, spec.executor, AsForeseen()
         )
 
         def plan(view: WindowView) -> Plan:
-            spec.charge()
-            return server.plan(view, spec.scheduler.plan)
+            return server.plan(view, spec.plan)
 
         needs, options = spec.scheduler.needs, spec.options
         if self._desk is not None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ekya.core.ids import StreamId
+from ekya.core.plan import Plan
 from ekya.core.trace import Trace
+from ekya.core.view import WindowView
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
@@ -71,9 +73,9 @@ def play_servers(
 ) -> PlayedServers:
     """Plays all of them beside each other, with a tier above that lends shares, or without."""
     executors = {server.terms.site: _executor(server) for server in servers}
-    specs = [_spec(server, executors[server.terms.site], scheduler) for server in servers]
+    specs = [_spec(server, executors[server.terms.site], scheduler, sizes) for server in servers]
     desk = None if broker is None else LoanDesk(broker, links, seed)
-    fleet = ServerFleet(specs, desk, sizes, failures)
+    fleet = ServerFleet(specs, desk, failures)
     fleet.run()
     accuracy = {
         server.terms.site: _accuracy(server, executors[server.terms.site], fleet.ended_us[server.terms.site])
@@ -89,14 +91,20 @@ def _executor(server: TraceServer) -> TraceExecutor:
     return TraceExecutor(server.trace, conditions.loop_options(server.trace), estimates)
 
 
-def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler) -> ServerSpec:
+def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler, sizes: Sizes) -> ServerSpec:
+    def plan(view: WindowView) -> Plan:
+        made = scheduler.plan(view)
+        executor.charge(server.conditions.planning_us)
+        return made
+
     return ServerSpec(
         terms=server.terms,
         executor=executor,
         journal=NoJournal(),
         scheduler=scheduler,
         options=server.conditions.loop_options(server.trace),
-        charge=lambda: executor.charge(server.conditions.planning_us),
+        sizes=sizes,
+        plan=plan,
     )
 
 

@@ -1,0 +1,227 @@
+"""The servers file: several fleets, each on a server of its own, and what lies between them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ekya.config import FleetConfig, parse_fleet
+from ekya.config_errors import describe
+from ekya.config_files import read_mapping
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.server import ServerTerms
+from ekya.runfolder import check_stream_name, plain_name
+from ekya.shipped import shipped_root
+
+DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
+"""The shipped servers that run when no others are named."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class WaySpec(_Part):
+    """A link that is unlike the others.
+
+    Attributes:
+        origin, target: sites; ``from`` and ``to`` in the file. It holds in this direction only.
+        mb_s: megabytes a second.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    origin: str = Field(alias="from")
+    target: str = Field(alias="to")
+    mb_s: float = Field(gt=0)
+
+
+class LinksSpec(_Part):
+    """Links between servers.
+
+    Attributes:
+        mb_s: megabytes a second of every link.
+        ways: those that are unlike it.
+    """
+
+    mb_s: float = Field(default=12.5, gt=0)
+    ways: tuple[WaySpec, ...] = ()
+
+
+class ServerSpec(_Part):
+    """One server.
+
+    Attributes:
+        site: its name, which is also that of its run's folder.
+        fleet: its fleet file; None takes the file's own ``fleet``.
+        streams: of that fleet file; None takes all of them.
+        changes: top-level keys of the fleet file that are other here, such as ``gpus``.
+        crops_may_leave: labelled crops of its streams may go to other servers. Frames never do.
+        takes_guests: retrainings of others may run on it.
+    """
+
+    site: str
+    fleet: Path | None = None
+    streams: tuple[str, ...] | None = None
+    changes: Mapping[str, object] = Field(default_factory=dict)
+    crops_may_leave: bool = False
+    takes_guests: bool = True
+
+    @field_validator("site")
+    @classmethod
+    def _names_a_folder(cls, site: str) -> str:
+        try:
+            check_stream_name(StreamId(site))
+        except UserError as error:
+            raise ValueError("use letters, digits, '-', '_' and '.' only, and no '.' or '-' first") from error
+        return site
+
+
+class ServersSpec(_Part):
+    """The file.
+
+    Attributes:
+        name: of the servers together, and of their runs' folder.
+        fleet: fleet file of every server that names no other.
+        links: between them.
+        servers: at least one.
+    """
+
+    name: Annotated[str, Field(min_length=1)] = "servers"
+    fleet: Path | None = None
+    links: LinksSpec = LinksSpec()
+    servers: tuple[ServerSpec, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server, with its fleet read."""
+
+    terms: ServerTerms
+    fleet: FleetConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """All of them.
+
+    Attributes:
+        name: of their run.
+        links: between them.
+        servers: sorted by site.
+    """
+
+    name: str
+    links: Links
+    servers: tuple[Server, ...]
+
+    @property
+    def sites(self) -> tuple[SiteName, ...]:
+        """Their names."""
+        return tuple(server.terms.site for server in self.servers)
+
+
+def load_servers(path: Path, changes: Mapping[str, object] | None = None) -> Servers:
+    """Reads a servers file and every fleet file that it names; relative paths begin at its folder.
+
+    Args:
+        path: the file.
+        changes: top-level keys to set in every fleet instead of what the files say, as from the command line.
+
+    Raises:
+        UserError: one sentence with file, key and remedy.
+    """
+    raw = read_mapping(path)
+    try:
+        spec = ServersSpec.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe(error, raw, ServersSpec)}") from None
+    sites = [server.site for server in spec.servers]
+    for problem in _problems(spec, sites):
+        raise UserError(f"{path}: {problem}")
+    servers = [_server(spec, server, path, changes or {}) for server in spec.servers]
+    return Servers(
+        plain_name(spec.name),
+        Links(
+            {(SiteName(way.origin), SiteName(way.target)): way.mb_s for way in spec.links.ways},
+            spec.links.mb_s,
+        ),
+        tuple(sorted(servers, key=lambda server: server.terms.site)),
+    )
+
+
+def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
+    twice = sorted({site for site in sites if sites.count(site) > 1})
+    found = [f"servers: two are called {site}; give each its own site" for site in twice]
+    for number, way in enumerate(spec.links.ways):
+        for site in (way.origin, way.target):
+            if site not in sites:
+                known = ", ".join(sites)
+                found.append(f"links.ways.{number}: there is no server {site}; they are {known}")
+    return found
+
+
+def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[str, object]) -> Server:
+    key = f"{path}: servers.{server.site}"
+    named = server.fleet or spec.fleet
+    if named is None:
+        raise UserError(f"{key}.fleet: is missing; name a fleet file there, or one for all at the top")
+    file = _found(named, path, f"{key}.fleet")
+    raw = {**read_mapping(file), "name": server.site, **server.changes, **changes}
+    if server.streams is not None:
+        raw["streams"] = _chosen(raw.get("streams"), server.streams, f"{key}.streams")
+    fleet = parse_fleet(raw, f"{key} with {file}", (file.parent, path.parent, shipped_root()))
+    terms = ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
+    return Server(terms, fleet)
+
+
+def _found(named: Path, path: Path, key: str) -> Path:
+    for folder in (path.parent, shipped_root()):
+        if (folder / named).is_file():
+            return folder / named
+    raise UserError(
+        f"{key}: {named} does not exist; correct the path, which begins at {path.parent.resolve()}"
+    )
+
+
+def _chosen(streams: object, ids: Sequence[str], key: str) -> list[object]:
+    """Those of a fleet file's streams, as they stand there."""
+    known = {
+        str(stream["id"]): stream
+        for stream in (streams if isinstance(streams, list) else [])
+        if isinstance(stream, Mapping) and "id" in stream
+    }
+    missing = next((stream for stream in ids if stream not in known), None)
+    if missing is not None:
+        raise UserError(f"{key}: its fleet file has no stream {missing}; it has {', '.join(known) or 'none'}")
+    return [known[stream] for stream in ids]
+
+
+def dump_servers(servers: Servers) -> str:
+    """What was resolved, for a person: terms and links; each server's fleet lies in its own run folder."""
+    content = {
+        "name": servers.name,
+        "links": {
+            "mb_s": servers.links.usual_mb_s,
+            "ways": [
+                {"from": str(origin), "to": str(target), "mb_s": mb_s}
+                for (origin, target), mb_s in servers.links.mb_s.items()
+            ],
+        },
+        "servers": [
+            {
+                "site": str(server.terms.site),
+                "fleet": f"{server.terms.site}/fleet.yaml",
+                "crops_may_leave": server.terms.crops_may_leave,
+                "takes_guests": server.terms.takes_guests,
+            }
+            for server in servers.servers
+        ],
+    }
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

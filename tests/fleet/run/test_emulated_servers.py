@@ -1,0 +1,120 @@
+"""Servers of the emulated world that lend each other shares: real frames, real training, virtual time."""
+
+import json
+
+import pytest
+import yaml
+
+from ekya import cli
+from ekya.control.replay import replay
+from ekya.core import events as ev
+from ekya.journal import read_journal
+from ekya.runfolder import RunFolder
+from ekya.scheduling.registry import make_scheduler
+from ekya.shipped import shipped_path
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Two cameras drift on a server that cannot train beside serving them; another has time to spare."""
+    folder = tmp_path_factory.mktemp("servers")
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"window_s": 12, "windows": 2, "preparation": {"share_milli": 250, "fraction": 0.15}}
+    raw["retraining"] |= {"epochs": [4], "trainable_blocks": [2], "data_fractions": [1.0]}
+    raw["streams"] = raw["streams"][:3]
+    for stream in raw["streams"]:
+        stream["source"] |= {"fps": 4, "scenes": stream["source"]["scenes"][1:2]}
+        stream["source"]["scenes"][0]["at_s"] = 0
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
+    north = {
+        "site": "north",
+        "streams": ["cam-1", "cam-2"],
+        "crops_may_leave": True,
+        "changes": {"gpus": 0.35},
+    }
+    south = {"site": "south", "streams": ["cam-3"]}
+    path = folder / "servers.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 1000}, "servers": [north, south]}
+        )
+    )
+    return path
+
+
+def run(file, folder, *words):
+    told = folder / "told.json"
+    words = ["--clock", "virtual", "--scheduler", "thief", "--runs", str(folder), *words]
+    assert cli.main(["fleet", "run", str(file), *words, "--json", str(told)]) == 0
+    return json.loads(told.read_text())
+
+
+def loans_of(folder):
+    lines = [json.loads(line) for line in (folder / "town" / "loans.jsonl").read_text().splitlines()]
+    over = sorted((line for line in lines if "outcome" in line), key=lambda line: line["loan"])
+    return [line for line in lines if "site" in line], over
+
+
+@pytest.fixture(scope="module")
+def lent(file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return run(file, folder), folder
+
+
+def test_who_cannot_train_at_home_trains_elsewhere_and_its_weights_come_back(lent) -> None:
+    told, folder = lent
+    made, over = loans_of(folder)
+    assert told["loans"]["by_outcome"]["arrived"] >= 1
+    assert {(loan["site"], loan["parts"][0]["host"]) for loan in made} == {("north", "south")}
+    _, _, turns = read_journal(RunFolder(folder / "town" / "north").journal)
+    swapped = [event for turn in turns for event in turn.events if isinstance(event, ev.ModelSwapped)]
+    assert {event.stream for event in swapped} <= {"cam-1", "cam-2"}
+    for loan, end in zip(made, over, strict=True):
+        assert loan["agreed_us"] < loan["begins_us"] < loan["arrives_us"] == end["over_us"]
+        serves_us = [event.t_us for event in swapped if event.stream == loan["stream"]]
+        # What a plan takes, and no more, after they came.
+        assert any(0 <= t_us - end["over_us"] <= 100_000 for t_us in serves_us)
+    assert told["mean_accuracy"] > 0.3
+    assert (told["frames"]["arrived"], told["frames"]["lost"]) == (3 * 2 * 12 * 4, 0)
+
+
+def test_what_crosses_links_is_counted_and_the_host_plans_with_less(lent) -> None:
+    told, folder = lent
+    made, over = loans_of(folder)
+    moved = [way["mb"] for end in over for way in end["moved"]]
+    assert told["moved_mb"]["total"] == pytest.approx(sum(moved))
+    assert min(moved) > 40  # a model of 45 MB each way, more or less
+    _, _, turns = read_journal(RunFolder(folder / "town" / "south").journal)
+    held = [
+        event.share_milli for turn in turns for event in turn.events if isinstance(event, ev.CapacityLent)
+    ]
+    assert held[0] == made[0]["parts"][0]["share_milli"]
+    assert held[-1] == 0
+
+
+def test_every_servers_journal_says_what_it_said_when_it_is_decided_again(lent) -> None:
+    _, folder = lent
+    for site in ("north", "south"):
+        name, options, turns = read_journal(RunFolder(folder / "town" / site).journal)
+        scheduler = make_scheduler(name)
+        replayed = list(replay(turns, options, scheduler.needs, scheduler.plan))
+        assert len(replayed) == len(turns)
+        assert all(turn.same for turn in replayed)
+
+
+@pytest.mark.long
+def test_a_host_that_dies_breaks_only_what_it_did(lent, file, tmp_path) -> None:
+    _, folder = lent
+    first = loans_of(folder)[0][0]
+    dies_s = (first["begins_us"] + first["arrives_us"]) // 2 / 1e6
+    told = run(file, tmp_path, "--fail", f"south@{dies_s}")
+    _, over = loans_of(tmp_path)
+    assert [end["outcome"] for end in over] == ["south died"] * len(over)
+    assert told["servers"]["south"]["died_s"] == pytest.approx(dies_s)
+    _, options, turns = read_journal(RunFolder(tmp_path / "town" / "north").journal)
+    failed = [event for turn in turns for event in turn.events if isinstance(event, ev.RetrainFailed)]
+    assert "nobody else has room" in failed[0].reason
+    assert told["servers"]["north"]["mean_accuracy"] > 0.3
+    assert turns[-1].now_us >= 2 * options.window_us
