@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 
+SERVER_PART = 0.2
+"""Of a node's share for the parameter server, where workers are on its node; the rest is theirs, evenly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -1,12 +1,12 @@
 """Which offer goes to which server, at which share: a policy decides, and each loan must be worth it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core.ids import StreamId
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.loans import Links, Loan, LoanPart, loan_cost
+from ekya.fleet.policy.loans import Links, Loan, LoanPart, beside, loan_cost
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
@@ -15,21 +15,28 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
 
+Key = tuple[SiteName, StreamId]
+"""Whose an offer is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Brokered:
     """What came of offers: loans, and why the others found none."""
 
     loans: tuple[Loan, ...]
-    refused: Mapping[tuple[SiteName, StreamId], str]
+    refused: Mapping[Key, str]
 
 
 Broker = Callable[[int, Sequence[Offer], Sequence[Room], Links, int], Brokered]
-"""Finds loans: for offers at a time, among rooms and over links, with a seed for who draws."""
+"""Finds loans: for offers at a time, among rooms and over links, with a seed for who draws.
+
+No server lends to itself or more than its room, no loan costs more than it brings beside the others, and
+neither the order of offers nor that of rooms matters.
+"""
 
 
 def by_policy(policy: FleetPolicy) -> Broker:
-    """A broker that asks a fleet policy."""
+    """A broker that asks a fleet policy which server trains what."""
 
     def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
         return broker(now_us, offers, rooms, links, policy, seed)
@@ -45,51 +52,80 @@ def broker(
     policy: FleetPolicy,
     seed: int = 0,
 ) -> Brokered:
-    """Loans for offers.
+    """Loans for offers, each on one server.
 
     The policy sees servers as nodes whose GPUs are units of share, at the price that their own streams pay in
     accuracy, and offers as jobs that are due when their window ends. A loan that would bring its stream less
     than it costs the host's is not made.
     """
-    named = {JobName(f"{place}"): offer for place, offer in enumerate(offers)}
-    places = _places(rooms)
+    at = {NodeName(room.site): room for room in rooms}
+    named = {JobName(f"{place}"): offer for place, offer in enumerate(sorted(offers, key=key_of))}
+    asked = {name: offer for name, offer in named.items() if offer.gain > 0 and at.keys() - {offer.site}}
     states = tuple(
         JobState(job, Left.all_of(job))
-        for job in (_job(name, offer, now_us, rooms, links) for name, offer in named.items())
+        for job in (_job(name, offer, now_us, rooms, links) for name, offer in asked.items())
     )
-    decision = policy.decide(FleetView(now_us, states, places, seed))
-    loans, refused = [], {}
-    for name, offer in named.items():
+    decision = policy.decide(FleetView(now_us, states, _places(rooms), seed))
+    loans = []
+    refused = {
+        key_of(offer): "no other server has room" if offer.gain > 0 else "it brings nothing"
+        for offer in offers
+    }
+    for name, offer in asked.items():
         assignment = decision.of(name)
         if assignment is None:
-            refused[offer.site, offer.stream] = decision.waiting[name]
+            refused[key_of(offer)] = decision.waiting[name]
             continue
         part = assignment.parts[0]
-        host = next(room for room in rooms if NodeName(room.site) == part.node)
-        loan = _loan(now_us, offer, host, part.gpus, links, assignment.reason)
-        brings, costs = loan.brings, loan_cost(loan, rooms)
+        loans.append(alone(now_us, offer, at[part.node], part.gpus, links, assignment.reason))
+    return worth_it(loans, rooms, refused)
+
+
+def worth_it(loans: Iterable[Loan], rooms: Sequence[Room], refused: Mapping[Key, str]) -> Brokered:
+    """Those that bring more than they cost beside the others, what brings most first.
+
+    Args:
+        loans: which all have room beside each other.
+        rooms: of their hosts.
+        refused: why offers found none, whatever it says of these.
+    """
+    left, made, why = tuple(rooms), list[Loan](), dict(refused)
+    for loan in sorted(loans, key=lambda loan: (-worth(loan, rooms), key_of(loan.offer))):
+        brings, costs = loan.brings, loan_cost(loan, left)
         if brings > costs:
-            loans.append(loan)
+            made.append(loan)
+            left = beside(loan, left)
+            why.pop(key_of(loan.offer), None)
         else:
-            refused[offer.site, offer.stream] = (
-                f"{host.site} would lose {costs:.3g} for the {brings:.3g} that it brings"
+            why[key_of(loan.offer)] = (
+                f"{' and '.join(loan.hosts)} would lose {costs:.3g} for the {brings:.3g} that it brings"
             )
-    return Brokered(tuple(loans), refused)
+    return Brokered(tuple(made), why)
 
 
-def _loan(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
-    share_milli = units * host.step_milli
-    begins_us = now_us + links.takes_us(offer.site, host.site, offer.moved_mb)
+def worth(loan: Loan, rooms: Iterable[Room]) -> float:
+    """Accuracy times seconds that it brings above what it costs."""
+    return loan.brings - loan_cost(loan, rooms)
+
+
+def key_of(offer: Offer) -> Key:
+    """Whose it is."""
+    return offer.site, offer.stream
+
+
+def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
+    """The loan where one server does all of it."""
+    sent_mb = offer.sent_mb(host.site)
+    begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
     ends_us = begins_us + _trains_us(offer, host, units)
-    arrives_us = ends_us + links.takes_us(host.site, offer.site, offer.back_mb)
     return Loan(
         offer=offer,
-        parts=(LoanPart(host.site, share_milli),),
+        parts=(LoanPart(host.site, units * host.step_milli),),
         server=host.site,
         begins_us=begins_us,
         ends_us=ends_us,
-        arrives_us=arrives_us,
-        sent_mb={(offer.site, host.site): offer.moved_mb},
+        arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),
+        sent_mb={(offer.site, host.site): sent_mb},
         reason=reason,
     )
 
@@ -100,7 +136,7 @@ def _trains_us(offer: Offer, host: Room, units: int) -> int:
 
 def _job(name: JobName, offer: Offer, now_us: int, rooms: Sequence[Room], links: Links) -> TrainJob:
     on_the_way_us = {
-        room.site: links.takes_us(offer.site, room.site, offer.moved_mb)
+        room.site: links.takes_us(offer.site, room.site, offer.sent_mb(room.site))
         + links.takes_us(room.site, offer.site, offer.back_mb)
         for room in rooms
     }
@@ -122,7 +158,7 @@ def _job(name: JobName, offer: Offer, now_us: int, rooms: Sequence[Room], links:
 def _places(rooms: Sequence[Room]) -> Places:
     nodes = [
         Node(NodeName(room.site), room.site, str(room.site), len(room.loss), (0.0, *room.loss))
-        for room in rooms
+        for room in sorted(rooms, key=lambda room: room.site)
         if room.loss
     ]
     # The price of a second is what the host's streams lose in it, instead of money for energy.

@@ -51,7 +51,7 @@ class Loan:
         begins_us: when what it needs is there.
         ends_us: when it is trained, if nothing happens.
         arrives_us: when its weights are back.
-        sent_mb: by way, before it begins: labelled crops and the model.
+        sent_mb: by way, before it begins: labelled crops and the model, where they do not lie there already.
         epoch_mb: by way, in each epoch: what workers and the parameter server exchange.
         reason: one sentence that an operator can read.
     """
@@ -112,9 +112,11 @@ def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
     """Accuracy times seconds that the hosts' own streams lose."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
     known = {room.site: room for room in rooms}
+    return held_s * sum(known[part.host].lost(part.share_milli) for part in loan.parts)
 
-    def lost(part: LoanPart) -> float:
-        room = known[part.host]
-        return room.loss[part.share_milli // room.step_milli - 1]
 
-    return held_s * sum(lost(part) for part in loan.parts)
+def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:
+    """What servers have room for beside a loan."""
+    shares = {part.host: part.share_milli for part in loan.parts}
+    left = (room.beside(shares.get(room.site, 0)) for room in rooms)
+    return tuple(room for room in left if room.loss)

@@ -1,7 +1,7 @@
 """Retrainings that would be worth more on another server than at home (ours; no paper has this)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ekya.control.away import without_retraining
 from ekya.core.configs import RetrainConfig
@@ -14,6 +14,19 @@ from ekya.scheduling.objective import evaluate
 
 Planner = Callable[[WindowView], Plan]
 """Asks a server's own scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """What a server has already of what a retraining of another server's stream needs.
+
+    Attributes:
+        crops_mb: of its crops.
+        model_mb: of the model that it begins with: all of it, or nothing.
+    """
+
+    crops_mb: float = 0.0
+    model_mb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +44,12 @@ class Offer:
             the retraining is not done there; 0 where its plan leaves it out anyhow.
         now_us: when it is offered.
         until_us: end of the window; weights that come later are out of date.
-        moved_mb: labelled crops and the model on their way there.
+        crops: that an epoch goes through, at least 1.
+        crops_mb: all of them on their way there.
+        model_mb: the model that it begins with.
+        trained_mb: what of it γ trains: one gradient, and what a worker gets for it.
         back_mb: the retrained model on its way back.
+        lies: what other servers have already, of former loans.
     """
 
     site: SiteName
@@ -44,8 +61,17 @@ class Offer:
     at_home: float
     now_us: int
     until_us: int
-    moved_mb: float
+    crops: int
+    crops_mb: float
+    model_mb: float
+    trained_mb: float
     back_mb: float
+    lies: Mapping[SiteName, Lies] = field(default_factory=dict)
+
+    def sent_mb(self, host: SiteName, part: float = 1.0) -> float:
+        """What a server still has to be sent that goes through a part of the crops."""
+        there = self.lies.get(host, Lies())
+        return max(0.0, part * self.crops_mb - there.crops_mb) + max(0.0, self.model_mb - there.model_mb)
 
     def brings(self, arrives_us: int) -> float:
         """Accuracy times seconds that its server has more of, if the weights arrive then."""
@@ -60,10 +86,25 @@ class Sizes:
     Attributes:
         crop_mb: one labelled crop.
         model_mb: an edge model.
+        blocks_mb: weights of its blocks, from the last one on.
+        features: that its head sees.
+        classes: that its head tells apart.
     """
 
     crop_mb: float
     model_mb: float
+    blocks_mb: tuple[float, ...]
+    features: int
+    classes: int
+
+    def trained_mb(self, config: RetrainConfig) -> float:
+        """Weights that γ trains, of four bytes each: the head's, and those of blocks from the last one on."""
+        width = config.head_width
+        if width:
+            head = (self.features + 1) * width + (width + 1) * self.classes
+        else:
+            head = (self.features + 1) * self.classes
+        return sum(self.blocks_mb[: config.trainable_blocks]) + 4e-6 * head
 
 
 def offers(
@@ -89,7 +130,7 @@ def offers(
         without = without_retraining(view, stream.stream)
         plan = planner(without)
         answers = dict(evaluate(without, plan.phases).per_stream)[stream.stream]
-        labelled = crops.get(stream.stream, 0)
+        trained = max(1, round(crops.get(stream.stream, 0) * option.config.data_fraction))
         worth = stream.weight * len(view.streams) / total
         yield Offer(
             site=site,
@@ -102,7 +143,10 @@ def offers(
             at_home=max(0.0, whole - plan.expected_accuracy) * len(view.streams),
             now_us=view.now_us,
             until_us=view.window_end_us,
-            moved_mb=labelled * option.config.data_fraction * sizes.crop_mb + sizes.model_mb,
+            crops=trained,
+            crops_mb=trained * sizes.crop_mb,
+            model_mb=sizes.model_mb,
+            trained_mb=sizes.trained_mb(option.config),
             back_mb=sizes.model_mb,
         )
 

@@ -25,6 +25,16 @@ class Room:
     loss: tuple[float, ...]
     speed: SpeedCurve
 
+    def lost(self, share_milli: int) -> float:
+        """Accuracy that its streams lose together while so much is lent, a multiple of the step."""
+        units = share_milli // self.step_milli
+        return self.loss[units - 1] if units else 0.0
+
+    def beside(self, share_milli: int) -> "Room":
+        """What it can still lend beside a share that somebody has."""
+        units, lost = share_milli // self.step_milli, self.lost(share_milli)
+        return replace(self, loss=tuple(loss - lost for loss in self.loss[units:]))
+
 
 def room(
     site: SiteName,

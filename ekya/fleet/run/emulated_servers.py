@@ -80,5 +80,12 @@ def _spec(server: Server, run: EmulatedRun, observe: Observer) -> ServerSpec:
 def sizes_of(run: EmulatedRun) -> Sizes:
     """What a retraining of its streams sends."""
     side = crop_side(run.fleet)
-    model_mb = len(to_bytes(base_model(run.fleet, run.options.seed))) / 1e6
-    return Sizes(crop_mb=side * side * 3 / 1e6, model_mb=model_mb)
+    model = base_model(run.fleet, run.options.seed)
+    blocks = (sum(weight.numel() for weight in block.parameters()) for block in reversed(model.blocks))
+    return Sizes(
+        crop_mb=side * side * 3 / 1e6,
+        model_mb=len(to_bytes(model)) / 1e6,
+        blocks_mb=tuple(4e-6 * weights for weights in blocks),
+        features=model.features,
+        classes=len(model.classes),
+    )

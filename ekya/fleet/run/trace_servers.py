@@ -20,8 +20,14 @@ from ekya.sim.simulate import Conditions, NoJournal
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_executor import TraceExecutor
 
-SIZES = Sizes(crop_mb=32 * 32 * 3 / 1e6, model_mb=45.0)
-"""Of crops of 32 pixels and a ResNet18."""
+SIZES = Sizes(
+    crop_mb=32 * 32 * 3 / 1e6,
+    model_mb=45.0,
+    blocks_mb=(33.574912, 8.398848, 2.102272, 0.591872, 0.038144),
+    features=512,
+    classes=6,
+)
+"""Of crops of 32 pixels and a ResNet18 for six classes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ S = 1_000_000
 CAM, JOB = StreamId("cam"), JobId(3)
 START = cmd.StartRetraining(CAM, JOB, 1, RetrainConfig(4, 16, 0, 1, 1.0), 0, 0.9, 5.0, Elsewhere(40 * S))
 HERE, THERE = SiteName("here"), SiteName("there")
-OFFER = Offer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 46.0, 45.0)
+OFFER = Offer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
 STOP = cmd.StopRetraining(CAM, JOB)
 
 

@@ -3,7 +3,9 @@
 from math import ceil
 
 import pytest
+import torch
 
+from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.loans import Links
@@ -12,6 +14,7 @@ from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, play_servers
+from ekya.learning.edge import EdgeModel
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import generate_trace
 from ekya.sim.simulate import Conditions, simulate
@@ -81,7 +84,7 @@ def test_an_overloaded_server_is_helped_and_the_fleet_as_a_whole_gains(lent) -> 
 
 
 def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
-    there = sum(made.loan.offer.moved_mb for made in lent.loans)
+    there = sum(sum(made.loan.sent_mb.values()) for made in lent.loans)
     # A snapshot is on its way for 3.6 s: of longer epochs each has one, of shorter ones every few.
     epochs = [made.loan.offer.epochs for made in lent.loans]
     epoch_s = [
@@ -93,7 +96,19 @@ def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
     assert {made.outcome for made in lent.loans} == {ARRIVED}
     back = sum(snapshots) * SIZES.model_mb
     assert lent.moved_mb == {(BUSY, IDLE): pytest.approx(there), (IDLE, BUSY): pytest.approx(back)}
-    assert all(made.loan.offer.moved_mb > SIZES.model_mb for made in lent.loans)
+    assert all(made.loan.sent_mb[BUSY, IDLE] > SIZES.model_mb for made in lent.loans)
+
+
+def test_what_a_training_sends_is_what_a_resnet18_trains() -> None:
+    with torch.device("meta"):
+        model = EdgeModel("resnet18", ("class",) * SIZES.classes, head_width=64)
+    for blocks in range(len(model.blocks) + 1):
+        trained = [
+            *model.head.parameters(),
+            *(w for block in model.blocks[len(model.blocks) - blocks :] for w in block.parameters()),
+        ]
+        config = RetrainConfig(5, 16, 64, blocks, 1.0)
+        assert SIZES.trained_mb(config) == pytest.approx(sum(4e-6 * weight.numel() for weight in trained))
 
 
 def test_loans_keep_their_times_and_never_outlive_their_window(lent) -> None:

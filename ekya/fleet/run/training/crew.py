@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.errors import UserError
+from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.actors import Processes, Role
 from ekya.fleet.run.training.material import Material, crop_bytes
@@ -24,9 +25,6 @@ from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 from ekya.runtime.complaining import in_words
 
 _LOG = logging.getLogger(__name__)
-
-SERVER_PART = 0.2
-"""Of a node's share for the parameter server, where workers are on its node; the rest is theirs, evenly."""
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0

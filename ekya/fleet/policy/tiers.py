@@ -1,0 +1,77 @@
+"""Who can decide what servers lend each other, by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.brokering import Broker, Brokered, broker, by_policy, key_of, worth
+from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.splitting import Splitter, best_alone
+
+Finder = Callable[[int, Offer, Sequence[Room], Links, int], Loan | None]
+"""The loan for one offer, whatever it is worth; None where nobody has room."""
+
+
+def most_worth_first(find: Finder) -> Broker:
+    """A broker that makes the loan that is worth most, then looks what the others are worth beside it."""
+
+    def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
+        left = tuple(sorted(rooms, key=lambda room: room.site))
+        waiting, made = sorted(offers, key=key_of), list[Loan]()
+        while True:
+            found = [find(now_us, offer, left, links, seed) for offer in waiting]
+            best = max((loan for loan in found if loan), key=lambda loan: worth(loan, left), default=None)
+            if best is None or worth(best, left) <= 0.0:
+                refused = {
+                    key_of(offer): _why_not(loan, left) for offer, loan in zip(waiting, found, strict=True)
+                }
+                return Brokered(tuple(made), refused)
+            made.append(best)
+            left = beside(best, left)
+            waiting.remove(best.offer)
+
+    return ask
+
+
+def _andreas(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+    loans = broker(now_us, [offer], rooms, links, Andreas(), seed).loans
+    return loans[0] if loans else None
+
+
+def _deep_edge(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+    return Splitter()(now_us, offer, rooms, links) or best_alone(now_us, offer, rooms, links)
+
+
+def _andreas_split(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+    return _better(_andreas(now_us, offer, rooms, links, seed), now_us, offer, rooms, links)
+
+
+def _net(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+    return _better(best_alone(now_us, offer, rooms, links), now_us, offer, rooms, links)
+
+
+def _better(loan: Loan | None, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
+    """What is worth more: the loan, or one by several servers."""
+    least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
+    return Splitter()(now_us, offer, rooms, links, least) or loan
+
+
+def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
+    if loan is None:
+        return "no other server has room"
+    return f"{loan.where} would cost {loan_cost(loan, rooms):.3g} for the {loan.brings:.3g} that it brings"
+
+
+TIERS: Mapping[str, Broker] = MappingProxyType(
+    {
+        "andreas": by_policy(Andreas()),
+        "andreas+split": most_worth_first(_andreas_split),
+        "deep-edge": most_worth_first(_deep_edge),
+        "net": most_worth_first(_net),
+    }
+)
+"""ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on several where that
+is worth more. Deep-Edge splits whatever can be split with profit. Ours (``net``) takes what is worth most
+of all loans by one server or by several."""

@@ -1,0 +1,80 @@
+"""Offers, rooms and links to broker between."""
+
+from hypothesis import strategies as st
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Lies, Offer
+from ekya.fleet.policy.rooms import Room
+
+S = 1_000_000
+NOW_US = 10 * S
+HOME = SiteName("home")
+QUICK_WHEN_SMALL = SpeedCurve(((0, 0.0), (100, 0.36), (300, 0.65), (1000, 1.0)))
+
+
+def offer(site=HOME, stream="cam", **changes):
+    """A head that trains for 20 GPU-seconds, due in 190 s, unless it is told otherwise."""
+    told = {
+        "gpu_s": 20.0,
+        "gain": 0.1,
+        "at_home": 0.0,
+        "until_us": 200 * S,
+        "crops": 400,
+        "crops_mb": 1.2,
+        "model_mb": 45.0,
+        "trained_mb": 0.13,
+        "back_mb": 45.0,
+        "lies": {},
+        "epochs": 10,
+        "batch_size": 16,
+    } | changes
+    config = RetrainConfig(told["epochs"], told.pop("batch_size"), 64, 0, 1.0)
+    return Offer(site=site, stream=StreamId(stream), config=config, now_us=NOW_US, **told)
+
+
+def room(site, loss, speed=LINEAR):
+    return Room(SiteName(site), 100, tuple(loss), speed)
+
+
+def links(usual_mb_s=12.5, **mb_s):
+    """``a_b=1.0``: a megabyte a second from a to b, and back."""
+    ways = {}
+    for names, rate in mb_s.items():
+        one, other = map(SiteName, names.split("_"))
+        ways[one, other] = ways[other, one] = rate
+    return Links(ways, usual_mb_s)
+
+
+sites = st.sampled_from("abcde").map(SiteName)
+losses = st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.05]), min_size=1, max_size=4).map(
+    lambda steps: [sum(steps[: place + 1]) for place in range(len(steps))]
+)
+all_rooms = st.dictionaries(
+    sites, st.tuples(losses, st.sampled_from([LINEAR, QUICK_WHEN_SMALL])), max_size=5
+).map(lambda found: [room(site, *about) for site, about in found.items()])
+all_offers = st.lists(
+    st.builds(
+        offer,
+        site=st.sampled_from([HOME, HOME, SiteName("a")]),
+        stream=st.sampled_from(["cam-1", "cam-2", "cam-3"]),
+        gpu_s=st.sampled_from([0.5, 5.0, 20.0, 90.0]),
+        gain=st.sampled_from([0.001, 0.05, 0.2]),
+        at_home=st.sampled_from([0.0, 0.0, 0.01]),
+        crops=st.sampled_from([1, 7, 100, 400]),
+        trained_mb=st.sampled_from([0.0, 0.13, 34.0]),
+        epochs=st.sampled_from([1, 5, 30]),
+        batch_size=st.sampled_from([2, 16]),
+        lies=st.dictionaries(
+            sites, st.builds(Lies, st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 45.0]))
+        ),
+    ),
+    max_size=4,
+    unique_by=lambda one: (one.site, one.stream),
+)
+all_links = st.sampled_from(
+    [links(), links(1000.0), links(1.0), links(home_b=0.5, a_c=0.5), links(home_a=100.0, b_c=100.0)]
+)

@@ -1,0 +1,117 @@
+"""Loans that a fleet policy places, and what a loan is worth."""
+
+import pytest
+from loan_cases import HOME, NOW_US, S, links, offer, room
+
+from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.brokering import alone, broker, worth, worth_it
+from ekya.fleet.policy.loans import LoanPart, beside, loan_cost
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.offers import Lies
+
+A, B = SiteName("a"), SiteName("b")
+
+
+class Watching:
+    """Gives the first job a unit of the first node that it may use, and remembers what it was asked."""
+
+    name, every_us = "watching", None
+
+    def decide(self, view):
+        self.view = view
+        first, *others = (state.job for state in view.jobs)
+        part = Part(min(first.allowed), gpus=1)
+        waiting = {job.name: "the first one comes first" for job in others}
+        return Decision((Assignment(first.name, (part,), "it is first"),), waiting)
+
+
+def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> None:
+    policy = Watching()
+    rooms = [room("b", [0.01, 0.03]), room("a", [0.0])]
+    offers = [offer(stream="cam-2"), offer(stream="cam-1", at_home=0.001)]
+    done = broker(NOW_US, offers, rooms, links(), policy)
+    nodes, (first, _) = policy.view.places.nodes, policy.view.jobs
+    assert [(name, node.gpus) for name, node in nodes.items()] == [("a", 1), ("b", 2)]
+    assert policy.view.places.cost_a_second(nodes[NodeName("b")], 2) == pytest.approx(0.03)
+    assert first.job.waiting.due_s == pytest.approx(190.0)
+    # There, the training at a fifth of a GPU, and back.
+    assert first.job.epoch_us["b", 2] == pytest.approx((46.2 / 12.5 + 100.0 + 45.0 / 12.5) * S)
+    assert [loan.offer.stream for loan in done.loans] == []
+    assert done.refused == {
+        (HOME, "cam-1"): "a would lose 0 for the -0.19 that it brings",
+        (HOME, "cam-2"): "the first one comes first",
+    }
+
+
+def test_nobody_is_asked_to_lend_to_itself() -> None:
+    done = broker(NOW_US, [offer(site=A)], [room("a", [0.0] * 10)], links(), Andreas())
+    assert done.refused == {(A, "cam"): "no other server has room"}
+    (loan,) = broker(NOW_US, [offer(site=A), offer()], [room("a", [0.0] * 10)], links(), Andreas()).loans
+    assert (loan.offer.site, loan.hosts) == (HOME, (A,))
+
+
+def test_a_loan_takes_the_way_there_the_training_and_the_way_back() -> None:
+    loan = alone(NOW_US, offer(), room("a", [0.0] * 5), 5, links(home_a=10.0), "because")
+    assert loan.begins_us == NOW_US + 4_620_000
+    assert loan.ends_us == loan.begins_us + 40 * S
+    assert loan.arrives_us == loan.ends_us + 4_500_000
+    assert loan.brings == pytest.approx(0.1 * (190.0 - 4.62 - 40.0 - 4.5))
+    assert (loan.sent_mb, loan.epoch_mb) == ({(HOME, A): pytest.approx(46.2)}, {})
+    assert loan.where == "50% of a GPU of a"
+
+
+def test_where_the_model_lies_a_loan_begins_earlier() -> None:
+    cold = alone(NOW_US, offer(), room("a", [0.0]), 1, links(), "")
+    warm = alone(NOW_US, offer(lies={A: Lies(model_mb=45.0)}), room("a", [0.0]), 1, links(), "")
+    assert cold.begins_us - warm.begins_us == 3_600_000
+    assert warm.sent_mb == {(HOME, A): pytest.approx(1.2)}
+    near = broker(
+        NOW_US,
+        [offer(lies={B: Lies(1.2, 45.0)}, gpu_s=17.0)],
+        [room("a", [0.0]), room("b", [0.0])],
+        links(3.0),
+        Andreas(),
+    )
+    assert [loan.hosts for loan in near.loans] == [(B,)]
+
+
+def test_what_costs_more_beside_another_loan_is_not_made() -> None:
+    rooms = [room("a", [0.0, 0.2])]
+    better, worse = (
+        alone(NOW_US, offer(stream=name, gain=gain, gpu_s=10.0), rooms[0], 1, links(), "")
+        for name, gain in (("cam-1", 0.2), ("cam-2", 0.1))
+    )
+    assert worth(worse, rooms) > 0
+    done = worth_it([worse, better], rooms, {})
+    assert done.loans == (better,)
+    assert list(done.refused) == [(HOME, "cam-2")]
+    left = beside(better, rooms)
+    assert loan_cost(worse, left) == pytest.approx(0.2 * 100.0)
+    assert beside(worse, left) == ()
+
+
+def test_a_split_loan_costs_what_all_its_hosts_lose_while_it_trains() -> None:
+    rooms = [room("a", [0.01]), room("b", [0.02, 0.05])]
+    one = alone(NOW_US, offer(), rooms[0], 1, links(), "")
+    parts = (LoanPart(A, 100, 0.4), LoanPart(B, 200, 0.6))
+    split = type(one)(
+        offer=one.offer,
+        parts=parts,
+        server=A,
+        begins_us=NOW_US,
+        ends_us=NOW_US + 30 * S,
+        arrives_us=NOW_US + 40 * S,
+        sent_mb={(HOME, A): 45.5, (HOME, B): 45.7},
+        epoch_mb={(A, B): 1.0, (B, A): 1.0},
+        reason="",
+    )
+    assert loan_cost(split, rooms) == pytest.approx(30.0 * (0.01 + 0.05))
+    assert split.where == "10% of a GPU of a and 20% of a GPU of b"
+    half = split.moved_mb(NOW_US + 15 * S)
+    assert half[A, B] == half[B, A] == pytest.approx(5.0)
+    assert half[HOME, B] == pytest.approx(45.7)
+    # Of ten epochs of 3 s a snapshot of 10 s on its way is sent every fourth, and none is home yet.
+    assert half[A, HOME] == 0.0
+    assert split.came_home(NOW_US + 25 * S) == (4, 1)
+    assert split.came_home(NOW_US + 40 * S) == (10, 3)
