@@ -1,8 +1,9 @@
-"""Runs the recipes of the paper's figures, one after the other, in quick form unless told otherwise.
+"""Runs the recipes of the papers' figures, one after the other, in quick form unless told otherwise.
 
 make experiments
 python experiments/all.py --list
 python experiments/all.py --only figure6,figure7 --trace city.parquet
+python experiments/all.py --only fleet
 """
 
 import os
@@ -38,6 +39,7 @@ class Recipe:
         full: whether it has a larger form.
         writes: whether it takes the folder for CSV and PNG; one that times only prints.
         quickly: arguments of its quick form.
+        always: whether it runs where nothing is named.
     """
 
     name: str
@@ -47,9 +49,10 @@ class Recipe:
     full: bool = True
     writes: bool = True
     quickly: tuple[str, ...] = ()
+    always: bool = True
 
 
-RECIPES = (
+EKYA = (
     Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55, traces=False),
     Recipe("figure3", "Figure 3: what configurations cost and bring", 5),
     Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
@@ -62,9 +65,6 @@ RECIPES = (
     Recipe("figure11b", "Figure 11b: estimates that are off", 50),
     Recipe("table4", "Table 4: retraining in the cloud", 10),
     Recipe("reuse", "Serving an old model again (§6.5)", 5),
-    Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, traces=False),
-    Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, traces=False, full=False),
-    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, traces=False),
     Recipe(
         "bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60, traces=False
     ),
@@ -77,12 +77,37 @@ RECIPES = (
         writes=False,
         quickly=("--size", "10x8", "--size", "100x32", "--windows", "1"),
     ),
+)
+
+FLEET = (
+    Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, traces=False),
+    Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, traces=False, full=False),
+    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, traces=False),
+    Recipe("andreas_figures", "ANDREAS, Figures 2 and 3: costs and times by nodes", 40, traces=False),
+    Recipe("andreas_load", "ANDREAS: what the load and the price of moving do", 40, traces=False),
+    Recipe("andreas_calls", "ANDREAS: time of a decision at 100 nodes", 40, traces=False, full=False),
+    Recipe("andreas_gap", "ANDREAS: gap to the best schedule of a point", 5, traces=False),
+    Recipe("andreas_table3", "ANDREAS, Table III: predicted and executed cost", 5, traces=False),
     Recipe("okita_testbed", "Okita's Figures 4 and 5: the testbed, simulated", 10, traces=False),
     Recipe("okita_ratio", "Okita's Figures 7 and 8: cost over the offline optimum's", 60, traces=False),
     Recipe("okita_costs", "Okita's Figures 9, 10 and 14: total cost", 90, traces=False),
     Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, traces=False),
     Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, traces=False),
+    Recipe("fleet_servers", "Servers that lend each other shares", 25, False, False, writes=False),
+    Recipe(
+        "fleet_training",
+        "One training over several Ray nodes, really; nothing else should run",
+        180,
+        traces=False,
+        writes=False,
+        always=False,
+    ),
 )
+
+GROUPS = {"ekya": EKYA, "fleet": FLEET}
+"""By names that stand for all of them."""
+
+RECIPES = EKYA + FLEET
 
 
 def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> list[str]:
@@ -100,37 +125,42 @@ def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> li
 
 
 def chosen(only: str | None) -> tuple[Recipe, ...]:
-    """The recipes of these names, in the order of the paper.
+    """The recipes of these names and groups, in the order of the papers.
 
     Raises:
-        UserError: there is no such recipe.
+        UserError: there is none of that name.
     """
     if only is None:
-        return RECIPES
-    names = only.split(",")
-    missing = sorted(set(names) - {recipe.name for recipe in RECIPES})
-    if missing:
-        raise UserError(f"--only: there is no recipe {missing[0]!r}; --list names them")
+        return tuple(recipe for recipe in RECIPES if recipe.always)
+    words = set(only.split(","))
+    if missing := sorted(words - {recipe.name for recipe in RECIPES} - GROUPS.keys()):
+        raise UserError(f"--only: there is no recipe or group {missing[0]!r}; --list names them")
+    names = words | {recipe.name for group in words & GROUPS.keys() for recipe in GROUPS[group]}
     return tuple(recipe for recipe in RECIPES if recipe.name in names)
 
 
 def listed() -> Table:
     """All recipes."""
-    table = Table("recipe", "shows", title="Recipes, and seconds in quick form")
+    table = Table("group", "recipe", "shows", title="Recipes, and seconds in quick form")
     table.add_column("s", justify="right")
-    for recipe in RECIPES:
-        table.add_row(recipe.name, recipe.shows, str(recipe.quick_s))
+    for group, recipes in GROUPS.items():
+        for recipe in recipes:
+            shows = recipe.shows if recipe.always else f"{recipe.shows} (only where it is named)"
+            table.add_row(group, recipe.name, shows, str(recipe.quick_s))
+        table.add_section()
     return table
 
 
 def main(
     full: Full = False,
     trace: Traces = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME,...", help="These recipes alone.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="These recipes or groups alone.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say which there are, and run none.")] = False,
     out: Out = RESULTS,
 ) -> None:
-    """Run the recipes of the paper's figures."""
+    """Run the recipes of the papers' figures."""
     console = Console()
     if show_list:
         console.print(listed())
@@ -150,4 +180,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, "python experiments/all.py --list", "python experiments/all.py --only figure6,figure7 --full")
+    run(main, "python experiments/all.py --list", "python experiments/all.py --only fleet,figure6 --full")

@@ -37,6 +37,22 @@ def test_every_figure_that_has_a_recipe_is_listed(recipe):
     assert set(NAMES) <= {one.name for one in recipe("all").RECIPES}
 
 
+def test_every_recipe_of_the_fleet_is_listed_and_is_there(recipe):
+    begins = ("andreas_", "deep_edge_", "fleet_", "okita_")
+    there = {path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(begins)}
+    shared = {name for name in there if name.endswith("_played")}
+    assert {one.name for one in recipe("all").FLEET} == there - shared
+
+
+def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(recipe):
+    chosen, fleet = recipe("all").chosen, recipe("all").FLEET
+    assert chosen("fleet") == fleet
+    assert [one.name for one in chosen("fleet,figure6")] == ["figure6", *(one.name for one in fleet)]
+    assert {one.name for one in fleet} - {one.name for one in chosen(None)} == {"fleet_training"}
+    with pytest.raises(UserError, match="no recipe or group 'figure5'"):
+        chosen("figure5,fleet")
+
+
 @pytest.mark.parametrize(("name", "paper"), [("uniform", 0.56), ("paper's plan", 0.73)])
 def test_the_example_of_the_paper_gives_its_numbers(recipe, name, paper):
     figure = recipe("figure4")
