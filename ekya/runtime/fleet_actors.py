@@ -2,12 +2,15 @@
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
@@ -40,6 +43,12 @@ SHARES = "shares"
 """The group of threads on which orders about shares come: they are answered within a limit, and must not wait
 behind streams that join or weights that are made ready, of which a process of many streams has many."""
 
+_RUNS = 100
+"""Of one process whose actors have the same names."""
+
+_GONE_S = 5.0
+"""A process that Ray has been told to end is gone within this, or the kernel ends it."""
+
 MICRO_PROFILER = "micro-profiler"
 SCHEDULER = "scheduler"
 
@@ -68,7 +77,7 @@ class StreamActors:
 
 
 class FleetActors:
-    """All actors of a run. Nothing here waits, but for ``wait_ready``."""
+    """All actors of a run. Nothing here waits, but for ``wait_ready`` and ``close``."""
 
     def __init__(
         self,
@@ -202,10 +211,27 @@ class FleetActors:
         """A worker's process has ended: its number may be another's by now."""
         self._processes.pop(actor, None)
 
+    def close(self) -> None:
+        """Ends all of them; no process is left when this returns."""
+        numbers = list(self._processes.values())
+        for actor in (self.scheduler, *self._processes):
+            ray.kill(actor)
+        known, _ = ray.wait(numbers, num_returns=len(numbers), timeout=0) if numbers else ([], [])
+        self._processes.clear()
+        ends_s = time.monotonic() + _GONE_S
+        for number in known:
+            with suppress(RayError, ProcessLookupError):
+                process: int = ray.get(number)
+                while time.monotonic() < ends_s:
+                    os.kill(process, 0)
+                    time.sleep(0.01)
+                os.kill(process, signal.SIGKILL)
+
     def _free_name(self, name: str) -> str:
         """The name, or one like it: a dead actor's name is not free at once for its successor."""
         made, self._made[name] = self._made.get(name, 0), self._made.get(name, 0) + 1
-        return name + (f" (restart {made})" if made else "")
+        server = f"{self._orders.server}/" if self._orders.server else ""
+        return server + name + (f" (restart {made})" if made else "")
 
     def _environment(self, name: str, role: JobRole, share_milli: int, gpu: int) -> Mapping[str, str]:
         return self._orders.shares.actor_env(ShareJob(name, role, share_milli, gpu))
@@ -234,18 +260,25 @@ def end_process(actor: Any, process: Any) -> None:
 def make_actor(
     kind: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
 ) -> Any:
-    """An actor under a name, with its environment set before anything is imported in its process."""
+    """An actor under a name, with its environment set before anything is imported in its process.
+
+    It lives on the Ray node of the process that makes it, as everything of one server does.
+    """
+    here = ray.get_runtime_context().get_node_id()
     options = {
-        "name": name,
         "num_cpus": 0,
         "num_gpus": gpu_part,
         "max_concurrency": _THREADS,
         "max_restarts": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
         "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    return (
-        remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind))
-        .options(**options)
-        .remote(*arguments)
-    )
+    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind))
+    for number in range(1, _RUNS):
+        # Where this process still holds the actor of a run before, its name is taken although it is dead.
+        with suppress(ValueError):
+            return made.options(**options, name=f"{name} ({number})" if number > 1 else name).remote(
+                *arguments
+            )
+    return made.options(**options, name=name).remote(*arguments)

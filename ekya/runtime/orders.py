@@ -19,6 +19,7 @@ class ActorOrders:
         device: torch's name of where models run.
         homes: position of the GPU on which each stream's processes stay, in the order of the streams.
         inference_speed: what a share is worth to an inference.
+        server: whose run it is, where several share a Ray namespace; empty for one that is alone.
     """
 
     folder: RunFolder
@@ -28,6 +29,7 @@ class ActorOrders:
     device: str
     homes: tuple[int, ...]
     inference_speed: SpeedCurve = LINEAR
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)

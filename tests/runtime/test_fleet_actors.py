@@ -36,10 +36,10 @@ def fleet_of(monkeypatch):
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), {"gpus": 2.0})
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
-    def made(process):
+    def made(process, server=""):
         inference = shipped.inference.model_copy(update={"process": InferenceProcess(process)})
         fleet = shipped.model_copy(update={"inference": inference})
-        orders = ActorOrders(None, fleet, 0, shares, "cpu", (0, 1, 0, 1))
+        orders = ActorOrders(None, fleet, 0, shares, "cpu", (0, 1, 0, 1), server=server)
         return FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
 
     return made
@@ -65,6 +65,15 @@ def test_streams_of_one_gpu_share_a_process_there(fleet_of):
     assert [made.orders.gpu for made in fleet.inferences] == [0, 1]
     assert fleet.inferences[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
     assert len({own.retraining.name for own in fleet.streams.values()}) == 4
+
+
+def test_actors_are_named_after_their_server_where_there_are_several(fleet_of):
+    fleet = fleet_of("gpu", "west")
+    assert fleet.scheduler.name == "west/scheduler"
+    assert [made.name for made in fleet.inferences] == ["west/inference/gpu-0", "west/inference/gpu-1"]
+    assert fleet.streams["cam-2"].retraining.name == "west/retraining/cam-2"
+    fleet.make_again("cam-2", Role.RETRAINING, 77)
+    assert fleet.streams["cam-2"].retraining.name == "west/retraining/cam-2 (restart 1)"
 
 
 def test_a_shared_process_is_made_again_once_and_every_stream_joins_with_what_it_served(fleet_of):

@@ -1,0 +1,43 @@
+"""Which model served from when, written down as the loop hears of it; its weights are in the run folder."""
+
+from ekya.control.protocols import Batch
+from ekya.control.step import Turn
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.ids import JobId
+from ekya.runfolder import RunFolder
+from ekya.runstate import ModelRow, StateStore
+from ekya.workers.record import ModelRecord
+
+
+class ModelKeeper:
+    """Follows the loop."""
+
+    def __init__(self, folder: RunFolder, store: StateStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._started: dict[JobId, cmd.StartRetraining] = {}
+
+    def __call__(self, batch: Batch, turn: Turn) -> None:
+        """Follows a turn."""
+        for command in turn.commands:
+            if isinstance(command, cmd.StartRetraining):
+                self._started[command.job] = command
+        for event in batch.events:
+            if isinstance(event, ev.RolledBack):
+                record = ModelRecord(self._folder, self._store, event.stream)
+                record.serve_again(event.version, event.of, event.t_us)
+            if isinstance(event, ev.ModelSwapped) and event.job in self._started:
+                started = self._started[event.job]
+                path = self._folder.model(event.stream, event.version)
+                self._store.put_model(
+                    ModelRow(
+                        stream=event.stream,
+                        version=event.version,
+                        window=started.window,
+                        path=self._folder.relative(path),
+                        gamma=started.config,
+                        validation_accuracy=event.validation_accuracy,
+                        served_from_us=event.t_us,
+                    )
+                )

@@ -1,0 +1,181 @@
+"""A run on a Ray that this process is connected to already, from its folder to its report."""
+
+import logging
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ekya.config import FleetConfig, RunOptions, dump_fleet
+from ekya.control.options import LoopOptions, StreamHome
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.files import write_text_atomic
+from ekya.finishing import RunEnd, finish_run
+from ekya.gpu.nvml import list_gpus
+from ekya.gpu.registry import ChosenBackend, choose_backend
+from ekya.gpu.window_meter import open_meter
+from ekya.journal import FileJournal
+from ekya.placement.homes import deal
+from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore
+from ekya.runtime.above import Above, NobodyAbove
+from ekya.runtime.fleet_memory import require_inference
+from ekya.runtime.lending import require_gpu
+from ekya.runtime.orders import ActorOrders
+from ekya.runtime.resuming import Resumed, resume
+from ekya.runtime.running import Running
+from ekya.setup import job_places, loop_options, with_classes
+from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_speed
+from ekya.workers.costs import load_card
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that can begin, or go on: it has its folder, and no process yet.
+
+    Attributes:
+        folder, fleet, options: the run's; of one that goes on, as it began.
+        constants: of its loop.
+        chosen: what holds its jobs to their shares.
+        resumed: where it goes on; None where it begins.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    options: RunOptions
+    constants: LoopOptions
+    chosen: ChosenBackend
+    resumed: Resumed | None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it uses a part of; cores stand for them where there are none."""
+        return max(1, -(-self.constants.capacity_milli // FULL_GPU_MILLI))
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it computes on GPUs."""
+        return self.chosen.capability.device == "cuda"
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """The GPU of every stream."""
+        return deal(len(self.fleet.streams), self.constants.capacity_milli)
+
+
+def open_run(fleet: FleetConfig, options: RunOptions) -> OpenRun:
+    """Makes the folder of a run, or finds that of ``options.resume`` and where it goes on.
+
+    Called on the machine where the run will be, which decides what it can have.
+
+    Raises:
+        UserError: see the parts.
+    """
+    resumed = None
+    if options.resume is None:
+        fleet = with_classes(fleet)
+        folder = RunFolder.create(options.runs, options.name or fleet.name)
+        write_text_atomic(folder.fleet, dump_fleet(fleet))
+    else:
+        folder = RunFolder.open(options.resume)
+        resumed = resume(folder)
+        options = replace(options, scheduler=resumed.scheduler, seed=resumed.seed)
+        _LOG.info("goes on at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
+    chosen = choose_backend(options.shares)
+    _LOG.info("shares: %s", chosen.why)
+    if fleet.hand_over == "cuda-ipc":
+        require_gpu(chosen.capability.device)
+    run = OpenRun(folder, fleet, options, _constants(fleet, options, chosen, resumed), chosen, resumed)
+    if not run.on_gpus or run.gpus == 1:
+        return run
+    at_home = [StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, run.homes, strict=True)]
+    return replace(run, constants=replace(run.constants, homes=tuple(at_home)))
+
+
+def _constants(
+    fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, resumed: Resumed | None
+) -> LoopOptions:
+    constants = loop_options(
+        fleet,
+        load_card().of(fleet.edge.model),
+        options.seed,
+        chosen.capability.step_milli,
+        chosen.capability.capacity_milli,
+        chosen.capability.groups,
+    )
+    # A run that goes on is planned as it was: what was measured since then is for the next one.
+    speeds = kept_speeds(chosen, fleet.edge.model)
+    return replace(
+        constants,
+        training_speed=resumed.training_speed if resumed else training_speed(speeds),
+        inference_speed=resumed.inference_speed if resumed else inference_speed(speeds),
+    )
+
+
+def run_on_ray(
+    run: OpenRun,
+    console: Console,
+    *,
+    server: str = "",
+    above: Above | None = None,
+    stop: threading.Event | None = None,
+    note: str = "",
+) -> Path:
+    """Runs a fleet on actors on this process's own Ray node, and returns its run folder.
+
+    This process is connected to Ray, as a driver or as an actor; any of its threads may call. Nothing of the
+    run is left on Ray when this returns or raises.
+
+    Args:
+        run: begun by nobody yet.
+        console: for people; a quiet one shows nothing.
+        server: whose run it is, where several share a Ray namespace: a prefix of its actors' names.
+        above: knows other servers.
+        stop: set by another thread, it ends the run early, as Ctrl-C does: what has happened until then is
+            measured and written as ever.
+        note: a line for the screen.
+
+    Raises:
+        UserError: an actor found something wrong with its input, or a file cannot be written.
+    """
+    fleet, folder, constants = run.fleet, run.folder, run.constants
+    with ExitStack() as stack:
+        meter = open_meter(list_gpus(), run.gpus) if run.on_gpus else None
+        if meter is not None:
+            require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
+        # It outlives every actor.
+        shares = stack.enter_context(run.chosen.backend.open(run.gpus))
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, run.options.scheduler, constants)
+        stack.callback(journal.close)
+        orders = ActorOrders(
+            folder,
+            fleet,
+            run.options.seed,
+            shares,
+            run.chosen.capability.device,
+            run.homes,
+            constants.inference_speed,
+            server,
+        )
+        running = Running(
+            orders,
+            run.options,
+            constants,
+            store,
+            journal,
+            note,
+            run.resumed,
+            meter,
+            above or NobodyAbove(),
+            stop or threading.Event(),
+        )
+        host = running.go(console)
+    finished = finish_run(folder, fleet, RunEnd("live", run.options.seed, host))
+    keep_refined(run.chosen, fleet.edge.model, running.training_speed)
+    _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
+    return folder.path

@@ -1,0 +1,223 @@
+"""One run on Ray actors, from its first actor to the end of its last."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import ray
+from ray.exceptions import RayError
+from rich.console import Console
+
+from ekya.config import RunOptions
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch, Executor, Planner
+from ekya.control.step import Turn
+from ekya.core import events as ev
+from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.plan import Plan
+from ekya.core.speed import SpeedCurve
+from ekya.core.view import WindowView
+from ekya.gpu.window_meter import GpuMeter
+from ekya.journal import FileJournal
+from ekya.learning.checkpoints import to_bytes
+from ekya.measuring.summary import HostFacts
+from ekya.report.screen import open_screen
+from ekya.runstate import StateStore
+from ekya.runtime.above import Above
+from ekya.runtime.budget import BudgetedExecutor
+from ekya.runtime.complaining import or_complaint
+from ekya.runtime.executor import RayExecutor
+from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_memory import job_sizes
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.metering import MeteredExecutor
+from ekya.runtime.metrics import RunMetrics
+from ekya.runtime.model_keeper import ModelKeeper
+from ekya.runtime.orders import ActorOrders
+from ekya.runtime.ready import Ready
+from ekya.runtime.resuming import Resumed, newest_weights, same_weights
+from ekya.runtime.share_changes import ledger_for
+from ekya.runtime.waiting import Stoppable, StoppedEarlyError, Timed
+from ekya.scheduling.registry import make_scheduler
+from ekya.setup import base_model, first_inference_options, job_places, script_cues
+from ekya.watching import ScriptTeller, Watcher
+from ekya.workers.labels import StreamLabels
+from ekya.workers.record import ModelRecord
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """One run from its actors to their end.
+
+    Attributes:
+        note: for the screen.
+        above: what knows other servers.
+        stop: ends the run early, as Ctrl-C does.
+        training_speed: what its retrainings have made of the curve so far; None while they said nothing.
+    """
+
+    orders: ActorOrders
+    options: RunOptions
+    constants: LoopOptions
+    store: StateStore
+    journal: FileJournal
+    note: str
+    resumed: Resumed | None
+    meter: GpuMeter | None
+    above: Above
+    stop: threading.Event
+    planning_ms: list[float] = field(default_factory=list)
+    stalls_ms: list[float] = field(default_factory=list)
+    training_speed: SpeedCurve | None = None
+
+    def go(self, console: Console) -> HostFacts:
+        """Runs all windows; what the host's clock measured of it. No actor is left of it."""
+        began_s = time.monotonic()
+        actors = FleetActors(self.orders, self.options.scheduler, self._first_weights())
+        try:
+            on_the_gpu = self.orders.fleet.hand_over == "cuda-ipc"
+            with console.status("starting the actors"):
+                ready = or_complaint(actors.wait_ready)
+                if on_the_gpu:
+                    actors.try_hand_over()
+            ready_s = time.monotonic()
+            from_us = 0 if self.resumed is None else self.resumed.from_us
+            clock = RunClock(self.above.begin_ns() - from_us * 1000)
+            _begin(actors, clock, ready)
+            events, ledger = self._first_events(ready), ledger_for(self.constants)
+            executor = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
+            inner = self._by_the_gpus(executor, from_us)
+            timed = Timed(Stoppable(self.above.executor(inner, clock), self.stop))
+            self._loop(timed, actors, console, clock)
+            run_s = clock.now_us() / 1e6
+            self._end(actors, clock.now_us())
+        finally:
+            actors.close()
+        return HostFacts(
+            planning_ms=tuple(self.planning_ms),
+            swap_ms=tuple(self.stalls_ms),
+            others={
+                "start_s": round(ready_s - began_s, 3),
+                "run_s": round(run_s, 3),
+                "control_ms": round(timed.busy_s * 1000, 1),
+                "control_part": round(timed.busy_s / run_s, 5) if run_s > 0 else None,
+            },
+        )
+
+    def _loop(self, executor: Executor, actors: FleetActors, console: Console, clock: RunClock) -> None:
+        """Until the last window has closed, or somebody ends it."""
+        needs = make_scheduler(self.options.scheduler).needs
+        metrics, models = RunMetrics(), ModelKeeper(self.orders.folder, self.store)
+        with open_screen(console) as screen:
+            watcher = Watcher(screen, self.constants, self.note)
+            tell_script = ScriptTeller(script_cues(self.orders.fleet))
+
+            def observe(batch: Batch, turn: Turn) -> None:
+                tell_script(batch, turn)
+                watcher(batch, turn)
+                metrics(batch, turn)
+                models(batch, turn)
+                self._note_stalls(batch)
+                self.training_speed = turn.state.training_speed
+                self.above.observe(batch, turn)
+
+            try:
+                state = None if self.resumed is None else self.resumed.state
+                planner = self.above.planner(self._planner(actors))
+                run_loop(executor, self.journal, planner, needs, self.constants, observe, state)
+            except (KeyboardInterrupt, StoppedEarlyError):
+                _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
+
+    def _by_the_gpus(self, executor: Executor, from_us: int) -> Executor:
+        """As it is where no GPU can be asked."""
+        if self.meter is None:
+            return executor
+        self.meter.take()  # what it cost to start the actors belongs to no window
+        fleet = self.orders.fleet
+        places = job_places(fleet, self.constants.capacity_milli)
+        budgeted = BudgetedExecutor(executor, self.meter, places, job_sizes(fleet))
+        return MeteredExecutor(budgeted, self.meter, self.constants.window_us, from_us)
+
+    def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]]:
+        fleet = self.orders.fleet
+        if self.resumed is not None:
+            return newest_weights(self.orders.folder, fleet)
+        base = base_model(fleet, self.options.seed)
+        for stream in fleet.streams:
+            record = ModelRecord(self.orders.folder, self.store, stream.id)
+            record.add_model(BASE_VERSION, base, -1, None, None, 0)
+        return same_weights(fleet, to_bytes(base))
+
+    def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
+        """What the loop is told before anything has happened, and when streams join."""
+        fleet = self.orders.fleet
+        again = () if self.resumed is None else self.resumed.events
+        there = () if self.resumed is None else self.resumed.state.fleet.streams
+        known_already = {state.stream for state in there}
+        added = [
+            ev.StreamAdded(
+                fleet.stream(stream).play.joins_us,
+                stream,
+                first_inference_options(
+                    fleet,
+                    stream,
+                    known.settings.fps,
+                    known.frame_gpu_s,
+                    known.settings.inference_speed,
+                ),
+            )
+            for stream, known in sorted(ready.items())
+            if stream not in known_already
+        ]
+        return [*again, *added]
+
+    def _planner(self, actors: FleetActors) -> Planner:
+        def plan(view: WindowView) -> Plan:
+            try:
+                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
+            except RayError:
+                _LOG.exception("the scheduler died and is started again")
+                actors.scheduler = actors.make_scheduler()
+                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
+            self.planning_ms.append(took_ms)
+            decided: Plan = made
+            return decided
+
+        return plan
+
+    def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        ModelRecord(self.orders.folder, self.store, stream).add_labels(labels)
+
+    def _note_stalls(self, batch: Batch) -> None:
+        for event in batch.events:
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
+                self.stalls_ms.append(event.stall_us / 1000)
+
+    def _end(self, actors: FleetActors, horizon_us: int) -> None:
+        """Ends every stream's inference and keeps what it counted."""
+        ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
+        saved = [own.retraining.end.remote() for own in actors.streams.values()]
+        gone = set(actors.streams)
+        for reference in ends:
+            try:
+                for row in ray.get(reference):
+                    self.store.put_stream(row)
+                    gone.discard(row.stream)
+            except RayError as error:
+                _LOG.debug("a process of inference is gone: %s", error)
+        for stream in sorted(gone):
+            _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
+        ray.wait(saved, num_returns=len(saved))
+
+
+def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:
+    started_ns = clock.started_monotonic_ns
+    begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
+    begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
+    costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
+    ray.get([*begins, actors.preparation.begin_run.remote(started_ns, costs)])
