@@ -1,5 +1,7 @@
 """Views for tests: drawn by hypothesis, or written by hand from the paper."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -27,30 +29,40 @@ GAMMAS = tuple(
 
 accuracies = st.integers(0, 100).map(lambda percent: percent / 100)
 
+# Made once: a strategy that is made anew at every draw is examined anew, which takes longer than to draw.
+_lambda_lists = st.lists(
+    st.builds(
+        InferenceOption,
+        st.sampled_from([InferenceConfig(k, side) for k in (1, 2, 5, 10) for side in (16, 32)]),
+        accuracies,
+        st.integers(0, 1500),
+        st.integers(0, 4).map(lambda tenths: tenths * 100_000),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda option: option.config,
+)
+_gamma_lists = st.lists(st.sampled_from(GAMMAS), max_size=4, unique=True)
+_costs_gpu_s = st.floats(0.01, 200.0)
+_done_milli = st.integers(0, 1000)
+_weights = st.sampled_from([1.0, 1.0, 0.5, 3.0])
+_max_ages_us = st.sampled_from([None, None, 150_000])
+_early_parts = st.sampled_from([st.just(0.0), st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.8, 0.95])])
+_speeds = st.sampled_from([LINEAR, V100])
+_objectives = st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])
 
+
+@cache
 @st.composite
 def stream_views(draw, index, rises):
-    lambdas = draw(
-        st.lists(
-            st.builds(
-                InferenceOption,
-                st.sampled_from([InferenceConfig(k, side) for k in (1, 2, 5, 10) for side in (16, 32)]),
-                accuracies,
-                st.integers(0, 1500),
-                st.integers(0, 4).map(lambda tenths: tenths * 100_000),
-            ),
-            min_size=1,
-            max_size=5,
-            unique_by=lambda option: option.config,
-        )
-    )
+    lambdas = draw(_lambda_lists)
     gammas = tuple(
-        RetrainOption(config, draw(accuracies), draw(st.floats(0.01, 200.0)), early_part=draw(rises))
-        for config in draw(st.lists(st.sampled_from(GAMMAS), max_size=4, unique=True))
+        RetrainOption(config, draw(accuracies), draw(_costs_gpu_s), early_part=draw(rises))
+        for config in draw(_gamma_lists)
     )
     running = None
     if gammas and draw(st.booleans()):
-        running = RunningRetraining(JobId(index), gammas[0], draw(st.integers(0, 1000)))
+        running = RunningRetraining(JobId(index), gammas[0], draw(_done_milli))
         gammas = ()
     return StreamView(
         StreamId(f"cam-{index}"),
@@ -58,15 +70,16 @@ def stream_views(draw, index, rises):
         gammas,
         tuple(lambdas),
         running,
-        weight=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
-        max_age_us=draw(st.sampled_from([None, None, 150_000])),
+        weight=draw(_weights),
+        max_age_us=draw(_max_ages_us),
     )
 
 
+@cache
 @st.composite
 def window_views(draw):
     """In every other one checkpoints serve."""
-    rises = draw(st.sampled_from([st.just(0.0), st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.8, 0.95])]))
+    rises = draw(_early_parts)
     count = draw(st.integers(0, 4))
     quantum = draw(st.sampled_from([20, 50, 100, 250]))
     now_us = draw(st.integers(0, 10_000_000))
@@ -78,9 +91,9 @@ def window_views(draw):
         steal_milli=quantum * draw(st.integers(1, 3)),
         min_accuracy=draw(st.sampled_from([0.0, 0.2, 0.4])),
         streams=tuple(draw(stream_views(index, rises)) for index in range(count)),
-        training_speed=draw(st.sampled_from([LINEAR, V100])),
-        objective=draw(st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])),
-        inference_speed=draw(st.sampled_from([LINEAR, V100])),
+        training_speed=draw(_speeds),
+        objective=draw(_objectives),
+        inference_speed=draw(_speeds),
     )
 
 
