@@ -1,6 +1,8 @@
 """What holds for every test: no Ray and two seconds, unless it is marked ``live``."""
 
+import gc
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -38,6 +40,16 @@ def no_ray_in_unit_tests(request, monkeypatch):
         raise AssertionError("a unit test must not start Ray; mark it live, or test the part below")
 
     monkeypatch.setattr(ray, "init", forbidden)
+
+
+def pytest_collection_finish():
+    """What was imported stays: no collection of rubbish need walk over its 700 000 objects."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -85,3 +97,17 @@ def data_dir():
 def shared_data():
     """The same folder for tests that can do without it: None where it is missing."""
     return _DATA if _DATA.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory):
+    """``copied(draw, folder)`` puts there what ``draw`` draws into a folder, once a process."""
+    drawn = {}
+
+    def copy(draw, folder):
+        if draw not in drawn:
+            drawn[draw] = tmp_path_factory.mktemp("drawn") / "data"
+            draw(drawn[draw])
+        shutil.copytree(drawn[draw], folder, dirs_exist_ok=True)
+
+    return copy

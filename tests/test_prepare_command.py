@@ -10,12 +10,16 @@ from ekya.streams.cityscapes import PAPER_CLASSES
 from ekya.streams.cityscapes_dataset import CityscapesDataset
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A working folder with a data set of two cities in it."""
-    draw_cityscapes(tmp_path / "data", {"aachen": 3, "ulm": 2})
+def two_cities(root):
+    draw_cityscapes(root, {"aachen": 3, "ulm": 2})
     for top in ("leftImg8bit", "gtFine"):
-        (tmp_path / "data" / top / "val").mkdir()
+        (root / top / "val").mkdir()
+
+
+@pytest.fixture
+def place(tmp_path, copied, monkeypatch):
+    """A working folder with a data set of two cities in it."""
+    copied(two_cities, tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -14,10 +14,14 @@ from ekya.streams.cityscapes import PAPER_CLASSES, CityscapesSpec
 from ekya.streams.cityscapes_dataset import CityscapesDataset
 
 
+def five_pictures(root: Path) -> None:
+    draw_cityscapes(root, {"aachen": 5})
+
+
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, copied):
     """A city with five pictures and their outlines."""
-    draw_cityscapes(tmp_path, {"aachen": 5})
+    copied(five_pictures, tmp_path)
     return tmp_path
 
 

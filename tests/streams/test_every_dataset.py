@@ -46,8 +46,8 @@ def test_every_data_set_has_a_sample_here():
 
 
 @pytest.fixture(params=SAMPLES)
-def dataset(request, tmp_path):
-    SAMPLES[request.param](tmp_path / "data")
+def dataset(request, tmp_path, copied):
+    copied(SAMPLES[request.param], tmp_path / "data")
     return DATASETS[request.param]
 
 

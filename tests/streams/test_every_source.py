@@ -99,9 +99,10 @@ def classes_of(spec: SourceSpec) -> tuple[str, ...]:
     return WAYMO_CLASSES if isinstance(spec, WaymoSpec) else CLASSES
 
 
-@pytest.fixture(params=SOURCES)
-def spec(request, tmp_path):
-    return SOURCES[request.param](tmp_path)
+@pytest.fixture(scope="module", params=SOURCES)
+def spec(request, tmp_path_factory):
+    """Its files are made once; tests only read them."""
+    return SOURCES[request.param](tmp_path_factory.mktemp("source"))
 
 
 def test_its_specification_survives_json(spec):
