@@ -10,6 +10,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 ARGS ?=
 
+# Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo experiments gpu-check test long lint types layers unit rtsp-server wheel clean
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
@@ -70,6 +73,7 @@ wheel: $(VENV)/.made
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: what was installed, and from which pyproject.toml.
 
