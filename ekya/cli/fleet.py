@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ekya.cli import deep_edge
 from ekya.cli.options import (
     Clock,
     Json,
@@ -98,3 +99,6 @@ def run(
 
         arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()))
         run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name), clock.value, out)
+
+
+commands.add_typer(deep_edge.commands)

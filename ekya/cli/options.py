@@ -82,16 +82,31 @@ Json = Annotated[
 ]
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Of ``--seeds``.
+def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
+    """Whole numbers of an option.
 
     Raises:
         UserError: these are none.
     """
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise UserError(f"--seeds {text}: these are not whole numbers; write them as 0,1,2")
+        raise UserError(f"{option} {text}: these are not whole numbers; write them as 0,1,2")
     return tuple(int(part) for part in parts)
+
+
+def parts_of_one(text: str, option: str) -> tuple[float, ...]:
+    """Parts of one of an option, each once.
+
+    Raises:
+        UserError: these are none.
+    """
+    try:
+        parts = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        parts = ()
+    if not parts or not all(0.0 <= part <= 1.0 for part in parts):
+        raise UserError(f"{option} {text}: these are no parts of one; write them as 0,0.25,0.5")
+    return parts
 
 
 def amounts(text: str) -> tuple[float, ...]:

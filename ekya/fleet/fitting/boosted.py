@@ -93,6 +93,7 @@ class BoostedEstimates:
             application. A time of 0 is one that was not measured.
         trees: of each regressor.
         seed: of the boosting.
+        update_unknown_s: EstUpdateTime of a kind of which no update was ever measured; None: a UserError.
         fitted: told of each regressor; there is one for each of ``QUANTITIES`` and kind where machines of a
             kind have one application.
     """
@@ -102,8 +103,15 @@ class BoostedEstimates:
         points: Sequence[ProfilePoint],
         trees: int = TREES,
         seed: int = 0,
+        update_unknown_s: float | None = None,
         fitted: Callable[[], object] = lambda: None,
     ) -> None:
+        self._update_unknown_s = update_unknown_s
+        # Memory is never 0 where a state was measured at all.
+        measured = [point for point in points if point.after.mem > 0]
+        self._without_gpu = {point.kind for point in measured} - {
+            point.kind for point in measured if point.after.gpu > 0
+        }
         self._regressors: dict[tuple[str, str, str], _Regressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
@@ -118,6 +126,10 @@ class BoostedEstimates:
                     fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
+    def knows(self, kind: str, quantity: Quantity, app: str = "") -> bool:
+        """Whether it was ever measured of a kind of machine."""
+        return (kind, quantity.name, app) in self._regressors
+
     def compute_s(self, worker: Training) -> float:
         """EstComputeTime."""
         return self._asked(
@@ -127,17 +139,21 @@ class BoostedEstimates:
     def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
         """EstUpdateTime."""
         batches = tuple(worker.batch for worker in workers)
-        return [
-            self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, server))
-            for worker in workers
-        ]
+        return [self._updated(worker, batches, server) for worker in workers]
+
+    def _updated(self, worker: Training, batches: tuple[int, ...], server: NodeState) -> float:
+        if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
+            return self._update_unknown_s
+        return self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, server))
 
     def state_after(self, worker: Training) -> NodeState:
-        """EstState, a regressor for each metric."""
+        """EstState, a regressor for each metric; 0 for the GPU of a machine on which none was ever in use."""
         row = _state(worker.state, worker.batch, worker.share_milli)
         return NodeState(
             cpu=self._asked(worker.kind, STATE_CPU.name, "", row),
-            gpu=self._asked(worker.kind, STATE_GPU.name, "", row),
+            gpu=0.0
+            if worker.kind in self._without_gpu
+            else self._asked(worker.kind, STATE_GPU.name, "", row),
             mem=self._asked(worker.kind, STATE_MEM.name, "", row),
         )
 

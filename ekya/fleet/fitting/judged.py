@@ -1,6 +1,6 @@
 """How far estimates are from points that they have not learned from (Deep-Edge, Table I)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from ekya.fleet.fitting.boosted import (
     STATE_GPU,
     STATE_MEM,
     UPDATE,
+    Quantity,
     boosted,
     estimated,
 )
@@ -57,19 +58,23 @@ def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
 def judged(
     estimates: EdgeEstimates, train: Sequence[ProfilePoint], test: Sequence[ProfilePoint]
 ) -> list[Judged]:
-    """The rows of one kind of machine, in the order of Table I."""
-    found = {
-        COMPUTE: [estimates.compute_s(_training(point)) for point in test],
-        UPDATE: [_update_s(estimates, point) for point in test],
-        STATE_GPU: [estimates.state_after(_training(point)).gpu for point in test],
-        STATE_CPU: [estimates.state_after(_training(point)).cpu for point in test],
-        STATE_MEM: [estimates.state_after(_training(point)).mem for point in test],
-        EXEC: [estimates.exec_s(point.kind, point.app, point.after) for point in test],
+    """The rows of one kind of machine, in the order of Table I, without those that no test point shows."""
+    found: dict[Quantity, Callable[[ProfilePoint], float]] = {
+        COMPUTE: lambda point: estimates.compute_s(_training(point)),
+        UPDATE: lambda point: _update_s(estimates, point),
+        STATE_GPU: lambda point: estimates.state_after(_training(point)).gpu,
+        STATE_CPU: lambda point: estimates.state_after(_training(point)).cpu,
+        STATE_MEM: lambda point: estimates.state_after(_training(point)).mem,
+        EXEC: lambda point: estimates.exec_s(point.kind, point.app, point.after),
     }
-    return [
-        _row(test[0].kind, quantity.name, len(train), values, [quantity.label(point) for point in test])
-        for quantity, values in found.items()
-    ]
+    rows = []
+    for quantity, estimate in found.items():
+        own = [point for point in test if quantity.label(point) > 0]
+        if own:
+            values, true = [estimate(point) for point in own], [quantity.label(point) for point in own]
+            learned = sum(quantity.label(point) > 0 for point in train)
+            rows.append(_row(own[0].kind, quantity.name, learned, values, true))
+    return rows
 
 
 def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
@@ -87,7 +92,7 @@ def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], see
 def reckoned(
     estimates: EdgeEstimates,
     test: Sequence[ProfilePoint],
-    deadline_s: float,
+    deadline_s: float | None,
     limits: EdgeLimits = ANY_EDGE,
 ) -> EdgeLimits:
     """Limits that know by how much estimates fall short: for memory, and for applications from state to time.
@@ -98,14 +103,14 @@ def reckoned(
     Args:
         estimates: which are judged.
         test: points that they have not learned from.
-        deadline_s: of the applications.
+        deadline_s: of the applications; None where nobody knows it yet, and all points count.
         limits: all else.
     """
     mem = [point.after.mem / estimates.state_after(_training(point)).mem - 1 for point in test]
     execs = []
     for point in test:
         expected_s = estimates.exec_s(point.kind, point.app, estimates.state_after(_training(point)))
-        if deadline_s / 2 <= expected_s <= deadline_s:
+        if deadline_s is None or deadline_s / 2 <= expected_s <= deadline_s:
             execs.append(point.exec_s / expected_s - 1)
     return replace(
         limits,

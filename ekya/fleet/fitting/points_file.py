@@ -1,14 +1,17 @@
 """Data points as Parquet: what is kept of a profile, and what models are fitted from again."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ekya.errors import UserError
 from ekya.files import atomic_path, user_errors
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.places import NodeState
 
 _STATE = pa.struct([("cpu", pa.float64()), ("gpu", pa.float64()), ("mem", pa.float64())])
@@ -31,26 +34,50 @@ SCHEMA = pa.schema(
 """A column for each field of ``ProfilePoint``."""
 
 
-def write_points(path: Path, points: Sequence[ProfilePoint]) -> None:
+_TRIED = b"ekya.tried"
+"""Of the file's metadata: what its points were measured under, as a list of JSON objects."""
+
+
+def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> None:
     """All of them, as one file that appears at once.
+
+    Args:
+        path: of the file.
+        points: its rows.
+        tried: what a profile need not measure again.
 
     Raises:
         UserError: full disk, no permission and the like.
     """
     rows = [{name: _plain(getattr(point, name)) for name in SCHEMA.names} for point in points]
+    words = json.dumps([asdict(one) for one in tried])
     with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary)
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA.with_metadata({_TRIED: words})), temporary)
 
 
-def add_points(path: Path, points: Sequence[ProfilePoint]) -> int:
-    """More of them; how many there are then.
+def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> int:
+    """More of them; how many there are then. A file that is not there yet is made.
 
     Raises:
         UserError: the file is no file of points, or cannot be written.
     """
-    everything = [*(read_points(path) if path.exists() else ()), *points]
-    write_points(path, everything)
+    before = path.exists()
+    everything = [*(read_points(path) if before else ()), *points]
+    write_points(path, everything, [*(read_tried(path) if before else ()), *tried])
     return len(everything)
+
+
+def read_tried(path: Path) -> list[Tried]:
+    """What points of a file were measured under, as far as a profile has written it down.
+
+    Raises:
+        UserError: it is not there, or is no file of points.
+    """
+    words = (_table(path).schema.metadata or {}).get(_TRIED, b"[]")
+    try:
+        return [Tried(**{**one, "work": EdgeWork(**one["work"])}) for one in json.loads(words)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: its list of what was tried is damaged; profile again") from error
 
 
 def read_points(path: Path) -> list[ProfilePoint]:
@@ -59,14 +86,6 @@ def read_points(path: Path) -> list[ProfilePoint]:
     Raises:
         UserError: it is not there, or is no file of points.
     """
-    with user_errors(path):
-        try:
-            with path.open("rb") as file:
-                table = pq.read_table(file)
-        except pa.ArrowInvalid as error:
-            raise UserError(f"{path} is no Parquet file: {error}; profile again") from error
-    if not table.schema.equals(SCHEMA):
-        raise UserError(f"{path} holds no profile points, or those of another version; profile again")
     return [
         ProfilePoint(
             **{
@@ -77,8 +96,20 @@ def read_points(path: Path) -> list[ProfilePoint]:
                 "batches": tuple(row["batches"]),
             }
         )
-        for row in table.to_pylist()
+        for row in _table(path).to_pylist()
     ]
+
+
+def _table(path: Path) -> Any:
+    with user_errors(path):
+        try:
+            with path.open("rb") as file:
+                table = pq.read_table(file)
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{path} is no Parquet file: {error}; profile again") from error
+    if not table.schema.equals(SCHEMA):
+        raise UserError(f"{path} holds no profile points, or those of another version; profile again")
+    return table
 
 
 def _plain(value: object) -> object:

@@ -9,8 +9,9 @@ import pytest
 from ekya.errors import UserError
 from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.fitting.judged import judged, judged_server, reckoned, split
-from ekya.fleet.fitting.points_file import add_points, read_points, write_points
+from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.sim.deep_edge import laws
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, SIFT, TX2, WORKERS
@@ -100,6 +101,19 @@ def test_points_come_back_from_their_file(tmp_path) -> None:
     assert add_points(tmp_path / "points.parquet", points[:2]) == 7
     assert add_points(tmp_path / "new.parquet", points[:2]) == 2
     assert read_points(tmp_path / "points.parquet") == [*points, *points[:2]]
+
+
+def test_what_was_tried_is_kept_beside_the_points(tmp_path) -> None:
+    points, path = profile_points(NANO, 3), tmp_path / "points.parquet"
+    tried = [Tried(EdgeWork(NANO, "resnet18", 32, 1), cpu, 0.0, 8, 1000) for cpu in (0.0, 0.5)]
+    add_points(path, points[:1], tried[:1])
+    add_points(path, points[1:2])
+    assert add_points(path, points[2:], tried[1:]) == 3
+    assert read_tried(path) == tried
+    assert read_points(path) == points
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"ekya.tried": "[{}]"}), path)
+    with pytest.raises(UserError, match="its list of what was tried is damaged"):
+        read_tried(path)
 
 
 def test_a_file_without_points_is_refused(tmp_path) -> None:

@@ -16,7 +16,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.run.deep_edge.launcher import Launcher
-from ekya.fleet.run.deep_edge.manager import EdgeManager
+from ekya.fleet.run.deep_edge.manager import EdgeManager, Ended
 from ekya.fleet.run.deep_edge.rest import application
 from ekya.fleet.run.deep_edge.store import Trigger, TriggeredStore
 from ekya.fleet.run.training.protocol import Failure, NodeWork, Progress, Trained, TrainingFailedError
@@ -229,6 +229,30 @@ def test_what_a_training_shows_of_its_machines_is_learned(world) -> None:
     assert len(world.points) == 1
 
 
+def test_a_machine_that_trains_keeps_the_state_that_it_had_before(world) -> None:
+    world.manager.trigger(world.store)
+    world.manager.hear(machine("a", TX2, cpu=0.99))
+    world.manager.hear(machine("d", NANO, cpu=0.98))
+    active = world.manager.active()
+    assert active["a"].state == MACHINES[0].state
+    assert active["d"].state.cpu == 0.98
+    world.manager.kill(JobName("cam"))
+    world.manager.hear(machine("a", TX2, cpu=0.99))
+    assert world.manager.active()["a"].state.cpu == 0.99
+
+
+def test_how_an_update_ended_can_be_asked_for(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.shows(0.4, 0.7, failures=(failure("b"),))
+    world.handle.progress = replace(world.handle.progress, state="done")
+    world.manager.look()
+    assert world.manager.ended() == {"cam": Ended(1, 0.7, 1, "")}
+    world.manager.trigger(world.store)
+    world.handle.progress = Progress("failed", 20, reason="no crops")
+    world.manager.look()
+    assert world.manager.ended() == {"cam": Ended(0, None, 0, "no crops")}
+
+
 def test_a_trigger_asks_once_each_time_its_condition_holds() -> None:
     asked = []
     store = TriggeredStore("store", Trigger(samples=100, accuracy=0.6), asked.append)
@@ -237,6 +261,24 @@ def test_a_trigger_asks_once_each_time_its_condition_holds() -> None:
     ]
     assert seen == [False, False, True, False, False, True]
     assert asked == ["store", "store"]
+
+
+def test_a_machine_that_cannot_train_is_told_why(world) -> None:
+    def admit(node):
+        if node.name != "d":
+            raise UserError(f"there is no Ray node {node.name}")
+
+    async def talk():
+        async with TestClient(TestServer(application(world.manager, {}, admit=admit))) as client:
+            for name, status in (("d", 200), ("moon", 400)):
+                said = await client.post("/monitor", params={"node": name, "kind": NANO})
+                assert said.status == status
+            told = await (await client.get("/monitor")).json()
+            assert "d" in told["active"]
+            assert "moon" not in told["active"]
+            assert told["ended"] == {}
+
+    asyncio.run(talk())
 
 
 def test_the_components_are_reached_over_rest(world) -> None:

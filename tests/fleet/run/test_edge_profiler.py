@@ -6,6 +6,7 @@ import time
 import pytest
 
 from ekya.errors import UserError
+from ekya.fleet.policy.deep_edge.profile import EdgeWork
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled
 from ekya.fleet.run.deep_edge.states import Ticks, Watch, memory_in_use, ticks, watched
@@ -83,18 +84,18 @@ def test_stress_is_seen_in_the_state_and_ends_with_its_block() -> None:
 @needs_stress
 def test_a_profile_measures_a_real_model_beside_real_inference() -> None:
     run = ProfileRun(
-        "here",
-        architecture="mobilenet_v3_small",
-        side=16,
+        EdgeWork("here", "mobilenet_v3_small", 16, 1),
         seconds=1.0,
         batches=(8,),
         shares_milli=(1000, 300),
         points=(StressPoint(), StressPoint(mem=0.1)),
     )
-    points = list(profiled(run, CpuShares(1)))
-    assert len(points) == run.size == 4
-    free, held = points[:2]
+    asked = run.tried()
+    measured = list(profiled(run, CpuShares(1), done=asked[1:2]))
+    assert [tried for tried, _ in measured] == [asked[0], *asked[2:]]
+    points = [point for _, point in measured]
+    free, _, held = points
     assert all(point.compute_s > 0 and point.exec_s > 0 and point.app == INFERENCE for point in points)
     assert (free.share_milli, held.share_milli) == (1000, 300)
-    assert points[2].before.mem > free.before.mem + 0.02
+    assert held.before.mem > free.before.mem + 0.02
     assert free.after.mem > 0

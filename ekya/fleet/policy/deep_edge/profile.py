@@ -37,6 +37,40 @@ class ProfilePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeWork:
+    """What a machine of a kind was profiled with; models of one say nothing of another.
+
+    Attributes:
+        kind: of machine.
+        architecture, side: the edge model and its crops, in pixels.
+        trainable_blocks: of it.
+    """
+
+    kind: str
+    architecture: str
+    side: int
+    trainable_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a point was measured under, as it was asked for; the point itself has what came of it.
+
+    Attributes:
+        work: of which machine, and with what.
+        cpu, mem: stress, in parts of one.
+        batch: b_i.
+        share_milli: to which the training was held.
+    """
+
+    work: EdgeWork
+    cpu: float
+    mem: float
+    batch: int
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerPoint:
     """A parameter server under stress, and what it then uses.
 

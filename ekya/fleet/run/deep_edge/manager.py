@@ -38,6 +38,23 @@ class _Followed:
     nodes: dict[NodeName, Node] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An update that is over.
+
+    Attributes:
+        epochs: that were done.
+        accuracy: of the weights that its store was given, on its validation crops; None where there are none.
+        failures: processes and machines that died under it.
+        reason: why there are no weights; empty where there are.
+    """
+
+    epochs: int
+    accuracy: float | None
+    failures: int
+    reason: str
+
+
 class EdgeManager:
     """Solver, Resource Monitor, Launcher and Accuracy Monitor. Every method may be called by any thread.
 
@@ -63,12 +80,25 @@ class EdgeManager:
         self._policy, self._launcher, self._rule, self._clock = policy, launcher, rule, clock
         self._resources = Resources(round(silent_s * US_PER_S))
         self._followed: dict[JobName, _Followed] = {}
+        self._ended: dict[JobName, Ended] = {}
         self._lock = threading.RLock()
 
     def hear(self, node: Node) -> None:
-        """A machine tells that it is there, and its state."""
+        """A machine tells that it is there, and its state.
+
+        While it trains it cannot tell X_i, its state without the training; what it had before stands.
+        """
         with self._lock:
+            for name, task in self._launcher.tasks.items():
+                before = self._followed[name].nodes.get(node.name)
+                if before is not None and node.name in _used(task.assignment):
+                    node = replace(node, state=before.state)
             self._resources = self._resources.hears(node, self._now_us())
+
+    def ended(self) -> dict[JobName, Ended]:
+        """How the last update of each name came out."""
+        with self._lock:
+            return dict(self._ended)
 
     def active(self) -> dict[NodeName, Node]:
         """The map of active workers."""
@@ -150,17 +180,20 @@ class EdgeManager:
             self._learned(points)
         self._launcher.forget(name)
         self._forget(name)
+        epochs, failures = len(progress.epochs), len(progress.failures)
         try:
-            task.store.update(task.handle.result(0))
-        except TrainingFailedError as error:
+            trained = task.handle.result(0)
+            task.store.update(trained)
+        except (TrainingFailedError, UserError) as error:
+            self._ended[name] = Ended(epochs, None, failures, str(error))
             task.store.failed(str(error))
+        else:
+            self._ended[name] = Ended(epochs, trained.validation_accuracy, failures, "")
 
     def _relaunch(self, name: JobName, task: Launched) -> None:
         """Where a machine is out, or silent, what is left is spread anew and goes on from its checkpoint."""
         assignment = task.assignment
-        used = {part.node for part in assignment.parts}
-        if assignment.server is not None:
-            used.add(assignment.server)
+        used = _used(assignment)
         active = self._resources.active(self._now_us())
         gone = (used & self._resources.out(name)) | (used - active.keys())
         if not gone:
@@ -171,6 +204,8 @@ class EdgeManager:
             _LOG.warning("%s goes on as it can: %s", name, error)
             return
         self._launcher.move(name, assignment)
+        followed = self._followed[name]
+        followed.nodes = {**active, **followed.nodes}
 
     def _judge(self, name: JobName, task: Launched, progress: Progress) -> None:
         """The Accuracy Monitor: after each epoch, how many there should be."""
@@ -207,3 +242,8 @@ class EdgeManager:
 
     def _now_us(self) -> int:
         return round(self._clock() * US_PER_S)
+
+
+def _used(assignment: Assignment) -> set[NodeName]:
+    nodes = {part.node for part in assignment.parts}
+    return nodes if assignment.server is None else nodes | {assignment.server}

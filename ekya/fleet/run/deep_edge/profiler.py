@@ -6,13 +6,14 @@ an update is measured where there is a parameter server, in trainings that run (
 which says that nobody knows. Stress of a GPU is absent: stress-ng has none.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Assignment
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.run.deep_edge.states import watched
@@ -30,59 +31,67 @@ class ProfileRun:
     """What is tried on this machine.
 
     Attributes:
-        kind: of machine that it is; machines of a kind share their models.
-        architecture, side: the edge model and its crops.
-        trainable_blocks: of it.
+        work: the kind of machine that it is, and the edge model.
         seconds: for which each state and each rate is measured.
         batches: b_i, each at every stress point.
         shares_milli: to which the training is held, each at every stress point.
         points: of stress.
     """
 
-    kind: str
-    architecture: str = "resnet18"
-    side: int = 32
-    trainable_blocks: int = 1
+    work: EdgeWork
     seconds: float = 3.0
     batches: tuple[int, ...] = (4, 8, 16, 32)
     shares_milli: tuple[int, ...] = (FULL_GPU_MILLI,)
     points: tuple[StressPoint, ...] = (StressPoint(),)
 
-    @property
-    def size(self) -> int:
-        """How many data points there will be."""
-        return len(self.batches) * len(self.shares_milli) * len(self.points)
+    def tried(self) -> tuple[Tried, ...]:
+        """One for each data point, in the order in which they are measured."""
+        return tuple(
+            Tried(self.work, stress.cpu, stress.mem, batch, share)
+            for stress in self.points
+            for batch in self.batches
+            for share in self.shares_milli
+        )
 
 
-def profiled(run: ProfileRun, backend: ShareBackend) -> Iterator[ProfilePoint]:
-    """One data point after the other, each with processes of its own.
+def profiled(
+    run: ProfileRun, backend: ShareBackend, done: Collection[Tried] = ()
+) -> Iterator[tuple[Tried, ProfilePoint]]:
+    """One data point after the other, each with what it was measured under.
 
     Args:
         run: what is tried.
         backend: opened; holds the training to its share. Its device trains.
+        done: what is left out.
 
     Raises:
         UserError: stress-ng is missing, or a process cannot begin.
     """
-    for stress in run.points:
-        for batch in run.batches:
-            yield from _at(run, backend, stress, batch)
+    left = [tried for tried in run.tried() if tried not in done]
+    for (cpu, mem, batch), together in groupby(left, lambda tried: (tried.cpu, tried.mem, tried.batch)):
+        yield from _at(run, backend, StressPoint(cpu, mem), batch, list(together))
 
 
-def _at(run: ProfileRun, backend: ShareBackend, stress: StressPoint, batch: int) -> Iterator[ProfilePoint]:
+def _at(
+    run: ProfileRun, backend: ShareBackend, stress: StressPoint, batch: int, shares: Sequence[Tried]
+) -> Iterator[tuple[Tried, ProfilePoint]]:
+    work = run.work
     config = RetrainConfig(
-        epochs=1, batch_size=batch, head_width=0, trainable_blocks=run.trainable_blocks, data_fraction=1.0
+        epochs=1, batch_size=batch, head_width=0, trainable_blocks=work.trainable_blocks, data_fraction=1.0
     )
-    spec = ProbeSpec(run.architecture, run.side, config, backend.probe().device, run.seconds)
+    spec = ProbeSpec(work.architecture, work.side, config, backend.probe().device, run.seconds)
     with stressed(stress), probes(backend, spec, ["inference"]) as (app,):
         with watched() as watch:
             rates_at([(app, FULL_GPU_MILLI)])
         before = watch.state()
         with probes(backend, spec, ["training"]) as (training,):
-            for share in run.shares_milli:
+            for tried in shares:
                 with watched() as watch:
-                    trained, served = rates_at([(training, share), (app, FULL_GPU_MILLI)])
-                yield _point(run.kind, before, watch.state(), batch, share, trained, served)
+                    trained, served = rates_at([(training, tried.share_milli), (app, FULL_GPU_MILLI)])
+                yield (
+                    tried,
+                    _point(work.kind, before, watch.state(), batch, tried.share_milli, trained, served),
+                )
 
 
 def _point(

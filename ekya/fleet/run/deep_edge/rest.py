@@ -2,7 +2,7 @@
 
     POST /monitor?node=nano-1&kind=nano&cpu=0.3&mem=0.4&trains=1&app=sift:0.2
                                         a machine tells its state
-    GET  /monitor                       machines that are there, updates under way
+    GET  /monitor                       machines that are there, updates under way, and how others ended
     GET  /solver?store=cam-1            who would train what; nothing is started
     POST /launcher?store=cam-1          the store's trigger: solves, fetches the samples, launches
     DELETE /launcher?task=cam-1         kills an update
@@ -14,17 +14,16 @@ Loopback unless it is told otherwise: whoever reaches it can start and end train
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
 
 from aiohttp import web
 
 from ekya.errors import UserError
-from ekya.fleet.fitting.points_file import add_points
 from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 from ekya.fleet.run.deep_edge.manager import EdgeManager
@@ -46,20 +45,21 @@ class Offline:
     """What the Profiler needs, which is the design mode's.
 
     Attributes:
-        kind: of the machine that it runs on.
-        architecture: of the edge model.
+        work: the kind of machine that it runs on, and the edge model.
         backend: opened.
-        points: file to which data points are added.
+        keep: takes data points with what they were measured under; how many there are then.
     """
 
-    kind: str
-    architecture: str
+    work: EdgeWork
     backend: ShareBackend
-    points: Path
+    keep: Callable[[Sequence[ProfilePoint], Sequence[Tried]], int]
 
 
 def application(
-    manager: EdgeManager, stores: Mapping[str, DataStore], offline: Offline | None = None
+    manager: EdgeManager,
+    stores: Mapping[str, DataStore],
+    offline: Offline | None = None,
+    admit: Callable[[Node], object] = lambda _node: None,
 ) -> web.Application:
     """The endpoints, and a task that lets the monitors look every second.
 
@@ -67,8 +67,9 @@ def application(
         manager: behind them.
         stores: data stores that may ask, by name.
         offline: None where nothing is to be profiled.
+        admit: asked of each machine that tells its state; a UserError of it says why that one cannot train.
     """
-    endpoints = _Endpoints(manager, stores, offline)
+    endpoints = _Endpoints(manager, stores, offline, admit)
     app = web.Application(middlewares=[_told])
     app.router.add_post("/monitor", endpoints.hear)
     app.router.add_get("/monitor", endpoints.monitor)
@@ -81,16 +82,26 @@ def application(
     return app
 
 
-def serve(app: web.Application, host: str = LOOPBACK, port: int = PORT) -> None:
+def serve(
+    app: web.Application,
+    host: str = LOOPBACK,
+    port: int = PORT,
+    ready: Callable[[str], None] = lambda _: None,
+) -> None:
     """Serves until it is interrupted.
+
+    Args:
+        app: what is served.
+        host, port: where.
+        ready: told once, when it can be reached.
 
     Raises:
         UserError: somebody else has the port.
     """
     try:
-        web.run_app(app, host=host, port=port, print=None)
+        web.run_app(app, host=host, port=port, print=ready, access_log=None)
     except OSError as error:
-        raise UserError(f"{host}:{port} cannot be had ({error.strerror}); choose another port") from error
+        raise UserError(f"{host}:{port} cannot be had ({error.strerror}); choose another --port") from error
 
 
 @web.middleware
@@ -106,9 +117,13 @@ class _Endpoints:
     """One method an endpoint. What takes long is done in a thread."""
 
     def __init__(
-        self, manager: EdgeManager, stores: Mapping[str, DataStore], offline: Offline | None
+        self,
+        manager: EdgeManager,
+        stores: Mapping[str, DataStore],
+        offline: Offline | None,
+        admit: Callable[[Node], object],
     ) -> None:
-        self._manager, self._stores, self._offline = manager, stores, offline
+        self._manager, self._stores, self._offline, self._admit = manager, stores, offline, admit
         self._profiling = asyncio.Lock()
 
     async def looking(self, _app: web.Application) -> AsyncIterator[None]:
@@ -129,7 +144,9 @@ class _Endpoints:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def hear(self, request: web.Request) -> web.Response:
-        self._manager.hear(_node(request.query))
+        node = _node(request.query)
+        await asyncio.to_thread(self._admit, node)
+        await asyncio.to_thread(self._manager.hear, node)
         return web.json_response({})
 
     async def monitor(self, _request: web.Request) -> web.Response:
@@ -143,7 +160,8 @@ class _Endpoints:
             for name, (task, _) in self._manager.tasks().items()
         }
         active = {name: asdict(node.state) for name, node in self._manager.active().items()}
-        return web.json_response({"active": active, "tasks": tasks})
+        ended = {name: asdict(one) for name, one in self._manager.ended().items()}
+        return web.json_response({"active": active, "tasks": tasks, "ended": ended})
 
     async def solve(self, request: web.Request) -> web.Response:
         job = self._store(request).job()
@@ -178,8 +196,7 @@ class _Endpoints:
         if offline is None:
             raise UserError("this manager profiles nothing; start it with a file for data points")
         run = ProfileRun(
-            offline.kind,
-            offline.architecture,
+            offline.work,
             seconds=_number(query, "seconds", 3.0),
             batches=(round(_number(query, "batch", 16)),),
             shares_milli=(round(_number(query, "share_milli", 1000)),),
@@ -197,8 +214,8 @@ class _Endpoints:
 
 def _profile(run: ProfileRun, offline: Offline) -> dict[str, object]:
     found = list(profiled(run, offline.backend))
-    in_all = add_points(offline.points, found)
-    return {"points": [asdict(point) for point in found], "in_all": in_all}
+    in_all = offline.keep([point for _, point in found], [tried for tried, _ in found])
+    return {"points": [asdict(point) for _, point in found], "in_all": in_all}
 
 
 def _node(query: Mapping[str, str]) -> Node:

@@ -44,6 +44,20 @@ class StressPoint:
                 raise UserError(f"a stress of {part:g} on {name} is none: give a part of 1, such as 0.5")
 
 
+def stress_ng() -> str:
+    """Where it is.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    path = shutil.which("stress-ng")
+    if path is None:
+        raise UserError(
+            "stress-ng is not installed; install Debian's package of that name: apt-get install stress-ng"
+        )
+    return path
+
+
 @contextmanager
 def stressed(point: StressPoint) -> Iterator[None]:
     """A machine under stress as long as the block lasts.
@@ -55,11 +69,7 @@ def stressed(point: StressPoint) -> Iterator[None]:
     if not words:
         yield
         return
-    path = shutil.which("stress-ng")
-    if path is None:
-        raise UserError(
-            "stress-ng is not installed; install Debian's package of that name: apt-get install stress-ng"
-        )
+    path = stress_ng()
     process = subprocess.Popen(
         [path, "--quiet", *words],
         stdout=subprocess.DEVNULL,

@@ -1,0 +1,90 @@
+"""Models of machines that a user has profiled: what they take, and how sure they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ekya.errors import UserError
+from ekya.fleet.fitting.boosted import LEAF, UPDATE, BoostedEstimates
+from ekya.fleet.fitting.judged import Judged, judged, reckoned, split
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+
+LEAST_POINTS = 2 * LEAF + 2
+"""Of a kind of machine: a sixth of them is held out, and what is left has to fill two leaves of a tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModels:
+    """What a file of points says.
+
+    Attributes:
+        estimates: of the kinds of machines in it.
+        limits: batches that were tried, and the errors on held-out points.
+        rows: as Table I, for what was measured.
+        points: how many there are of each kind.
+        shares_milli: to which trainings were held.
+        unknown_updates: kinds of which no update was ever measured; it is planned as if one took no time.
+    """
+
+    estimates: BoostedEstimates
+    limits: EdgeLimits
+    rows: tuple[Judged, ...]
+    points: dict[str, int]
+    shares_milli: tuple[int, ...]
+    unknown_updates: tuple[str, ...]
+
+
+def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredModels:
+    """Fits them.
+
+    Points of trainings that ran (compute and update times, no state) are learned from, and not counted.
+
+    Args:
+        points: of any kinds of machines.
+        origin: of them, as a sentence names it.
+
+    Raises:
+        UserError: there are too few of a kind.
+    """
+    counts = _profiled(points, origin)
+    train, tests = list[ProfilePoint](), dict[str, list[ProfilePoint]]()
+    for kind in counts:
+        learns, tests[kind] = split([point for point in points if point.kind == kind and point.after.mem > 0])
+        train += [*learns, *(point for point in points if point.kind == kind and point.after.mem <= 0)]
+    estimates = BoostedEstimates(train, update_unknown_s=0.0)
+    tried = [point for point in points if point.after.mem > 0]
+    within = replace(
+        ANY_EDGE,
+        batch_min=min(point.batch for point in tried),
+        batch_max=max(point.batch for point in tried),
+    )
+    limits = reckoned(estimates, [point for own in tests.values() for point in own], None, within)
+    rows = [
+        row
+        for kind, own in tests.items()
+        for row in judged(estimates, [point for point in train if point.kind == kind], own)
+    ]
+    return MeasuredModels(
+        estimates,
+        limits,
+        tuple(rows),
+        counts,
+        tuple(sorted({point.share_milli for point in tried})),
+        tuple(kind for kind in counts if not estimates.knows(kind, UPDATE)),
+    )
+
+
+def _profiled(points: Sequence[ProfilePoint], origin: str) -> dict[str, int]:
+    counts = {
+        kind: sum(point.kind == kind and point.after.mem > 0 for point in points)
+        for kind in sorted({point.kind for point in points})
+    }
+    if not counts:
+        raise UserError(f"{origin} holds no points; profile a machine with ekya fleet profile")
+    for kind, count in counts.items():
+        if count < LEAST_POINTS:
+            raise UserError(
+                f"{origin}: {count} points of a {kind} are too few to learn from; profile it until there are "
+                f"{LEAST_POINTS}, with more --batches, --cpu or --mem"
+            )
+    return counts

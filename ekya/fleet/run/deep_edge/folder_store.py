@@ -1,0 +1,225 @@
+"""A data store of labelled pictures in folders, as a file of stores describes it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ekya.config_errors import describe
+from ekya.config_files import read_mapping
+from ekya.core.configs import RetrainConfig
+from ekya.errors import UserError
+from ekya.files import write_bytes_atomic
+from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.run.training.protocol import Trained, TrainingTask
+from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.checkpoints import load_model, to_bytes
+from ekya.learning.edge import EdgeModel, build_edge_model
+from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
+from ekya.streams.crops import crop_objects
+from ekya.streams.image_folder import class_folders, picture_names
+from ekya.streams.picture_files import UnreadableError, read_picture
+
+_LOG = logging.getLogger(__name__)
+
+_EXAMPLE = "stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
+
+
+class StoreSpec(BaseModel):
+    """One store.
+
+    Attributes:
+        samples: a folder with a folder of pictures for each class; or one for each node where pictures lie.
+        out: where the weights go; the next update begins with them.
+        start: model of the first update; fresh weights of ``model`` where there is none.
+        model: architecture.
+        classes: to tell apart; where left out those of ``start``, or all that have a folder.
+        side: of a crop, in pixels.
+        trainable_blocks: of the model, from its end.
+        epochs: the most that there may be.
+        batch_size: where the solver names none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    samples: Path | dict[str, Path]
+    out: Path
+    start: Path | None = None
+    model: str = DEFAULT_ARCHITECTURE
+    classes: tuple[str, ...] = ()
+    side: int = Field(default=32, ge=8, le=512)
+    trainable_blocks: int = Field(default=1, ge=0, le=64)
+    epochs: int = Field(default=20, ge=1)
+    batch_size: int = Field(default=16, ge=2)
+
+
+class _StoresFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stores: dict[str, StoreSpec] = Field(min_length=1)
+
+
+def read_stores(path: Path) -> dict[str, "FolderStore"]:
+    """The stores of a file, by name. Paths in it begin at its folder.
+
+    Raises:
+        UserError: it is not there, is no such file, or names something that is not there.
+    """
+    raw = read_mapping(path)
+    try:
+        described = _StoresFile.model_validate(raw)
+    except ValidationError as error:
+        words = describe(error, raw, _StoresFile)
+        raise UserError(f"{path}: {words}; a file of stores looks like {_EXAMPLE}") from None
+    return {
+        name: _opened(f"{path}: stores.{name}", path.parent, name, spec)
+        for name, spec in described.stores.items()
+    }
+
+
+def _opened(where: str, folder: Path, name: str, spec: StoreSpec) -> "FolderStore":
+    samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
+    roots = {NodeName(node): folder / root.expanduser() for node, root in samples.items()}
+    for node, root in roots.items():
+        if not root.is_dir():
+            key = f"samples.{node}" if node else "samples"
+            raise UserError(f"{where}.{key}: there is no folder {root}; correct the path")
+    out = folder / spec.out.expanduser()
+    if not out.parent.is_dir():
+        raise UserError(f"{where}.out: there is no folder {out.parent}; make it, or name another file")
+    if spec.model not in EDGE_MODELS:
+        raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
+    start = None if spec.start is None else folder / spec.start.expanduser()
+    model = _first_model(where, spec, start, roots)
+    return FolderStore(JobName(name), spec, roots, out, model)
+
+
+def _first_model(
+    where: str, spec: StoreSpec, start: Path | None, roots: Mapping[NodeName, Path]
+) -> EdgeModel:
+    if start is not None:
+        model = load_model(start)
+        if "model" in spec.model_fields_set and spec.model != model.architecture:
+            raise UserError(f"{where}.model: {start} is a {model.architecture}; leave the key out")
+        return model
+    classes = spec.classes or tuple(sorted({name for root in roots.values() for name in class_folders(root)}))
+    if len(classes) < 2:
+        raise UserError(f"{where}.samples: there are no folders of two classes or more; name them as classes")
+    return build_edge_model(classes, 0, 0, spec.model)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FolderStore:
+    """A ``DataStore``.
+
+    Attributes:
+        name: of its updates.
+        spec: what it is.
+        roots: folders by node; of the node ``""`` those that lie with whoever is the parameter server.
+        out: file of the weights.
+        model: of the first update.
+    """
+
+    name: JobName
+    spec: StoreSpec
+    roots: Mapping[NodeName, Path]
+    out: Path
+    model: EdgeModel
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those to tell apart."""
+        return self.spec.classes or self.model.classes
+
+    def job(self) -> TrainJob:
+        """So many pictures as lie in the folders now, without a fifth that validates.
+
+        Raises:
+            UserError: there are none.
+        """
+        counts = {node: len(picture_names(root, self.classes)) for node, root in self.roots.items()}
+        if not sum(counts.values()):
+            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
+        # About a fifth validates; shards are dealt in proportion, so it need not be known to the picture.
+        chunks = {
+            SiteName(node or "edge"): max(1, round(0.8 * count)) for node, count in counts.items() if count
+        }
+        return TrainJob(
+            self.name,
+            0,
+            self.spec.epochs,
+            Linear(1.0, 0.0),
+            chunks,
+            worker={"trains": 1.0},
+            server={"serves": 1.0},
+        )
+
+    def task(self, assignment: Assignment) -> TrainingTask:
+        """Reads the pictures; begins with the weights of the last update where there was one.
+
+        Raises:
+            UserError: too few of them can be read, or the last weights are damaged.
+        """
+        model = load_model(self.out) if self.out.exists() else self.model
+        home = assignment.server or assignment.parts[0].node
+        training, validation = dict[NodeName, LabelledCrops](), []
+        tracks = 0
+        for node, root in self.roots.items():
+            crops = self._read(root, tracks)
+            tracks += len(crops)
+            own, held = split_by_track_and_time(crops)
+            training[node or home] = own
+            validation.append(held)
+        held_out = concatenate(validation)
+        if not len(held_out) or not any(len(own) for own in training.values()):
+            raise UserError(
+                f"{self.name}: its {tracks} pictures are too few to train and to validate; add some"
+            )
+        spec = self.spec
+        config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
+        return TrainingTask(
+            self.name, config, to_bytes(model), self.classes, training, held_out, home, mode="asynchronous"
+        )
+
+    def update(self, trained: Trained) -> None:
+        """Writes the weights.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        write_bytes_atomic(self.out, trained.weights)
+        _LOG.info(
+            "%s: %.1f%% right on held-out pictures, in %s",
+            self.name,
+            100 * trained.validation_accuracy,
+            self.out,
+        )
+
+    def failed(self, reason: str) -> None:
+        """Says it; the weights of before stay."""
+        _LOG.warning("%s: no update this time: %s", self.name, reason)
+
+    def _read(self, root: Path, first: int) -> LabelledCrops:
+        """Each picture as one object, in the order of names."""
+        side, classes = self.spec.side, self.classes
+        crops, labels, damaged = [], [], 0
+        for file, name in picture_names(root, classes):
+            try:
+                image = read_picture(root / name / file)
+            except UnreadableError:
+                damaged += 1
+                continue
+            height, width = image.shape[:2]
+            crops.append(crop_objects(image, np.array([[0, 0, width, height]], np.float32), side)[0])
+            labels.append(classes.index(name))
+        if damaged:
+            _LOG.warning("%s: %d pictures in %s cannot be read and are left out", self.name, damaged, root)
+        order = np.arange(len(crops), dtype=np.int64)
+        pictures = np.array(crops, np.uint8).reshape(-1, side, side, 3)
+        return LabelledCrops(pictures, np.array(labels, np.int64), first + order, order)

@@ -1,0 +1,74 @@
+"""Models of machines that a user has profiled."""
+
+from dataclasses import replace
+
+import pytest
+
+from ekya.errors import UserError
+from ekya.fleet.fitting.boosted import EXEC
+from ekya.fleet.fitting.measured import LEAST_POINTS, measured_models
+from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.places import NodeState
+from ekya.fleet.sim.deep_edge.devices import NANO, TX2
+from ekya.fleet.sim.deep_edge.workload import profile_points
+
+STATE = NodeState(0.3, 0.0, 0.3)
+
+
+def without_gpu(state):
+    return replace(state, gpu=0.0)
+
+
+def as_profiled(point):
+    """As the Profiler leaves a point of a machine without a GPU: nobody knows of its updates."""
+    return replace(point, update_s=0.0, before=without_gpu(point.before), after=without_gpu(point.after))
+
+
+PROFILED = [as_profiled(point) for point in profile_points(NANO, 40)]
+LIVED = [replace(point, after=NodeState(), app="", exec_s=0.0) for point in profile_points(NANO, 3, seed=5)]
+"""As trainings leave them: no state, no application."""
+
+
+def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_time() -> None:
+    models = measured_models(PROFILED, "a.parquet")
+    worker = Training(NANO, STATE, 16)
+    assert models.estimates.state_after(worker).gpu == 0.0
+    assert models.estimates.update_s([worker], STATE) == [0.0]
+    assert models.unknown_updates == (NANO,)
+    assert {row.function for row in models.rows} == {
+        "EstComputeTime",
+        "EstState cpu",
+        "EstState mem",
+        "EstExecTime",
+    }
+
+
+def test_what_trainings_have_shown_is_learned_beside_what_was_profiled() -> None:
+    models = measured_models([*PROFILED, *LIVED], "a.parquet")
+    assert models.unknown_updates == ()
+    assert models.points == {NANO: 40}
+    (update_s,) = models.estimates.update_s([Training(NANO, STATE, 16)], STATE)
+    shown = [point.update_s for point in LIVED]
+    assert min(shown) <= update_s <= max(shown)
+    assert not models.estimates.knows(NANO, EXEC, "moon")
+
+
+def test_limits_are_the_batches_that_were_tried_and_the_errors_on_held_out_points() -> None:
+    points = [replace(point, batch=8) for point in PROFILED[:20]] + [
+        replace(point, batch=24) for point in PROFILED[20:]
+    ]
+    limits = measured_models(points, "a.parquet").limits
+    assert (limits.batch_min, limits.batch_max) == (8, 24)
+    assert limits.exec_error > 0
+
+
+def test_too_few_points_are_refused_with_how_many_there_should_be() -> None:
+    few = [as_profiled(point) for point in profile_points(TX2, LEAST_POINTS - 1)]
+    sentence = f"a.parquet: {LEAST_POINTS - 1} points of a tx2 are too few .* until there are {LEAST_POINTS}"
+    with pytest.raises(UserError, match=sentence):
+        measured_models([*PROFILED, *few], "a.parquet")
+    assert measured_models([*PROFILED, *few, few[0]], "a.parquet").points[TX2] == LEAST_POINTS
+    with pytest.raises(UserError, match="0 points of a nano are too few"):
+        measured_models(LIVED, "a.parquet")
+    with pytest.raises(UserError, match="holds no points"):
+        measured_models([], "a.parquet")

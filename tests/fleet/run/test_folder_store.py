@@ -1,0 +1,112 @@
+"""Data stores of pictures in folders."""
+
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.deep_edge.folder_store import read_stores
+from ekya.fleet.run.training.protocol import Trained
+from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
+from ekya.learning.edge import build_edge_model
+
+EAST, WEST = NodeName("east"), NodeName("west")
+SPREAD = Assignment(JobName("cam"), (Part(EAST, chunks=8), Part(WEST, chunks=8)), "as it is", WEST)
+
+
+def pictures(root, **counts):
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            image = np.full((20, 30, 3), 10 * number, np.uint8)
+            cv2.imwrite(str(root / name / f"{number:03d}.png"), image)
+
+
+def described(folder, text):
+    (folder / "stores.yaml").write_text(f"stores: {{cam: {{{text}}}}}")
+    return folder / "stores.yaml"
+
+
+def same(weights, model):
+    ours, theirs = from_bytes(weights).state_dict(), model.state_dict()
+    return all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pictures(tmp_path / "east", car=10, bus=5)
+    pictures(tmp_path / "west", car=5)
+    return tmp_path
+
+
+BOTH = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, side: 16"
+
+
+def test_pictures_train_where_they_lie_and_a_fifth_of_each_class_validates(folder) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    assert store.classes == ("bus", "car")
+    job = store.job()
+    assert job.chunks == {SiteName("east"): 12, SiteName("west"): 4}
+    task = store.task(SPREAD)
+    assert {node: len(crops) for node, crops in task.training.items()} == {EAST: 12, WEST: 4}
+    assert len(task.validation) == 4
+    assert task.validation.side == 16
+    tracks = [crops.tracks for crops in (*task.training.values(), task.validation)]
+    assert len(np.unique(np.concatenate(tracks))) == 20
+    assert (task.home, task.mode) == (WEST, "asynchronous")
+    assert set(task.validation.classes.tolist()) == {0, 1}
+
+
+def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    trained = build_edge_model(("bus", "car"), 0, 77, "mobilenet_v3_small")
+    assert same(store.task(SPREAD).start, store.model)
+    store.update(Trained(to_bytes(trained), 0.9, 1))
+    again = read_stores(folder / "stores.yaml")["cam"].task(SPREAD)
+    assert same(again.start, trained)
+    assert not same(again.start, store.model)
+
+
+def test_without_a_node_pictures_lie_with_the_parameter_server(folder) -> None:
+    store = read_stores(described(folder, BOTH.replace("{east: east, west: west}", "east")))["cam"]
+    assert list(store.task(SPREAD).training) == [WEST]
+
+
+def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    (folder / "west" / "car" / "000.png").write_bytes(b"no picture")
+    assert len(store.task(SPREAD).training[WEST]) == 3
+    assert "1 pictures in" in caplog.text
+
+
+def test_what_is_missing_is_said_with_its_key(folder) -> None:
+    save_model(build_edge_model(("bus", "car"), 0, 0, "mobilenet_v3_small"), folder / "start.safetensors")
+    for text, sentence in (
+        ("out: a", "samples: this key is missing; add it"),
+        (BOTH + ", colour: red", "colour: there is no such key"),
+        (BOTH.replace("west: west", "west: moon"), "stores.cam.samples.west: there is no folder"),
+        (BOTH.replace("cam.saf", "moon/cam.saf"), "stores.cam.out: there is no folder"),
+        (BOTH.replace("mobilenet_v3_small", "moon"), "stores.cam.model: there is no moon"),
+        (BOTH.replace("{east: east, west: west}", "west"), "there are no folders of two classes"),
+        (BOTH + ", start: moon.safetensors", "cannot read the model"),
+        (BOTH.replace("mobilenet_v3_small", "resnet18") + ", start: start.safetensors", "leave the key out"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            read_stores(described(folder, text))
+    (folder / "stores.yaml").write_text("cam: {}")
+    with pytest.raises(UserError, match="a file of stores looks like"):
+        read_stores(folder / "stores.yaml")
+
+
+def test_folders_that_are_emptied_have_no_update(folder) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    for root in ("east", "west"):
+        for name in ("car", "bus"):
+            shutil.rmtree(folder / root / name, ignore_errors=True)
+    with pytest.raises(UserError, match="cam: no pictures of bus, car in its folders"):
+        store.job()
