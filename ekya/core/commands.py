@@ -64,8 +64,8 @@ class StartRetraining:
 
     ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are what the plan counts on. With
     ``elsewhere`` nothing is trained here: the weights arrive when that says, and how good they are and the
-    end of the retraining are told then. Only a trace can do that. GPU-seconds are told by ``training_speed``,
-    the curve that its window is planned with.
+    end of the retraining are told then; a live run must have been brought them. GPU-seconds are told by
+    ``training_speed``, the curve that its window is planned with.
     """
 
     stream: StreamId

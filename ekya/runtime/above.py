@@ -5,10 +5,26 @@ from typing import Protocol
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import Turn
+from ekya.core.ids import JobId, StreamId
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.material import MaterialToFetch
 
 LEAD_NS = 500_000_000
 """Between telling the cameras when the run begins, and its beginning."""
+
+
+class Exchange(Protocol):
+    """What a retraining takes along to another server, and what comes back. ``RayExecutor`` is one."""
+
+    def material(self, stream: StreamId) -> MaterialToFetch:
+        """What a retraining of the stream would be made of if it began now; waits for nothing."""
+
+    def bring(self, job: JobId, weights: bytes, accuracy: float) -> None:
+        """What a retraining has come to, before the inner executor is given its ``StartRetraining``.
+
+        Whatever ``elsewhere`` of that command says, the weights are there then, and serve as any others. A
+        job of which nothing was brought fails.
+        """
 
 
 class Above(Protocol):
@@ -20,10 +36,11 @@ class Above(Protocol):
         May wait for others. The cameras learn it when this returns, so it should be ``LEAD_NS`` ahead.
         """
 
-    def executor(self, inner: Executor, clock: RunClock) -> Executor:
+    def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
         """What stands between the loop and the executor; ``clock`` gives run time and knows its beginning.
 
-        Its ``wait`` must not wait longer than the inner one's.
+        A ``StartRetraining`` that says ``elsewhere`` is to be held back until its weights are there: the
+        inner one begins it only then.
         """
 
     def planner(self, plan: Planner) -> Planner:
@@ -40,7 +57,7 @@ class NobodyAbove:
         """As soon as the cameras know."""
         return time.monotonic_ns() + LEAD_NS
 
-    def executor(self, inner: Executor, clock: RunClock) -> Executor:
+    def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
         """As it is."""
         return inner
 

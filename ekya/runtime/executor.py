@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -19,6 +19,8 @@ from ekya.runtime.complaining import in_words
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.material import Materials, MaterialToFetch
+from ekya.runtime.met_labels import MetLabels, Served
 from ekya.runtime.news import News, Worker
 from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import ShareChanges
@@ -31,14 +33,6 @@ _GATHER_S = 0.005
 """After the first news, how long others may join them: planning once is better than twice."""
 
 _NOT_LET_GO = "it did not let go of its share in time"
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """Weights that served when labels were taken: their number, and where in the object store they are."""
-
-    version: ModelVersion
-    weights: Any
 
 
 class RayExecutor:
@@ -67,7 +61,6 @@ class RayExecutor:
         self._actors = actors
         self._ready = ready
         self._clock = clock
-        self._keep_labels = keep_labels
         self._on_the_gpu = on_the_gpu
         self._unkept = UnkeptWeights()
         self._outbox: list[ev.Event] = [
@@ -78,7 +71,7 @@ class RayExecutor:
         self._news = News()
         self._set_aside: set[StreamId] = set()
         self._ended: set[Worker] = set()
-        self._labels: dict[StreamId, Any] = {}
+        self._materials = Materials(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, tuple[Worker, Any]] = {}
         self._leaving: dict[Any, StreamId] = {}
@@ -86,10 +79,8 @@ class RayExecutor:
         # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._judged: dict[StreamId, _Served] = {}
-        self._earlier: dict[StreamId, _Served] = {}
-        self._passed: dict[StreamId, Any] = {}
-        self._passing: dict[Any, StreamId] = {}
+        self._met = MetLabels()
+        self._brought: dict[JobId, tuple[bytes, float]] = {}
         self._news.follow(actors.preparation)
         for stream, own in actors.streams.items():
             for role in ev.Role:
@@ -107,6 +98,20 @@ class RayExecutor:
         self._outbox.extend(self._late.join(max(self._clock.now_us(), 0)))
         events, self._outbox = tuple(self._outbox), []
         return Batch(max(self._clock.now_us(), 0), events)
+
+    def material(self, stream: StreamId) -> MaterialToFetch:
+        """What a retraining of the stream would be made of if it began now; waits for nothing."""
+        return self._materials.of(stream)
+
+    def bring(self, job: JobId, weights: bytes, accuracy: float) -> None:
+        """What a retraining elsewhere has come to, for the ``StartRetraining`` of it that is given next.
+
+        Args:
+            job: as the loop numbers it.
+            weights: a checkpoint of its best model.
+            accuracy: of these on the validation crops of the stream's material.
+        """
+        self._brought[job] = (weights, accuracy)
 
     def _hear_within(self, seconds: float) -> None:
         left_us = self._shares.left_us()
@@ -135,7 +140,8 @@ class RayExecutor:
         match command:
             case cmd.BeginPreparation():
                 self._preparing = command
-                self._labels, self._passed, self._passing = {}, {}, {}
+                self._materials.begin_window()
+                self._met.begin_window()
                 holder = preparation_holder(command.window)
                 self._shares.begin(
                     holder, command.share_milli, command.plan_epoch, self._preparation(command)
@@ -147,6 +153,8 @@ class RayExecutor:
                 self._shares.configure(
                     command.stream, command.config, command.share_milli, command.plan_epoch
                 )
+            case cmd.StartRetraining() if command.elsewhere is not None:
+                return self._adopt(command)
             case cmd.StartRetraining():
                 holder, begin = retraining_holder(command.stream, command.job), self._retraining(command)
                 self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
@@ -178,7 +186,7 @@ class RayExecutor:
                 own = self._actors.streams[asked.stream]
                 material = own.inference.material.remote(asked.stream, command.window - 1)
                 settings = self._ready[asked.stream].settings
-                earlier = self._judge(asked.stream)
+                earlier = self._met.judge(asked.stream, Served(own.version, own.newest_weights))
                 handed_in = preparation.hand_in.remote(
                     command.window, asked.stream, settings, material, own.version, earlier
                 )
@@ -191,37 +199,33 @@ class RayExecutor:
         def begin(share_milli: int, serial: int) -> Any:
             self._started.add(command.job)
             own = self._actors.streams[command.stream]
-            labels, passed = self._labels.get(command.stream), self._passed_by(command.stream)
+            labels = self._materials.labels(command.stream)
+            passed = self._met.passed_by(command.stream, own.newest_weights)
             at_share = replace(command, share_milli=share_milli)
             return own.retraining.start.remote(at_share, own.newest_weights, labels, passed, serial)
 
         return begin
 
-    def _judge(self, stream: StreamId) -> ModelVersion | None:
-        """The newest weights meet new labels: the number of those that did before, where these are others."""
-        own, judged = self._actors.streams[stream], self._judged.get(stream)
-        self._judged[stream] = _Served(own.version, own.newest_weights)
-        self._earlier.pop(stream, None)
-        if judged is None or judged.version == own.version:
-            return None
-        self._earlier[stream] = judged
-        return judged.version
-
-    def _passed_by(self, stream: StreamId) -> Any:
-        """What the micro-profiler passed through the weights that a retraining starts from, if any."""
-        judged = self._judged.get(stream)
-        same = judged is not None and judged.weights is self._actors.streams[stream].newest_weights
-        return self._passed.get(stream) if same else None
+    def _adopt(self, command: cmd.StartRetraining) -> list[Any]:
+        """What was brought is the job's best from now on; it has no share, and needs none."""
+        if command.job not in self._brought:
+            now_us = max(self._clock.now_us(), 0)
+            self._tell(ev.RetrainFailed(now_us, command.stream, command.job, "nobody brought its weights"))
+            return []
+        self._started.add(command.job)
+        weights, accuracy = self._brought.pop(command.job)
+        own, labels = self._actors.streams[command.stream], self._materials.labels(command.stream)
+        return [own.retraining.adopt.remote(command, weights, accuracy, labels)]
 
     def _roll_back(self, command: cmd.RollBack) -> list[Any]:
         """Weights of before are still in the object store: they are made ready there, and take over."""
-        earlier = self._earlier.pop(command.stream, None)
+        own = self._actors.streams[command.stream]
+        version = ModelVersion(own.version + 1)
+        earlier = self._met.go_back(command.stream, version)
         if earlier is None:
             return []
         _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-        own = self._actors.streams[command.stream]
-        own.version, own.newest_weights = ModelVersion(own.version + 1), earlier.weights
-        self._judged[command.stream] = _Served(own.version, earlier.weights)
+        own.version, own.newest_weights = version, earlier.weights
         self._handed[command.stream, own.version] = earlier.weights
         self._make_known(command.stream)
         return [own.inference.roll_back.remote(command.stream, earlier.weights, own.version, earlier.version)]
@@ -314,10 +318,11 @@ class RayExecutor:
         """What an event changes by itself, before anything is planned because of it."""
         match event:
             case ev.LabelsReady():
-                self._fetch_labels(event)
+                self._materials.fetch_labels(event.stream, event.window)
             case ev.ProfileReady():
                 passed = self._actors.preparation.passed.remote(event.window, event.stream)
-                self._passing[passed], self._errands[passed] = event.stream, "passed"
+                self._met.is_passing(passed, event.stream)
+                self._errands[passed] = "passed"
             case ev.ModelSwapped() | ev.RolledBack():
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             case ev.RetrainFinished() | ev.RetrainFailed():
@@ -342,20 +347,7 @@ class RayExecutor:
         except RayError as error:
             _LOG.error("%s failed: %s", what, in_words(error))
             return
-        if reference in self._passing:
-            # Only what is there for sure: a retraining waits for nothing that may never come.
-            self._passed[self._passing.pop(reference)] = reference
-
-    def _fetch_labels(self, event: ev.LabelsReady) -> None:
-        reference = self._actors.preparation.labels.remote(event.window, event.stream)
-        try:
-            labels = ray.get(reference)
-        except RayError as error:
-            _LOG.error("%s: its labels are lost: %s", event.stream, in_words(error))
-            return
-        self._labels[event.stream] = reference
-        if labels is not None:
-            self._keep_labels(event.stream, labels)
+        self._met.has_come(reference)
 
     def _hear_restarted(self, reference: Any) -> None:
         worker, actor = self._restarting.pop(reference)

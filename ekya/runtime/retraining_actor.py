@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -118,41 +118,65 @@ class RetrainingActor:
 
         ``passed`` is what these weights' blocks made of crops that the micro-profiler tried.
         """
+        with self._beginning(command):
+            job = self._new_job(command, command.share_milli, labels, passed)
+            resized = job.share.resize(serial, command.share_milli)
+            job.use.holds(resized)
+            self._set_to_work(job, lambda: self._train(job, weights))
+            return resized
+        return None
+
+    def adopt(
+        self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
+    ) -> None:
+        """A job whose best model was trained elsewhere, on what ``memory`` and these labels say.
+
+        It has no share: what it does here is what every job does after its end.
+        """
+        with self._beginning(command):
+            job = self._new_job(command, 0, labels, None)
+            job.share.release()
+            self._set_to_work(job, lambda: self._take_over(job, weights, accuracy))
+
+    def memory(self) -> ExemplarMemory:
+        """Exemplars of the windows so far, for a retraining that begins now."""
+        return self._memory
+
+    @contextmanager
+    def _beginning(self, command: StartRetraining) -> Iterator[None]:
+        """Around what makes a job: whatever is wrong, the job has failed; and it has begun for who waits."""
         try:
-            return self._start(command, weights, labels, passed, serial)
+            yield
         except UserError as error:
             self._tell_failed(command, str(error))
-            return None
         except Exception as error:
             self._tell_failed(command, f"{type(error).__name__}: {error}")
-            return None
         finally:
             with self._begun:
                 self._newest_job = max(self._newest_job, command.job)
                 self._begun.notify_all()
 
-    def _start(
+    def _new_job(
         self,
         command: StartRetraining,
-        weights: bytes,
+        share_milli: int,
         labels: StreamLabels | None,
         passed: PassedCrops | None,
-        serial: int,
-    ) -> Resized | None:
+    ) -> _Job:
         if labels is None:
-            self._tell_failed(command, "there are no labels to train on")
-            return None
+            raise UserError("there are no labels to train on")
         name = f"retraining/{self._stream.id}"
-        share_job = ShareJob(name, "retraining", command.share_milli, self._orders.gpu)
-        handle = self._orders.common.shares.attach(share_job)
-        use = JobUse(handle, command.training_speed, command.share_milli)
+        handle = self._orders.common.shares.attach(
+            ShareJob(name, "retraining", share_milli, self._orders.gpu)
+        )
+        use = JobUse(handle, command.training_speed, share_milli)
         job = _Job(command, handle, OrderedShare(handle), use, labels, passed)
         with self._lock:
             self._job = job
-        resized = job.share.resize(serial, command.share_milli)
-        use.holds(resized)
-        threading.Thread(target=self._run, args=(job, weights), name="retraining", daemon=True).start()
-        return resized
+        return job
+
+    def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
+        threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True).start()
 
     def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Another share for a running retraining; returns when it holds, None where it was overtaken."""
@@ -238,10 +262,10 @@ class RetrainingActor:
         self._tell_share()
         return self._mailbox.take(timeout_s)
 
-    def _run(self, job: _Job, weights: bytes) -> None:
+    def _run(self, job: _Job, work: Callable[[], None]) -> None:
         begin_peak()
         try:
-            self._train(job, weights)
+            work()
         except _StoppedError:
             pass
         except Exception as error:
@@ -283,17 +307,16 @@ class RetrainingActor:
                     job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
                     job.best_model = retraining.model()
             gpu_s = job.use.worth_s()
-            self._mailbox.put(
-                RetrainProgress(
-                    self._clock.now_us(),
-                    command.stream,
-                    command.job,
-                    result.epoch,
-                    result.validation_accuracy,
-                    gpu_s,
-                )
-            )
+            self._tell_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
         self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
+
+    def _take_over(self, job: _Job, weights: bytes, accuracy: float) -> None:
+        """Whatever others did for it is one epoch of this job, and cost nothing here."""
+        command, model = job.command, from_bytes(weights)
+        with self._lock:
+            job.best_epoch, job.best_accuracy, job.best_model = 1, accuracy, model
+        self._tell_epoch(command, 1, accuracy, 0.0)
+        self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, 0.0))
 
     @contextmanager
     def _turn(self, job: _Job) -> Iterator[None]:
@@ -319,6 +342,10 @@ class RetrainingActor:
     def _current(self, job: JobId) -> _Job | None:
         with self._lock:
             return self._job if self._job is not None and self._job.command.job == job else None
+
+    def _tell_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
+        now_us = self._clock.now_us()
+        self._mailbox.put(RetrainProgress(now_us, command.stream, command.job, epoch, accuracy, gpu_s))
 
     def _tell_failed(self, command: StartRetraining, reason: str) -> None:
         self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))

@@ -90,9 +90,9 @@ class Running:
             clock = RunClock(self.above.begin_ns() - from_us * 1000)
             _begin(actors, clock, ready)
             events, ledger = self._first_events(ready), ledger_for(self.constants)
-            executor = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
-            inner = self._by_the_gpus(executor, from_us)
-            timed = Timed(Stoppable(self.above.executor(inner, clock), self.stop))
+            on_ray = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
+            executor = self.above.executor(self._by_the_gpus(on_ray, from_us), on_ray, clock)
+            timed = Timed(Stoppable(executor, self.stop))
             self._loop(timed, actors, console, clock)
             run_s = clock.now_us() / 1e6
             self._end(actors, clock.now_us())

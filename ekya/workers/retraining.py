@@ -2,15 +2,55 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.edge import EdgeModel
+from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.trainer import Retraining
 from ekya.workers.labels import StreamLabels
 from ekya.workers.preparation import PreparationSettings, in_classes, memory_in_classes, outputs_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RetrainingData:
+    """What a retraining learns from, whoever runs it; labels index ``classes``.
+
+    Attributes:
+        classes: outputs of the retrained model.
+        training: crops to learn from.
+        validation: crops that accuracy is measured on.
+        memory: exemplars of earlier windows.
+        seed: of all that is drawn.
+    """
+
+    classes: tuple[str, ...]
+    training: LabelledCrops
+    validation: LabelledCrops
+    memory: ExemplarMemory
+    seed: int
+
+
+def data_of(
+    start: EdgeModel,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+) -> RetrainingData:
+    """What ``retraining_of`` makes of the same arguments."""
+    fleet = settings.classes
+    classes = outputs_of(start, labels, fleet)
+    return RetrainingData(
+        classes,
+        in_classes(labels.training.crops, classes, fleet),
+        in_classes(labels.validation.crops, classes, fleet),
+        memory_in_classes(memory, classes, fleet),
+        settings.seed + window,
+    )
 
 
 def retraining_of(
@@ -35,16 +75,15 @@ def retraining_of(
         scope: entered around every batch.
         passed: what the micro-profiler has passed through the same model; None for nothing.
     """
-    fleet = settings.classes
-    classes = outputs_of(start, labels, fleet)
+    data = data_of(start, labels, memory, settings, window)
     return Retraining(
         start,
         config,
-        in_classes(labels.training.crops, classes, fleet),
-        in_classes(labels.validation.crops, classes, fleet),
-        memory=memory_in_classes(memory, classes, fleet),
-        classes=classes,
-        seed=settings.seed + window,
+        data.training,
+        data.validation,
+        memory=data.memory,
+        classes=data.classes,
+        seed=data.seed,
         device=settings.device,
         scope=scope,
         precision=training_precision(settings.device, scope),

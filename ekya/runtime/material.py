@@ -1,0 +1,113 @@
+"""What a retraining of a stream would be made of now, here or on another server."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from ekya.core.ids import StreamId
+from ekya.learning.memory import ExemplarMemory
+from ekya.runtime.complaining import in_words
+from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.ready import Ready
+from ekya.workers.labels import StreamLabels
+from ekya.workers.preparation import PreparationSettings
+
+_LOG = logging.getLogger(__name__)
+_NO_LABELS = "there are no labels to train on"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamMaterial:
+    """What ``retraining_of`` takes, but for γ and the window.
+
+    Attributes:
+        weights: of the model that serves, or is about to.
+        labels: of the window.
+        memory: exemplars of earlier windows.
+        settings: of the stream.
+    """
+
+    weights: bytes
+    labels: StreamLabels
+    memory: ExemplarMemory
+    settings: PreparationSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaterialToFetch:
+    """The same, wherever it is: references into the object store; None where there were no labels."""
+
+    weights: Any
+    labels: Any
+    memory: Any
+    settings: PreparationSettings
+
+    def fetch(self, timeout_s: float) -> StreamMaterial:
+        """Brings it here; any thread may call.
+
+        Raises:
+            LookupError: it is lost, or never was; says what.
+            TimeoutError: it is not here in time.
+        """
+        if self.labels is None:
+            raise LookupError(_NO_LABELS)
+        try:
+            weights, labels, memory = ray.get([self.weights, self.labels, self.memory], timeout=timeout_s)
+        except GetTimeoutError:
+            raise TimeoutError(f"what a retraining needs has not come within {timeout_s:g} s") from None
+        except RayError as error:
+            raise LookupError(f"what a retraining needs is lost: {in_words(error)}") from error
+        if labels is None:
+            raise LookupError(_NO_LABELS)
+        return StreamMaterial(weights, labels, memory, self.settings)
+
+
+class Materials:
+    """Of all streams.
+
+    Args:
+        actors: that have it.
+        ready: what is known of their streams.
+        keep_labels: is handed the labels of each stream as soon as this process has them.
+    """
+
+    def __init__(
+        self,
+        actors: FleetActors,
+        ready: Mapping[StreamId, Ready],
+        keep_labels: Callable[[StreamId, StreamLabels], None],
+    ) -> None:
+        self._actors = actors
+        self._ready = ready
+        self._keep_labels = keep_labels
+        self._labels: dict[StreamId, Any] = {}
+
+    def begin_window(self) -> None:
+        """There are no labels of it yet."""
+        self._labels = {}
+
+    def fetch_labels(self, stream: StreamId, window: int) -> None:
+        """Labels are there: they are kept, and stay in the object store while the window lasts."""
+        reference = self._actors.preparation.labels.remote(window, stream)
+        try:
+            labels = ray.get(reference)
+        except RayError as error:
+            _LOG.error("%s: its labels are lost: %s", stream, in_words(error))
+            return
+        self._labels[stream] = reference
+        if labels is not None:
+            self._keep_labels(stream, labels)
+
+    def labels(self, stream: StreamId) -> Any:
+        """Reference to those of the window; None before they are there."""
+        return self._labels.get(stream)
+
+    def of(self, stream: StreamId) -> MaterialToFetch:
+        """What a retraining that begins now would be made of; waits for nothing."""
+        own = self._actors.streams[stream]
+        memory = own.retraining.memory.remote()
+        return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)
