@@ -2,12 +2,13 @@
 
     python experiments/andreas_load.py
     python experiments/andreas_load.py --full --json -
+    python experiments/andreas_load.py --loads 1.875,3.75 --full --out FOLDER
 
 The paper's 30% and 62% depend on how full its clusters are, which it does not say. Here the same jobs
-come at half to three times the speed of the other figures, to ten nodes of both scenarios: once as in the
-paper's simulator, where an interrupted job loses nothing, and once where it goes back to its last epoch
-and takes a minute to start. Drawn are total costs over those of ANDREAS in the same instance. One seed,
-or five with --full.
+come at half to three times the speed of the other figures (or at loads that are named), to ten nodes of
+both scenarios: once as in the paper's simulator, where an interrupted job loses nothing, and once where it
+goes back to its last epoch and takes a minute to start. Drawn are total costs over those of ANDREAS in the
+same instance. One seed, or five with --full.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from andreas_played import (
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.errors import UserError
 from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
 from ekya.report.themes import LIGHT
 
@@ -42,19 +44,20 @@ PAPER = {"two-gpu": "62%", "four-gpu": "30%"}
 
 def found(rows: Sequence[Played]) -> Finding:
     """The table, the drawing and the paper's numbers beside ours."""
+    loads, nodes = sorted({row.load for row in rows}), rows[0].nodes
     figure, axes = new_figure(len(SCENARIOS), len(WORLDS), panel_height=2.5)
     beside = []
     for line, world in zip(axes, WORLDS, strict=True):
         for panel, scenario in zip(line, SCENARIOS, strict=True):
             own = [row for row in rows if (row.scenario, row.world) == (scenario.name, world)]
-            by_load = {load: [row for row in own if row.load == load] for load in LOADS}
+            by_load = {load: [row for row in own if row.load == load] for load in loads}
             for policy, colour in COLOURS.items():
                 costs = [_ratio(some, policy) for some in by_load.values()]
-                panel.plot(LOADS, costs, "o-", color=colour, label=policy, markersize=3, linewidth=1.3)
+                panel.plot(loads, costs, "o-", color=colour, label=policy, markersize=3, linewidth=1.3)
             panel.set_title(f"{scenario.name}, {world}", fontsize=9, color=LIGHT.ink, loc="left")
             if panel.get_ylim()[1] > 2:
                 panel.set_yscale("log")
-                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
                 panel.yaxis.set_minor_locator(NullLocator())
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.set_xlabel("load", fontsize=8.5, color=LIGHT.quiet)
@@ -83,7 +86,7 @@ def found(rows: Sequence[Played]) -> Finding:
     legend(figure, axes[0][0])
     return Finding(
         "andreas_load",
-        f"ANDREAS on {NODES} nodes: what the load and the price of moving do to costs",
+        f"ANDREAS on {nodes} nodes: what the load and the price of moving do to costs",
         [asdict(row) for row in rows],
         beside,
         "Without tardiness there is nothing to win but energy. With far more work than GPUs everyone is "
@@ -99,17 +102,27 @@ def _ratio(rows: Sequence[Played], policy: str) -> float:
 
 
 def main(
+    nodes: Annotated[int, typer.Option(min=1, help="In the cluster.")] = NODES,
+    loads: Annotated[
+        str, typer.Option(metavar="L,...", help="To play; 0.5 to 3 in halves if left out.")
+    ] = "",
     seeds: Annotated[int, typer.Option(min=1, max=len(SEEDS), help="How many of the fixed seeds.")] = 1,
     full: Full = False,
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
     """Play all policies at different loads, with moves for nothing and with moves that cost."""
+    try:
+        played = tuple(float(load) for load in loads.split(",") if load) or LOADS
+    except ValueError:
+        raise UserError(f"--loads: {loads!r} is no list of numbers; write it as 1,1.5,2") from None
+    if not all(load > 0 for load in played):
+        raise UserError(f"--loads: {loads!r} has one that is not above 0; at such a load no job comes")
     instances = [
         (scenario, seed, load, world)
         for scenario in SCENARIOS
         for seed in (SEEDS if full else SEEDS[:seeds])
-        for load in LOADS
+        for load in played
         for world in WORLDS
     ]
     with channel(json_to, out) as told:
@@ -117,10 +130,10 @@ def main(
         with told.steps("simulations", len(instances) * len(COLOURS)) as step:
             for scenario, seed, load, world in instances:
                 for policy in policies(world):
-                    rows.append(play(policy, scenario, NODES, seed, load, world))
+                    rows.append(play(policy, scenario, nodes, seed, load, world))
                     step()
         told.publish(found(rows))
 
 
 if __name__ == "__main__":
-    run(main, "python experiments/andreas_load.py --json - | jq .paper")
+    run(main, "python experiments/andreas_load.py --loads 1,2 --seeds 2 --json - | jq .paper")

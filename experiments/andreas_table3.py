@@ -136,7 +136,8 @@ def found(rows: Sequence[Compared]) -> Finding:
     panel.axhline(0.13, color=LIGHT.ink, linewidth=1, linestyle=(0, (2, 2)))
     panel.annotate("paper: below 13%", (0, 0.13), xytext=(0, 3), textcoords="offset points", fontsize=8)
     panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    panel.set_xticks(np.arange(len(data[ANDREAS])) + 0.1, [f"seed {row.seed}" for row in data[ANDREAS]])
+    panel.set_xticks(np.arange(len(data[ANDREAS])) + 0.1, [str(row.seed) for row in data[ANDREAS]])
+    panel.set_xlabel("seed", fontsize=9, color=LIGHT.quiet)
     panel.set_ylabel("deviation of the cost", fontsize=9, color=LIGHT.ink)
     legend(figure, panel)
     numbers = (

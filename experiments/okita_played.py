@@ -92,6 +92,13 @@ def below(rows: Sequence[Mapping[str, Any]], name: str, other: str, **where: Any
     return 1 - cost / others
 
 
+def below_by_seed(rows: Sequence[Mapping[str, Any]], name: str, other: str) -> float:
+    """The median over seeds of the part by which the total cost of one is below the other's."""
+    cost = {(row["policy"], row["seed"]): row["total_cost"] for row in rows}
+    seeds = {row["seed"] for row in rows}
+    return float(np.median([1 - cost[name, seed] / cost[other, seed] for seed in seeds]))
+
+
 def signed(part: float) -> str:
     """``35% below`` or ``2% above``."""
     return f"{abs(part):.0%} {'below' if part >= 0 else 'above'}"
