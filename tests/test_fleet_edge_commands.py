@@ -57,7 +57,7 @@ def test_a_profile_goes_on_with_what_is_missing(capfd, tmp_path, measures) -> No
     assert len(read_points(tmp_path / "a.parquet")) == 12
 
 
-def test_what_was_measured_before_ctrl_c_is_kept(tmp_path, monkeypatch, measures) -> None:
+def test_what_was_measured_before_ctrl_c_is_kept(capfd, tmp_path, monkeypatch, measures) -> None:
     whole = fleet_profile.profiled
 
     def interrupted(run, backend, done):
@@ -67,6 +67,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(tmp_path, monkeypatch, measures
     monkeypatch.setattr(fleet_profile, "profiled", interrupted)
     words = ["fleet", "profile", "--kind", NANO, "--points", str(tmp_path / "a.parquet")]
     assert cli.main(words) == cli.STOPPED
+    assert "the same command goes on" in " ".join(capfd.readouterr().out.split())
     assert len(read_points(tmp_path / "a.parquet")) == len(read_tried(tmp_path / "a.parquet")) == 1
 
 

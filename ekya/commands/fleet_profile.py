@@ -63,9 +63,17 @@ def profile_machine(run: ProfileRun, points: Path, shares: str, output: Output) 
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{run.work.architecture} on {run.work.kind}", total=len(asked))
         bars.advance(bar, len(asked) - left)
-        for tried, point in profiled(run, opened, done):
-            add_points(points, [point], [tried])
-            bars.advance(bar)
+        try:
+            for tried, point in profiled(run, opened, done):
+                add_points(points, [point], [tried])
+                bars.advance(bar)
+        except KeyboardInterrupt:
+            output.console.print(
+                f"Stopped; what was measured is in {points}, and the same command goes on.",
+                highlight=False,
+                soft_wrap=True,
+            )
+            raise
     found = read_points(points)
     own = [point for point in found if point.kind == run.work.kind]
     output.console.print(
