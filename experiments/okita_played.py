@@ -113,8 +113,15 @@ def draw_lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str =
             axes.plot(places, heights, "o-", color=colour, label=name, linewidth=1.6, markersize=4)
 
 
-def draw_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str, form: str = "{:.0f}") -> None:
-    """A group of bars for each value of x, of means over seeds."""
+def draw_bars(
+    axes: Axes,
+    rows: Sequence[Mapping[str, Any]],
+    x: str,
+    key: str,
+    form: str = "{:.0f}",
+    upright: bool = False,
+) -> None:
+    """A group of bars for each value of x, of means over seeds; numbers stand upright where bars are many."""
     groups = list(dict.fromkeys(row[x] for row in rows))
     names = [name for name in STYLES if any(row["policy"] == name for row in rows)]
     width = 0.84 / len(names)
@@ -127,7 +134,8 @@ def draw_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str, f
             color=STYLES[name],
             label=name,
         )
-        axes.bar_label(bars, [form.format(height) for height in heights], fontsize=6.5, padding=1)
+        told = [form.format(height) for height in heights]
+        axes.bar_label(bars, told, fontsize=6.5, padding=2, rotation=90 if upright else 0)
     axes.set_xticks(np.arange(len(groups)), [str(group) for group in groups])
     axes.grid(axis="x", visible=False)
 
