@@ -44,10 +44,12 @@ layers: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 # One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
-# Live tests have the machine to themselves, the others run two at a time. What is skipped is listed with its reason.
+# Live tests have the machine to themselves, but for those on virtual time: these run beside others, two at a time. They
+# come first, and their order is kept, lest a long one be left for the end. What is skipped is listed with its reason.
+ABREAST := -n 2 --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.installed-test rtsp-server
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile -m "not live and not long"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "(not live or virtual) and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not virtual and not long"
 
 # What takes minutes a test: resources after a thousand opens of every source, and the like.
 long: $(VENV)/.installed-test rtsp-server

@@ -11,7 +11,7 @@ from ekya.runfolder import RunFolder
 from ekya.shipped import shipped_path
 from ekya.sim.emulated import emulate
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 SEGMENTS = waymo_sample.sample_segments(4, 60, (320, 200))
 
