@@ -108,7 +108,12 @@ class Sizes:
 
 
 def offers(
-    site: SiteName, view: WindowView, planner: Planner, crops: Mapping[StreamId, int], sizes: Sizes
+    site: SiteName,
+    view: WindowView,
+    planner: Planner,
+    crops: Mapping[StreamId, int],
+    sizes: Sizes,
+    lies: Mapping[StreamId, Mapping[SiteName, Lies]],
 ) -> Iterator[Offer]:
     """What a server would rather have done elsewhere, at the right price.
 
@@ -118,6 +123,7 @@ def offers(
         planner: its scheduler.
         crops: labelled for each stream in this window.
         sizes: of what would cross a link.
+        lies: for each stream, what other servers have already.
     """
     chosen = [(stream, best_with_room(stream, view)) for stream in view.streams]
     if all(option is None for _, option in chosen):
@@ -148,6 +154,7 @@ def offers(
             model_mb=sizes.model_mb,
             trained_mb=sizes.trained_mb(option.config),
             back_mb=sizes.model_mb,
+            lies=lies.get(stream.stream, {}),
         )
 
 

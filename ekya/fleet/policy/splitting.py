@@ -25,6 +25,9 @@ from ekya.fleet.policy.spreading import Spread
 Table = Mapping[SiteName, Sequence[tuple[float, float]]]
 """By server, what it loses and its rate at 1, 2, ... units."""
 
+_TRIED = 3
+"""Of all sites of the parameter server so many are worked out, the most promising ones."""
+
 
 def best_alone(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
     """The loan by one server that brings most for what it costs; None where nobody else has room."""
@@ -43,21 +46,18 @@ class Splitter:
 
     Attributes:
         solver: deals the crops.
-        tried: of all places of the parameter server so many are worked out, the most promising ones.
     """
 
     # Who is held back, and to what, is decided by the price already.
     solver: Solver = field(default_factory=lambda: Joint(shares_milli=(FULL_GPU_MILLI,)))
-    tried: int = 3
 
     def __call__(
         self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, least: float = 0.0
     ) -> Loan | None:
         """The best; None where none is worth more than ``least``."""
         best: Loan | None = None
-        hopes = [(_at_most(now_us, spread), spread) for spread in spreads(offer, rooms, links)]
-        for at_most, spread in sorted(hopes, key=lambda hope: -hope[0])[: self.tried]:
-            if at_most <= least:
+        for spread in promising(now_us, offer, rooms, links):
+            if _at_most(now_us, spread) <= least:
                 break
             loan = self._dealt(now_us, spread)
             if loan is not None and worth(loan, rooms) > least:
@@ -73,9 +73,19 @@ class Splitter:
         crops = {SiteName(part.node): part.chunks for part in plan.parts}
         if spread.server not in crops or len(crops) < 2:
             return None
-        told = ", ".join(f"{host} {count}" for host, count in sorted(crops.items()))
-        reason = f"of {spread.offer.crops} crops {told}, so that an epoch takes {plan.epoch_s:.1f} s"
+        reason = f"{dealt_in_words(crops)}, so that an epoch takes {plan.epoch_s:.1f} s"
         return spread.loan(now_us, crops, reason)
+
+
+def dealt_in_words(crops: Mapping[SiteName, int]) -> str:
+    """Who goes through how many, for people."""
+    told = ", ".join(f"{host} {count}" for host, count in sorted(crops.items()))
+    return f"of {sum(crops.values())} crops {told}"
+
+
+def promising(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> list[Spread]:
+    """Those that could bring most, best first."""
+    return sorted(spreads(offer, rooms, links), key=lambda spread: -_at_most(now_us, spread))[:_TRIED]
 
 
 def spreads(offer: Offer, rooms: Sequence[Room], links: Links) -> Iterator[Spread]:

@@ -6,7 +6,11 @@ from types import MappingProxyType
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.brokering import Broker, Brokered, broker, by_policy, key_of, worth
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
+from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.okita.joint import OkitaJoint
+from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import Splitter, best_alone
 
@@ -44,6 +48,14 @@ def _deep_edge(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, s
     return Splitter()(now_us, offer, rooms, links) or best_alone(now_us, offer, rooms, links)
 
 
+def _near_data(policy: Callable[[int], FleetPolicy]) -> Finder:
+    def find(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+        loan = NearData(policy)(now_us, offer, rooms, links)
+        return loan if loan and worth(loan, rooms) > 0.0 else best_alone(now_us, offer, rooms, links)
+
+    return find
+
+
 def _andreas_split(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
     return _better(_andreas(now_us, offer, rooms, links, seed), now_us, offer, rooms, links)
 
@@ -69,9 +81,13 @@ TIERS: Mapping[str, Broker] = MappingProxyType(
         "andreas": by_policy(Andreas()),
         "andreas+split": most_worth_first(_andreas_split),
         "deep-edge": most_worth_first(_deep_edge),
+        "okita": most_worth_first(_near_data(Okita)),
+        "okita-joint": most_worth_first(_near_data(OkitaJoint)),
         "net": most_worth_first(_net),
     }
 )
 """ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on several where that
-is worth more. Deep-Edge splits whatever can be split with profit. Ours (``net``) takes what is worth most
-of all loans by one server or by several."""
+is worth more. Deep-Edge splits whatever can be split with profit. Okita, to the letter and ours, places
+workers, parameter server and data by what crosses links. ``net`` (ours) takes what is worth most of all loans
+by one server or by several.
+"""

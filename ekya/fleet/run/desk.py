@@ -7,8 +7,9 @@ from typing import Protocol
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
+from ekya.fleet.policy.lying import left_behind
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import Lies, Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.awaited import Interrupted
 from ekya.fleet.run.lending import Lent
@@ -142,7 +143,7 @@ class LoanDesk:
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
         for key, made in [(key, made) for key, made in self._open.items() if site in made.loan.hosts]:
             del self._open[key]
-            self._go_on(made, at_us, reason)
+            self._go_on(made, at_us, site)
 
     def _make(self, loan: Loan) -> None:
         made = Made(len(self.loans), loan)
@@ -160,13 +161,14 @@ class LoanDesk:
             if host in self._peers:
                 self._peers[host].take_back(made.number, at_us)
 
-    def _go_on(self, made: Made, at_us: int, reason: str) -> None:
+    def _go_on(self, made: Made, at_us: int, gone: SiteName) -> None:
         """The rest of a training goes to others, from its last snapshot on."""
-        offer = made.loan.offer
+        offer, reason = made.loan.offer, f"{gone} died"
         peer = self._peers[offer.site]
         stood = peer.interrupted(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
-        loan = self.agree(at_us, [_rest_of(offer, stood.epochs_left, at_us)])
+        rest = _rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
+        loan = self.agree(at_us, [rest])
         if loan is None:
             peer.fail(offer.stream, f"{reason}, and nobody else has room", at_us)
         else:
@@ -177,7 +179,7 @@ class LoanDesk:
         return [room for peer in others if (room := peer.room(now_us)) is not None]
 
 
-def _rest_of(offer: Offer, epochs: int, at_us: int) -> Offer:
+def _rest_of(offer: Offer, epochs: int, at_us: int, lies: Mapping[SiteName, Lies]) -> Offer:
     """What is left of a retraining; at home nothing of it is done any more."""
     gpu_s = offer.gpu_s * epochs / offer.epochs
-    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us)
+    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, lies=lies)

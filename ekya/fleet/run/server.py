@@ -14,11 +14,12 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.fleet.policy.loans import Loan, Way
+from ekya.fleet.policy.lying import Kept
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer, Sizes, offers
+from ekya.fleet.policy.offers import Lies, Offer, Sizes, offers
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.awaited import Awaited, Interrupted
-from ekya.fleet.run.lending import LendingExecutor, Lent
+from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
 from ekya.scheduling.protocol import Scheduler
 
 STEP_MILLI = 100
@@ -70,6 +71,7 @@ class LendingServer:
         inner: executor of its world.
         awaited: what others do for it.
         listens_every_us: as of ``LendingExecutor``.
+        kept: what hosts keep of its loans; None: nothing.
     """
 
     def __init__(
@@ -82,10 +84,11 @@ class LendingServer:
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
-        self._tier, self._awaited = tier, awaited
+        self._tier, self._awaited, self._kept = tier, awaited, kept
         self._state: LoopState | None = None
         self._wants = False
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
@@ -106,6 +109,9 @@ class LendingServer:
     def follow(self, state: LoopState) -> None:
         """Its loop has taken a turn."""
         before, self._state = self._state, state
+        if self._kept is not None:
+            for stream in state.fleet.streams:
+                self._kept.serves(stream.stream, stream.version, state.fleet.window)
         prepared = before is not None and before.fleet.preparing and not state.fleet.preparing
         if prepared and self._tier is not None:
             self._tier.more_room(self.site)
@@ -144,6 +150,8 @@ class LendingServer:
     def go_on(self, stream: StreamId, loan: Loan) -> None:
         """As of what is awaited."""
         self._awaited.go_on(stream, loan)
+        if self._kept is not None:
+            self._kept.goes_on(loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
         """As of what is awaited."""
@@ -155,16 +163,28 @@ class LendingServer:
         if self._tier is None or self._state is None or not self._terms.crops_may_leave:
             return ()
         crops = {stream.stream: stream.training_crops for stream in self._state.fleet.streams}
+        lies = self._lies(self._state)
         self._wants = False
-        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes)):
+        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes, lies)):
             loan = self._tier.agree(view.now_us, offered)
             if loan is None:
                 self._wants = True
                 break
             self.executor.expect(loan)
+            if self._kept is not None:
+                serving = {stream.stream: stream.version for stream in self._state.fleet.streams}
+                self._kept.begins(loan, serving[loan.offer.stream])
             loans.append(loan)
             view = without_retraining(view, loan.offer.stream)
         return loans
+
+    def _lies(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, Lies]]:
+        if self._kept is None:
+            return {}
+        return {
+            stream.stream: self._kept.lies(stream.stream, stream.version, self._sizes.model_mb)
+            for stream in state.fleet.streams
+        }
 
     def _view(self, state: LoopState, now_us: int) -> WindowView:
         """As it stands, without what is promised to others."""
@@ -177,5 +197,7 @@ class LendingServer:
         return own_part(replace(view, capacity_milli=view.capacity_milli - promised_milli))
 
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        if self._kept is not None and outcome == ARRIVED and self._state is not None:
+            self._kept.arrived(stream, self._state.fleet.window)
         if self._tier is not None:
             self._tier.over(self.site, stream, now_us, outcome, moved_mb)

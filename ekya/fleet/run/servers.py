@@ -13,6 +13,7 @@ from ekya.control.protocols import Executor, Journal, Planner
 from ekya.control.step import LoopState
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
+from ekya.fleet.policy.lying import Kept
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.awaited import AsForeseen
@@ -97,7 +98,14 @@ class ServerFleet:
 
     def _begin(self, spec: ServerSpec) -> _Running:
         server = LendingServer(
-            spec.terms, spec.scheduler, spec.options, spec.sizes, self._desk, spec.executor, AsForeseen()
+            spec.terms,
+            spec.scheduler,
+            spec.options,
+            spec.sizes,
+            self._desk,
+            spec.executor,
+            AsForeseen(),
+            kept=Kept(),
         )
 
         def plan(view: WindowView) -> Plan:

@@ -34,8 +34,9 @@ def view(*streams, capacity=1000):
     return WindowView(20 * S, 200 * S, capacity, 50, 100, 0.0, streams, LINEAR)
 
 
-def offered(one, crops=400):
-    return list(offers(SITE, one, plan, {stream.stream: crops for stream in one.streams}, SIZES))
+def offered(one, crops=400, lies=None):
+    labelled = {stream.stream: crops for stream in one.streams}
+    return list(offers(SITE, one, plan, labelled, SIZES, lies or {}))
 
 
 def test_the_config_offered_is_what_a_gpu_of_its_own_would_bring_most_with() -> None:

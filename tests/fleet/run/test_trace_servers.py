@@ -96,7 +96,17 @@ def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
     assert {made.outcome for made in lent.loans} == {ARRIVED}
     back = sum(snapshots) * SIZES.model_mb
     assert lent.moved_mb == {(BUSY, IDLE): pytest.approx(there), (IDLE, BUSY): pytest.approx(back)}
-    assert all(made.loan.sent_mb[BUSY, IDLE] > SIZES.model_mb for made in lent.loans)
+
+
+def test_a_model_that_its_host_made_is_not_sent_there_again(lent) -> None:
+    served = {}
+    for made in lent.loans:
+        loan = made.loan
+        assert loan.sent_mb[BUSY, IDLE] == pytest.approx(
+            loan.offer.crops_mb + (0.0 if loan.offer.stream in served else SIZES.model_mb)
+        )
+        served[loan.offer.stream] = True
+    assert len(served) < len(lent.loans)
 
 
 def test_what_a_training_sends_is_what_a_resnet18_trains() -> None:
