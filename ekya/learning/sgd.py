@@ -66,6 +66,17 @@ class Sgd:
         """One step along the gradients."""
         self._optimiser.step()
 
+    def coasting(self, steps: int) -> dict[str, Tensor]:
+        """How far momentum alone moves each weight in so many steps of the rates that are set.
+
+        That is -η (m + m² + … + m^steps) v, with rate η, momentum m, and v what the steps so far have left.
+        Empty before the first step.
+        """
+        kept, momentum = self.momentum(), self._recipe.momentum
+        way = sum(momentum**step for step in range(1, steps + 1))
+        rates = {weight: group["lr"] for group in self._optimiser.param_groups for weight in group["params"]}
+        return {name: kept[name] * (-rates[self._named[name]] * way) for name in kept}
+
     def momentum(self) -> dict[str, Tensor]:
         """What the steps so far have left, by weight; nothing before the first. Not a copy."""
         state = self._optimiser.state

@@ -1,8 +1,9 @@
 """A model in training: cut at the freeze boundary, asked in parts, and told where a batch would move it."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ DISTILLATION_WEIGHT = 0.5
 
 DISTILLATION_TEMPERATURE = 2.0
 """Softens the start model's answers, so that its second choices teach too."""
+
+_NOT_MOVED: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Trainee:
@@ -69,9 +72,16 @@ class Trainee:
         """
         return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
 
-    def weights(self) -> NDArray[np.float32]:
-        """(P,) a copy of all weights that are trained, one behind the other."""
-        return _flat(weight.detach() for weight in self.suffix.parameters())
+    def weights(self, moved: Mapping[str, Tensor] = _NOT_MOVED) -> NDArray[np.float32]:
+        """(P,) a copy of all weights that are trained, one behind the other.
+
+        Args:
+            moved: by the names of the suffix: what is added to some of the copies.
+        """
+        return _flat(
+            weight.detach() + moved[name] if name in moved else weight.detach()
+            for name, weight in self.suffix.named_parameters()
+        )
 
     def set_weights(self, flat: NDArray[np.float32]) -> None:
         """As ``weights`` of another trainee of the same kind gave them."""
@@ -87,14 +97,15 @@ class Trainee:
         )
 
     def set_gradient(self, flat: NDArray[np.float32]) -> None:
-        """As if a batch had left it."""
+        """As if a batch had left it; the array is the trainee's from then on."""
         for weight, new in self._each(flat):
             weight.grad = new.to(weight.device)
 
     def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
         weights = list(self.suffix.parameters())
-        # A copy, since what came from another process may not be written to.
-        parts = torch.split(torch.from_numpy(flat.copy()), [weight.numel() for weight in weights])
+        # What came from another process may not be written to, and torch takes nothing of that kind.
+        whole = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+        parts = torch.split(whole, [weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):
             yield weight, part.view_as(weight)
 

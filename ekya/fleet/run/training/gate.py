@@ -82,6 +82,11 @@ class Gate:
         """Whether everybody has left."""
         return not (self._away or self._working or self._waiting)
 
+    @property
+    def others(self) -> int:
+        """How many there are beside one that has not left."""
+        return len(self._away) + len(self._working) + len(self._waiting) - 1
+
     def pull(self, worker: WorkerId) -> None:
         """It has the newest weights now."""
         self._away.remove(worker)

@@ -81,6 +81,7 @@ class Material:
             task.distillation_weight,
             together,
             task.staleness,
+            task.foresees,
         )
 
     def epochs(self, plan: LessonPlan) -> EpochPlan:

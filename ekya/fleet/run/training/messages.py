@@ -25,6 +25,7 @@ class LessonPlan:
         distillation_weight: 0 switches distillation off.
         together: whether a step is one of all workers.
         staleness: otherwise, by how many updates a gradient may be behind.
+        foresees: otherwise, whether workers are given the weights as they will be, as of ``TrainingTask``.
     """
 
     config: RetrainConfig
@@ -34,6 +35,7 @@ class LessonPlan:
     distillation_weight: float
     together: bool
     staleness: int
+    foresees: bool
 
     def step_crops(self, batch: int) -> int:
         """The batch size that learning rates are of: of all workers' step, or of this worker's own."""

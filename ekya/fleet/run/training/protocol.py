@@ -55,6 +55,12 @@ class TrainingTask:
         mode: how workers' gradients come together.
         staleness: asynchronous: by how many updates a gradient may be behind. Of W workers one has to be
             W - 1 behind at the least, and so many are always allowed.
+        foresees: asynchronous: each of W workers is given the weights where momentum will have them when its
+            gradient comes, after one step of each other worker: ŵ = w - η (m + m² + … + m^(W-1)) v, with rate
+            η, momentum m, and v what the steps so far have left. So a late gradient is of the weights that it
+            moves, but for what the gradients between have changed (Hakimi et al. 2019, Taming Momentum in a
+            Distributed Asynchronous Environment; here with one v for all workers). Otherwise it is given the
+            weights as they are.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
         waits: when every node of it is out, it is stranded until it is moved, and then goes on from its last
@@ -72,6 +78,7 @@ class TrainingTask:
     seed: int = 0
     mode: Mode = "synchronous"
     staleness: int = 8
+    foresees: bool = True
     recipe: SgdRecipe = field(default_factory=SgdRecipe)
     distillation_weight: float = DISTILLATION_WEIGHT
     waits: bool = False

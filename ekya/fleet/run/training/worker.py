@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ekya.fleet.run.training.messages import EpochWork, Exchange, LessonPlan, Push, Timer
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
@@ -62,7 +63,7 @@ class Worker:
             token: of the epoch, as the server knows it.
             epoch: how many are done.
         """
-        steps = self._epochs.steps(self._shard, self._number, epoch)
+        steps = self.steps(epoch)
         if not steps:
             server.leave(token, self._me)
             return EpochWork()
@@ -73,8 +74,7 @@ class Worker:
             if weights is None:
                 return work
             began_s = self._timer()
-            self._trainee.set_weights(weights)
-            push = self._gradient(step, last=place == len(steps) - 1)
+            push = self.push_of(weights, step, last=place == len(steps) - 1)
             computed_s = self._timer()
             pulled = weights.nbytes
             weights = server.push(token, self._me, push)
@@ -88,7 +88,13 @@ class Worker:
             )
         return work
 
-    def _gradient(self, step: Positions, last: bool) -> Push:
+    def steps(self, epoch: int) -> list[Positions]:
+        """Its batches when so many epochs are done, as places in its shard's ``positions``."""
+        return self._epochs.steps(self._shard, self._number, epoch)
+
+    def push_of(self, weights: NDArray[np.float32], step: Positions, last: bool) -> Push:
+        """The gradient of a batch at these weights."""
+        self._trainee.set_weights(weights)
         if self._lesson is None or not len(step):
             return Push(None, 0.0, 0, self._shard.batch, last)
         with self._scope():

@@ -12,6 +12,7 @@ from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.server import ParameterServer
+from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.learning.architectures import Trunk
 from ekya.learning.checkpoints import to_bytes
@@ -76,13 +77,39 @@ def crew_with(material, plan, shards, snapshot=None):
     task = material.task
     server = ParameterServer(task.start, plan, material.validation)
     server.restore(snapshot)
-    workers = {
-        me: Worker(
-            me, number, task.start, plan, material.epochs(plan), shard, material.crops.take(shard.positions)
-        )
+    return server, workers_with(material, plan, shards)
+
+
+def workers_with(material, plan, shards):
+    """By their names."""
+    start, epochs = material.task.start, material.epochs(plan)
+    return {
+        me: Worker(me, number, start, plan, epochs, shard, material.crops.take(shard.positions))
         for number, (me, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0]))
     }
-    return server, workers
+
+
+def updates_of(task, assignment):
+    """Weights and workers with no thread between them."""
+    material = Material.of(task)
+    plan = material.plan(assignment)
+    updates = Updates(task.start, plan, material.validation)
+    updates.restore(None)
+    return updates, workers_with(material, plan, deal(material.lying(SITES), assignment))
+
+
+def in_turn(updates, workers, epoch):
+    """An epoch in which one worker pushes after the other, so that each is as late as there are others."""
+    updates.begin_epoch(tuple(workers))
+    left = {me: worker.steps(epoch) for me, worker in workers.items()}
+    pulled = {me: updates.pull(me) for me in workers}
+    while any(left.values()):
+        for me in [me for me in workers if left[me]]:
+            step = left[me].pop(0)
+            updates.push(me, workers[me].push_of(pulled[me], step, last=not left[me]))
+            if left[me]:
+                pulled[me] = updates.pull(me)
+    return updates.end_epoch()
 
 
 def run_epochs(server, workers, epochs):

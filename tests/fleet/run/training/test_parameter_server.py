@@ -108,7 +108,6 @@ def test_between_two_epochs_a_training_moves_through_its_snapshot_and_learns_the
 
 
 def test_without_waiting_for_all_it_learns_too_and_every_crop_is_seen(model):
-    # Behind by two or three, larger steps than the trainer's own would overshoot.
     gentle = SgdRecipe(learning_rate=0.01, head_learning_rate=0.03)
     task = task_of(model, "asynchronous", replace(GAMMA, epochs=8), staleness=3, recipe=gentle)
     ends, works = run_epochs(*crew_of(task, HALVES), range(8))

@@ -1,0 +1,156 @@
+"""How gradients move the weights: one epoch after the other, at any order of calls. Nothing here waits."""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.fleet.run.training.gate import Gate, within
+from ekya.fleet.run.training.gate import together as all_together
+from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
+from ekya.fleet.run.training.workers import WorkerId
+from ekya.learning.checkpoints import from_bytes
+from ekya.learning.sgd import Sgd
+from ekya.learning.snapshot import Snapshot, restore_weights, take_snapshot
+from ekya.learning.trainee import Trainee
+from ekya.learning.trainer import EpochResult
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+class Updates:
+    """The weights of a training, its optimiser, and who may go on.
+
+    Args:
+        start: checkpoint of the model to begin with.
+        plan: what all processes of the training agree on.
+        validation: what accuracy is measured on.
+        device: where to compute.
+        scope: entered around every step.
+
+    Attributes:
+        gate: of the epoch under way.
+    """
+
+    def __init__(
+        self,
+        start: bytes,
+        plan: LessonPlan,
+        validation: Validation,
+        *,
+        device: str = "cpu",
+        scope: Scope = nullcontext,
+    ) -> None:
+        self._plan, self._validation, self._scope = plan, validation, scope
+        self._trainee = Trainee(
+            from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
+        )
+        self._trainee.suffix.eval()
+        self._sgd = Sgd(self._trainee.suffix, plan.recipe)
+        self._first = Snapshot.from_bytes(take_snapshot(self._trainee, self._sgd, 0).to_bytes())
+        crops = validation.labelled
+        self._inputs = self._trainee.inputs_of(crops.crops) if len(crops) else None
+        self._epochs_done = 0
+        self.gate = Gate((), all_together)
+        self._waiting: dict[WorkerId, Push] = {}
+        self._losses: list[tuple[float, int]] = []
+
+    def restore(self, snapshot: bytes | None) -> float:
+        """Goes on from there, or from the start model; the validation accuracy there.
+
+        Raises:
+            UserError: the snapshot is of another training.
+        """
+        kept = self._first if snapshot is None else Snapshot.from_bytes(snapshot)
+        restore_weights(kept, self._trainee)
+        self._sgd.set_momentum(kept.momentum)
+        self._epochs_done = kept.epochs_done
+        return self._evaluate()
+
+    def begin_epoch(self, workers: Collection[WorkerId]) -> None:
+        """Of these workers; what was under way is forgotten."""
+        rule = all_together if self._plan.together else within(self._plan.staleness, len(workers))
+        self.gate = Gate(workers, rule)
+        self._waiting, self._losses = {}, []
+        self._sgd.set_rates(self._plan.config.batch_size, self._epochs_done)
+
+    def pull(self, worker: WorkerId) -> NDArray[np.float32]:
+        """(P,) the weights for the next gradient of a worker that is away.
+
+        As they are now; where the plan foresees, as they will be when that gradient moves them. Until then
+        each other worker moves them once: each has one gradient under way, so of W workers a gradient is
+        W - 1 updates late on average. Nobody knows these gradients, but what momentum does is known.
+        """
+        self.gate.pull(worker)
+        ahead = self.gate.others if self._plan.foresees and not self._plan.together else 0
+        return self._trainee.weights(self._sgd.coasting(ahead)) if ahead else self._trainee.weights()
+
+    def push(self, worker: WorkerId, push: Push) -> None:
+        """Takes a gradient of what the worker pulled last, and moves the weights as far as they may be."""
+        self._waiting[worker] = push
+        self.gate.push(worker)
+        self._move()
+
+    def leave(self, worker: WorkerId) -> None:
+        """A worker that is away has nothing to do any more in this epoch."""
+        self.gate.leave(worker)
+        self._move()
+
+    def waits(self, worker: WorkerId) -> bool:
+        """Whether its gradient has not moved the weights yet."""
+        return worker in self._waiting
+
+    def end_epoch(self) -> tuple[EpochResult, bytes]:
+        """Validates; what the epoch came to, and a snapshot to go on from.
+
+        Raises:
+            RuntimeError: a worker has not pushed its last gradient.
+        """
+        if not self.gate.over:
+            raise RuntimeError("an epoch ends when every worker has left it")
+        self._epochs_done += 1
+        losses = [loss for loss, _ in self._losses]
+        counts = [count for _, count in self._losses]
+        result = EpochResult(self._epochs_done, self._evaluate(), float(np.average(losses, weights=counts)))
+        return result, take_snapshot(self._trainee, self._sgd, self._epochs_done).to_bytes()
+
+    def _move(self) -> None:
+        """As many updates as there can be now."""
+        while group := self.gate.next_update():
+            pushes = [self._waiting.pop(worker) for worker in group]
+            self._update([push for push in pushes if push.gradient is not None])
+            for worker, push in zip(group, pushes, strict=True):
+                if push.last:
+                    self.gate.leave(worker)
+
+    def _update(self, pushes: list[Push]) -> None:
+        """One step along the mean over all crops of these gradients, in the order of workers."""
+        crops = sum(push.crops for push in pushes)
+        if not crops:
+            return
+        with self._scope():
+            self._sgd.set_rates(self._plan.step_crops(pushes[0].batch), self._epochs_done)
+            self._trainee.set_gradient(_mean(pushes, crops))
+            self._sgd.step()
+        self._losses += [(push.loss, push.crops) for push in pushes]
+
+    def _evaluate(self) -> float:
+        if self._inputs is None:
+            return 0.0
+        answers = self._trainee.answers(self._inputs)
+        return float(
+            np.average(answers == self._validation.labelled.classes, weights=self._validation.weights)
+        )
+
+
+def _mean(pushes: list[Push], crops: int) -> NDArray[np.float32]:
+    """As if all their crops had been one batch; of one gradient it is that, to the bit."""
+    mean: NDArray[np.float32] | None = None
+    for push in pushes:
+        if push.gradient is not None:
+            part = push.gradient * np.float32(push.crops / crops)
+            mean = part if mean is None else mean + part
+    if mean is None:
+        raise ValueError("a step needs a gradient")
+    return mean

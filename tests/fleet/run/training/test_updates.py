@@ -1,0 +1,98 @@
+"""How late gradients move the weights. No threads, so every run is the same."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+from crews import EAST, GAMMA, WEST, in_turn, parted, task_of, updates_of
+
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.run.training.messages import Push
+from ekya.learning.sgd import SgdRecipe
+
+LARGE = SgdRecipe(learning_rate=0.02, head_learning_rate=0.06)
+"""Four times the recipe's own, at which who is given the weights as they are learns nothing that lasts."""
+
+THREE = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=2))
+
+
+def late(model, **options):
+    return task_of(model, "asynchronous", **options)
+
+
+def a_push(size, last=False):
+    gradient = np.random.default_rng(5).normal(0, 0.01, size).astype(np.float32)
+    return Push(gradient, 1.0, 8, GAMMA.batch_size, last)
+
+
+def test_a_worker_is_given_the_weights_where_momentum_has_them_after_a_step_of_each_other(model):
+    given = {}
+    for foresees in (False, True):
+        updates, workers = updates_of(late(model, foresees=foresees), THREE)
+        updates.begin_epoch(tuple(workers))
+        first, second, third = workers
+        start = updates.pull(first)
+        assert np.array_equal(updates.pull(second), start), "before the first step there is no momentum"
+        updates.pull(third)
+        updates.push(first, a_push(start.size))
+        ahead_of_two = updates.pull(first)
+        updates.push(second, a_push(start.size, last=True))
+        updates.push(first, a_push(start.size))
+        ahead_of_one = updates.pull(first)
+        updates.push(third, a_push(start.size, last=True))
+        updates.push(first, a_push(start.size))
+        given[foresees] = start, ahead_of_two, ahead_of_one, updates.pull(first)
+    start, after_one, _, at_the_end = given[False]
+    momentum = late(model).recipe.momentum
+    # The first step is -η v, and so is all that v is multiplied with.
+    expected = after_one + (momentum + momentum**2) * (after_one - start)
+    assert given[True][1] == pytest.approx(expected, abs=1e-6)
+    assert np.abs(after_one - start).max() > 1e-3
+    assert not np.allclose(given[True][2], given[False][2], atol=1e-3), "one other is still at work"
+    assert np.array_equal(given[True][3], at_the_end), "nobody else moves them any more"
+
+
+def test_together_nobody_is_late_and_the_weights_are_given_as_they_are(model):
+    given = []
+    for foresees in (False, True):
+        updates, workers = updates_of(task_of(model, foresees=foresees), THREE)
+        updates.begin_epoch(tuple(workers))
+        for worker in workers:
+            start = updates.pull(worker)
+        for worker in workers:
+            updates.push(worker, a_push(start.size))
+        given.append(updates.pull(next(iter(workers))))
+    assert np.array_equal(*given)
+    assert not np.array_equal(given[0], start)
+
+
+def test_who_takes_over_from_a_snapshot_foresees_the_same(model):
+    task = late(model, foresees=True)
+    updates, workers = updates_of(task, THREE)
+    _, snapshot = in_turn(updates, workers, 0)
+    other, _ = updates_of(task, THREE)
+    other.restore(snapshot)
+    given = []
+    for one in (updates, other):
+        one.begin_epoch(tuple(workers))
+        given.append(one.pull(next(iter(workers))))
+    assert np.array_equal(*given)
+    plain, _ = updates_of(replace(task, foresees=False), THREE)
+    plain.restore(snapshot)
+    plain.begin_epoch(tuple(workers))
+    assert not np.allclose(plain.pull(next(iter(workers))), given[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_gradients_that_are_two_updates_late_bear_rates_at_which_they_led_astray(model, seed):
+    config = replace(GAMMA, epochs=8)
+    accuracies = {}
+    for foresees in (False, True):
+        task = late(model, config=config, recipe=LARGE, seed=seed, foresees=foresees)
+        updates, workers = updates_of(task, THREE)
+        results = [in_turn(updates, workers, epoch)[0] for epoch in range(config.epochs)]
+        assert updates.gate.stalest == 2
+        accuracies[foresees] = [result.validation_accuracy for result in results]
+    assert min(accuracies[True][4:]) >= 0.95
+    assert fmean(accuracies[False][4:]) <= 0.85
