@@ -79,7 +79,9 @@ def resume(folder: RunFolder) -> Resumed:
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
-    """The interruption as the loop sees it: everything was away and is back, retrainings broke."""
+    """The interruption as the loop sees it: all was away and is back, retrainings broke, guests have gone."""
+    if fleet.lent_milli:
+        yield ev.CapacityLent(from_us - 1, 0)
     for stream in fleet.streams:
         if stream.job is not None:
             yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)

@@ -1,21 +1,34 @@
 """A run inside a Ray actor, on one of several Ray nodes, under a tier that knows other servers."""
 
 import json
+import os
+import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import ray
+import torch
 import yaml
 from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from ekya.config import RunOptions, load_fleet
-from ekya.fleet.policy.names import NodeName
+from ekya.control.away import Away, plan_beside, running_away
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.elsewhere import Elsewhere
+from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.journal import read_journal
+from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
+from ekya.learning.trainer import Retraining
 from ekya.runfolder import RunFolder
+from ekya.runstate import StateStore
+from ekya.runtables import read_predictions
 from ekya.runtime.above import NobodyAbove
 from ekya.runtime.on_ray import open_run, run_on_ray
 from ekya.shipped import shipped_path
@@ -24,29 +37,80 @@ pytestmark = pytest.mark.live
 
 EAST, WEST = NodeName("east"), NodeName("west")
 WINDOW_S = 5
+PATIENCE_S = 120
 
 
 class Tier(NobodyAbove):
-    """Holds the beginning until it is told to, and ends the run in its second window."""
+    """Holds the beginning until it is told to; trains what may be trained, and ends when that serves."""
 
-    def __init__(self):
+    def __init__(self, ends):
         self.ready, self.begin, self.stop = threading.Event(), threading.Event(), threading.Event()
+        self._ends = ends
+        self._held = {}
+        self.trained = None
 
     def begin_ns(self):
         self.ready.set()
-        assert self.begin.wait(120)
+        assert self.begin.wait(PATIENCE_S)
         return super().begin_ns()
 
+    def planner(self, plan):
+        def beside(view):
+            away = {
+                stream.stream: Away(
+                    min(option.config for option in stream.retrain_options), SOON, "elsewhere"
+                )
+                for stream in view.streams
+                if stream.retrain_options and stream.running is None
+            }
+            return plan_beside(view, plan, away | running_away(view))
+
+        return beside
+
+    def executor(self, inner, exchange, clock):
+        self._inner, self._exchange = inner, exchange
+        return self
+
+    def wait(self, until_us):
+        return self._inner.wait(until_us)
+
+    def execute(self, commands):
+        for command in commands:
+            if isinstance(command, cmd.StartRetraining) and command.elsewhere:
+                self._train(command)
+            self._inner.execute([command])
+
+    def _train(self, command):
+        """In the place of another server; what it brings is what the trainer there would."""
+        material = self._exchange.material(command.stream).fetch(PATIENCE_S)
+        task = guest_task(JobName("guest"), command, material, WEST)
+        retraining = Retraining(
+            from_bytes(task.start),
+            replace(task.config, epochs=1),
+            task.training[WEST],
+            task.validation,
+            memory=task.memory,
+            classes=task.classes,
+            seed=task.seed,
+        )
+        retraining.prepare()
+        accuracy = retraining.run_epoch().validation_accuracy
+        self.trained = to_bytes(retraining.model())
+        self._exchange.bring(command.job, self.trained, accuracy)
+
     def observe(self, batch, turn):
-        if turn.state.fleet.window == 1:
+        if self._ends and any(isinstance(event, ev.ModelSwapped) for event in batch.events):
             self.stop.set()
+
+
+SOON = Elsewhere(0)
 
 
 class Server:
     """Runs one server's Ekya in a thread that is not its process's main thread."""
 
-    def __init__(self):
-        self.tier = Tier()
+    def __init__(self, ends):
+        self.tier = Tier(ends)
 
     def run(self, fleet, options):
         run = open_run(fleet, options)
@@ -54,11 +118,16 @@ class Server:
         return run_on_ray(run, console, server="west", above=self.tier, stop=self.tier.stop)
 
     def wait_ready(self):
-        return self.tier.ready.wait(120)
+        return self.tier.ready.wait(PATIENCE_S)
 
     def begin(self):
         self.tier.begin.set()
-        return time.monotonic_ns()
+
+    def trained(self):
+        return self.tier.trained
+
+    def pid(self):
+        return os.getpid()
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +140,7 @@ def nodes():
 def fleet(tmp_path):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "one", "window_s": WINDOW_S, "windows": 2, "gpus": 1.0}
+    raw["edge"] = {"model": "resnet18", "resolution": 32}  # it has everything to learn
     raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
     raw["streams"] = raw["streams"][:1]
     raw["streams"][0]["source"]["fps"] = 4
@@ -80,20 +150,36 @@ def fleet(tmp_path):
 
 
 @pytest.fixture
-def server(nodes):
-    where = NodeAffinitySchedulingStrategy(nodes[WEST].ray_node_id, soft=False)
-    return ray.remote(Server).options(max_concurrency=4, scheduling_strategy=where).remote()
+def server_on(nodes):
+    def make(node, ends=True):
+        where = NodeAffinitySchedulingStrategy(nodes[node].ray_node_id, soft=False)
+        return ray.remote(Server).options(max_concurrency=4, scheduling_strategy=where).remote(ends)
+
+    return make
 
 
 def actors_of_the_run():
     return [told for told in ray_state.actors().values() if told["Name"] and told["State"] == "ALIVE"]
 
 
-def test_all_actors_of_a_run_are_on_its_node_and_it_begins_and_ends_when_it_is_told_to(
-    nodes, server, fleet, tmp_path
-):
+def events_of(folder, kind):
+    _, _, turns = read_journal(folder.journal)
+    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
+
+
+def serves_new_weights(folder):
+    """By what would be there after a crash."""
+    if not folder.state.is_file():
+        return False
+    with StateStore(folder.state) as store:
+        newest = store.models("cam-1")[-1:]
+    return any(row.version == 1 and (folder.path / row.path).is_file() for row in newest)
+
+
+def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes, server_on, fleet, tmp_path):
+    server = server_on(WEST)
     running = server.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))
-    assert ray.get(server.wait_ready.remote(), timeout=120)
+    assert ray.get(server.wait_ready.remote(), timeout=PATIENCE_S)
     there = actors_of_the_run()
     assert {told["Name"] for told in there} == {
         "west/scheduler",
@@ -102,12 +188,45 @@ def test_all_actors_of_a_run_are_on_its_node_and_it_begins_and_ends_when_it_is_t
         "west/retraining/cam-1",
     }
     assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].ray_node_id}
-    assert not RunFolder(tmp_path / "one").journal.read_text().count("WindowOpened")
+    folder = RunFolder(tmp_path / "one")
+    assert not events_of(folder, ev.WindowOpened), "it begins when everybody is ready"
     ray.get(server.begin.remote())
-    folder = RunFolder(ray.get(running, timeout=120))
+    assert ray.get(running, timeout=PATIENCE_S) == folder.path
     assert actors_of_the_run() == []
+
     summary = json.loads(folder.summary.read_text())
     assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
     assert summary["frames"]["lost"] == 0
-    _, _, turns = read_journal(folder.journal)
-    assert WINDOW_S * 1e6 <= turns[-1].now_us < (WINDOW_S + 2) * 1e6
+    (swapped,), (finished,) = events_of(folder, ev.ModelSwapped), events_of(folder, ev.RetrainFinished)
+    assert (swapped.version, swapped.job, finished.gpu_s) == (1, finished.job, 0.0)
+    served = load_model(folder.model("cam-1", swapped.version))
+    trained = from_bytes(ray.get(server.trained.remote()))
+    assert served.classes == trained.classes
+    assert torch.allclose(served.head.weight, trained.head.weight, atol=1e-3)
+
+
+@pytest.mark.long
+def test_a_server_that_dies_goes_on_in_another_process_with_what_it_had(nodes, server_on, fleet, tmp_path):
+    dying = server_on(WEST, ends=False)
+    running = dying.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))
+    ray.get(dying.begin.remote())
+    folder = RunFolder(tmp_path / "one")
+    ends_s = time.monotonic() + PATIENCE_S
+    while not serves_new_weights(folder):
+        assert time.monotonic() < ends_s
+        time.sleep(0.2)
+    os.kill(ray.get(dying.pid.remote()), signal.SIGKILL)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(running, timeout=PATIENCE_S)
+
+    successor = server_on(EAST, ends=False)
+    running = successor.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu", resume=folder.path))
+    ray.get(successor.begin.remote())
+    assert ray.get(running, timeout=PATIENCE_S) == folder.path
+    summary = json.loads(folder.summary.read_text())
+    assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
+    assert summary["frames"]["lost"] == 0
+    assert events_of(folder, ev.StreamBack)
+    answered = read_predictions(folder.predictions("cam-1"))
+    assert answered.model_version[-1] == 1, "what served last serves again"
+    assert answered.t_us[-1] > (2 * WINDOW_S - 2) * 1e6

@@ -1,0 +1,95 @@
+"""What an interrupted server of several knew, from its journal."""
+
+import pytest
+
+from ekya.control.away import Away, plan_beside, running_away
+from ekya.control.loop import first_state
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import take_turn
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import StreamId
+from ekya.core.profile import Family, FamilyCost, FamilyCurve
+from ekya.core.view import InferenceOption
+from ekya.journal import FileJournal, read_journal
+from ekya.runfolder import RunFolder
+from ekya.runtime.resuming import resume
+from ekya.scheduling.registry import make_scheduler
+
+CAM, S = StreamId("cam"), 1_000_000
+GAMMA, EVERY = RetrainConfig(4, 16, 0, 0, 1.0), InferenceConfig(1, 32)
+OPTIONS = LoopOptions(
+    window_us=100 * S,
+    windows=4,
+    capacity_milli=1000,
+    quantum_milli=100,
+    steal_milli=100,
+    min_accuracy=0.0,
+    preparation_share_milli=300,
+    preparation_us=15 * S,
+    checkpoint_delay_us=S // 2,
+    retrain_configs=(GAMMA,),
+    inference_configs=(EVERY,),
+    family_costs=(FamilyCost(Family(0, 0, 16), 0.01, 0.02),),
+)
+SCHEDULER = make_scheduler("thief")
+CURVE = FamilyCurve(16, 0, 0, 64, (0.6, 0.7), 1.0, 0.5)
+
+
+class Server:
+    """Runs by hand. Whatever may be retrained is, on another server."""
+
+    def __init__(self, folder):
+        self.journal = FileJournal(folder.journal, "thief", OPTIONS)
+        self.state = first_state()
+
+    def plan(self, view):
+        """The scheduler's, and what is done elsewhere."""
+        away = {
+            stream.stream: Away(GAMMA, Elsewhere(view.window_end_us - S), "retrains on another server")
+            for stream in view.streams
+            if stream.retrain_options
+        }
+        return plan_beside(view, SCHEDULER.plan, away | running_away(view))
+
+    def give(self, now_us, *events):
+        batch = Batch(now_us, events)
+        turn = take_turn(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
+        self.journal.batch(batch)
+        self.journal.decision(now_us, turn.plan, turn.commands)
+        self.state = turn.state
+
+
+def labels(t_us, window):
+    return ev.LabelsReady(t_us, CAM, window, 100, 40, 0.5, False, 0.5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Interrupted in window 2, while a retraining elsewhere was awaited and a guest was here."""
+    folder = RunFolder.create(tmp_path, "run")
+    server = Server(folder)
+    added = ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),))
+    server.give(0, added, ev.WindowOpened(0, 0, 100 * S))
+    server.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    server.give(104 * S, labels(104 * S, 1))
+    server.give(109 * S, ev.ProfileReady(109 * S, CAM, 1, CURVE, 0.1))
+    server.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    server.give(120 * S, ev.CapacityLent(120 * S, 400))
+    server.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    server.journal.close()
+    return folder
+
+
+def test_it_goes_on_with_what_others_agreed_to_and_its_guests_are_gone(folder):
+    resumed = resume(folder)
+    (stream,) = resumed.state.fleet.streams
+    assert resumed.from_us == 200 * S
+    assert (stream.job.config, stream.job.elsewhere) == (GAMMA, Elsewhere(199 * S))
+    kinds = [type(event) for event in resumed.events]
+    assert kinds == [ev.CapacityLent, ev.RetrainFailed, ev.StreamLost, ev.StreamBack, ev.WorkerBack]
+    assert (resumed.events[0].share_milli, resumed.events[1].job) == (0, stream.job.job)
+    _, _, turns = read_journal(folder.journal)
+    assert len(turns) == 6, "the window that was interrupted is not there any more"
