@@ -48,6 +48,7 @@ from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.trainer import RayFleetTrainer, Training
@@ -255,7 +256,7 @@ def trials(
     """These ways, for each seed and number of blocks."""
     with bars_of(console) as bars, emulated_fleet(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
-        trainer = RayFleetTrainer(nodes.nodes, CpuShares(usable_cores()))
+        trainer = RayFleetTrainer(nodes.nodes, Processes(CpuShares(usable_cores())))
         for seed in seeds:
             base = base_model(fleet, seed)
             training, validation = crops_of(fleet, seed)

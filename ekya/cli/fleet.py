@@ -14,6 +14,7 @@ from ekya.cli.options import (
     Runs,
     Scheduler,
     Seed,
+    Shares,
     Window,
     Windows,
     numbers,
@@ -66,7 +67,8 @@ def simulate(
 
 @commands.command(
     epilog="Examples:\n\n"
-    "ekya fleet run --clock virtual\n\n"
+    "ekya fleet run\n\n"
+    "ekya fleet run my-servers.yaml --address 10.0.0.1:6379\n\n"
     "ekya fleet run --clock virtual --tier none --json -\n\n"
     "ekya fleet run my-servers.yaml --clock virtual --fail north@45 --name storm"
 )
@@ -75,8 +77,13 @@ def run(
         Path | None, typer.Argument(metavar="SERVERS", help="Servers file; the shipped one if left out.")
     ] = None,
     tier: Annotated[
-        str, typer.Option(metavar="NAME", help="Who finds loans between servers: andreas, or none.")
-    ] = "andreas",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who finds loans between servers: net (ours, if left out), andreas, andreas+split, "
+            "deep-edge, okita, okita-joint, or none.",
+        ),
+    ] = None,
     fail: Annotated[
         list[str] | None,
         typer.Option(metavar="SITE@SECONDS", help="A server that dies then; give it once for each."),
@@ -88,6 +95,14 @@ def run(
     windows: Windows = None,
     name: RunName = None,
     runs: Runs = Path("runs"),
+    shares: Shares = "auto",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A Ray cluster whose nodes are the servers; they are emulated on this machine if left out.",
+        ),
+    ] = None,
     json_to: Json = None,
 ) -> None:
     """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
@@ -97,8 +112,8 @@ def run(
         from ekya.commands.fleet_run import ServersArguments, run_servers
         from ekya.config import RunOptions
 
-        arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()))
-        run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name), clock.value, out)
+        arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()), address)
+        run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name, shares=shares), clock.value, out)
 
 
 commands.add_typer(deep_edge.commands)

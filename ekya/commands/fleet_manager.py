@@ -23,6 +23,7 @@ from ekya.fleet.run.deep_edge.folder_store import FolderStore, read_stores
 from ekya.fleet.run.deep_edge.launcher import Launcher
 from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.deep_edge.rest import Offline, application, serve
+from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.gpu.registry import choose_backend
 
@@ -99,7 +100,7 @@ def run_manager(options: ManagerOptions, console: Console) -> None:
         backend = stack.enter_context(chosen.backend.open(1))
         nodes = stack.enter_context(edge_cluster(options.address, options.emulated))
         console.print(f"Nodes: {', '.join(sorted(nodes()))}.", highlight=False, soft_wrap=True)
-        trainer = RayFleetTrainer(nodes(), backend)
+        trainer = RayFleetTrainer(nodes(), Processes(backend))
         stack.callback(trainer.close)
         manager = EdgeManager(
             policy,

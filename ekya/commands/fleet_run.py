@@ -12,28 +12,26 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.commands.output import Output, bars_of
-from ekya.commands.run import noticing_ctrl_c, require_world
+from ekya.commands.run import noticing_ctrl_c, require_credentials, require_world
 from ekya.config import RunOptions
 from ekya.control.loop import Observer
-from ekya.control.protocols import Batch
-from ekya.control.step import Turn
-from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
-from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.run.loan_file import read_loans
+from ekya.fleet.run.ran import RanServers
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import summarise_servers
 from ekya.fleet.servers_file import DEFAULT_SERVERS, Servers, dump_servers, load_servers
-from ekya.report.words import percent, points
-from ekya.runfolder import RunFolder
+from ekya.gpu.registry import choose_backend
+from ekya.report.words import NONE, percent, points
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
 
-TIERS = {"andreas": by_policy(Andreas())}
-
+DEFAULT_TIER = "net"
 NO_TIER = "none"
 """As the value of ``--tier``: every server is by itself."""
 
@@ -45,16 +43,18 @@ class ServersArguments:
     Attributes:
         file: a servers file; None takes the shipped one.
         scheduler, window_s, windows: in every fleet, instead of what its file says.
-        tier: who finds loans.
+        tier: who finds loans; None takes the best known.
         fail: words of ``--fail``.
+        address: of a Ray cluster; None emulates one on this machine.
     """
 
     file: Path | None
     scheduler: str | None
     window_s: float | None
     windows: int | None
-    tier: str
+    tier: str | None
     fail: Sequence[str]
+    address: str | None = None
 
     def read(self) -> Servers:
         """The servers.
@@ -95,18 +95,13 @@ def run_servers(
     """
     servers = arguments.read()
     failures = read_failures(arguments.fail, servers)
-    if arguments.tier not in (NO_TIER, *TIERS):
-        known = ", ".join((*TIERS, NO_TIER))
-        raise UserError(f"--tier {arguments.tier}: nobody of that name finds loans; choose from {known}")
-    if clock == "wall":
-        raise UserError("--clock wall: several servers run on virtual time only; add --clock virtual")
     for server in servers.servers:
         require_world(server.fleet.scheduler, server.fleet, clock)
         _require_by_itself(server.fleet.scheduler)
+    tier = _tier(arguments.tier or DEFAULT_TIER)
     with noticing_ctrl_c() as came:
-        folder = ServersFolder.create(options.runs, options.name or servers.name)
-        write_text_atomic(folder.servers, dump_servers(servers))
-        summary = _emulated(folder, servers, arguments.tier, failures, options, output.console)
+        ran, folder = _RUNNERS[clock](servers, tier, failures, options, arguments.address, output.console)
+        summary = summarise_servers(folder.path.name, tier, servers.sites, ran, read_loans(folder.loans))
         write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         output.report(summary)
         output.console.print(_table(summary))
@@ -114,6 +109,13 @@ def run_servers(
         output.console.print(where, highlight=False, soft_wrap=True)
     if came():
         raise KeyboardInterrupt
+
+
+def _tier(name: str) -> str | None:
+    if name not in (NO_TIER, *TIERS):
+        known = ", ".join((*TIERS, NO_TIER))
+        raise UserError(f"--tier {name}: nobody of that name finds loans; choose from {known}")
+    return None if name == NO_TIER else name
 
 
 def _require_by_itself(scheduler: str) -> None:
@@ -127,41 +129,83 @@ def _require_by_itself(scheduler: str) -> None:
 
 
 def _emulated(
-    folder: ServersFolder,
     servers: Servers,
-    tier: str,
+    tier: str | None,
     failures: Sequence[Failure],
     options: RunOptions,
+    address: str | None,
     console: Console,
-) -> dict[str, Any]:
+) -> tuple[RanServers, ServersFolder]:
     from ekya.fleet.run.emulated_servers import emulate_servers
 
-    broker = None if tier == NO_TIER else TIERS[tier]
+    if address is not None:
+        raise UserError("--address: nothing runs on Ray on virtual time; leave it out, or leave out --clock")
+    folder = _folder(servers, options)
     with bars_of(console) as bars:
-        observe = _watched(servers, bars)
-        try:
-            desk = emulate_servers(folder, servers, broker, failures, options.seed, observe)
-        except KeyboardInterrupt:
-            desk = None
-    runs = {site: RunFolder.open(folder.path / site) for site in servers.sites}
-    died = {failure.site: us_to_seconds(failure.at_us) for failure in failures}
-    loans = () if desk is None else desk.loans
-    return summarise_servers(folder.path.name, None if desk is None else tier, runs, loans, died)
+        watch = _watched(servers, bars)
+
+        def observe(site: SiteName) -> Observer:
+            return lambda batch, turn: watch(site, batch.now_us)
+
+        broker = None if tier is None else TIERS[tier]
+        return emulate_servers(folder, servers, broker, failures, options.seed, observe), folder
 
 
-def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName], Observer]:
+def _live(
+    servers: Servers,
+    tier: str | None,
+    failures: Sequence[Failure],
+    options: RunOptions,
+    address: str | None,
+    console: Console,
+) -> tuple[RanServers, ServersFolder]:
+    from ekya.fleet.run.live.live_servers import nodes_at, nodes_here, run_live_servers
+
+    if address is None:
+        _require_capacity(servers, options.shares)
+    elif failures:
+        raise UserError("--fail: only nodes that are emulated here are made to fail; leave out --address")
+    for server in servers.servers:
+        require_credentials(server.fleet)
+    with nodes_here(servers) if address is None else nodes_at(address, servers) as nodes:
+        folder = _folder(servers, options)
+        with bars_of(console) as bars:
+            watch = _watched(servers, bars)
+            return run_live_servers(folder, servers, tier, failures, options, nodes, watch), folder
+
+
+# Each world imports its own engine, so that virtual time needs no Ray.
+_RUNNERS = {"wall": _live, "virtual": _emulated}
+
+
+def _folder(servers: Servers, options: RunOptions) -> ServersFolder:
+    folder = ServersFolder.create(options.runs, options.name or servers.name)
+    write_text_atomic(folder.servers, dump_servers(servers))
+    return folder
+
+
+def _require_capacity(servers: Servers, shares: str) -> None:
+    """Servers that are emulated on this machine have no more than it has, all of them together."""
+    there = choose_backend(shares).capability
+    wanted = sum(server.fleet.capacity_milli for server in servers.servers)
+    if wanted > there.capacity_milli:
+        raise UserError(
+            f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers together, is more than the "
+            f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); give them less, or name "
+            "a Ray cluster with --address"
+        )
+
+
+def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName, int], None]:
     """A bar a server, as far as its windows have come."""
+    fleets = {server.terms.site: server.fleet for server in servers.servers}
+    tasks = {site: bars.add_task(str(site), total=fleet.windows) for site, fleet in fleets.items()}
 
-    def observe(site: SiteName) -> Observer:
-        fleet = next(server.fleet for server in servers.servers if server.terms.site == site)
-        task = bars.add_task(str(site), total=fleet.windows)
+    def follow(site: SiteName, now_us: int) -> None:
+        windows = int(us_to_seconds(now_us) / fleets[site].window_s)
+        bars.update(tasks[site], completed=min(windows, fleets[site].windows or windows))
 
-        def follow(batch: Batch, turn: Turn) -> None:
-            bars.update(task, completed=int(us_to_seconds(batch.now_us) / fleet.window_s))
-
-        return follow
-
-    return observe
+    return follow
 
 
 def _table(summary: dict[str, Any]) -> Table:
@@ -173,13 +217,14 @@ def _table(summary: dict[str, Any]) -> Table:
         table.add_column(title, justify="right")
     for site, its in summary["servers"].items():
         gains = [stream["gain"] for stream in its["streams"].values() if stream["gain"] is not None]
+        trained = its["retrainings"]
         table.add_row(
-            Text(site if its["died_s"] is None else f"{site}, died at {its['died_s']:g} s"),
-            f"{its['gpus']:g}",
+            Text(site if its["died_s"] is None else f"{site}, died at {its['died_s']:.0f} s"),
+            NONE if its["gpus"] is None else f"{its['gpus']:g}",
             str(len(its["streams"])),
             percent(its["mean_accuracy"]),
             points(sum(gains) / len(gains) if gains else None),
-            f"{its['retrainings']['finished']} of {its['retrainings']['started']}",
+            NONE if trained is None else f"{trained['finished']} of {trained['started']}",
             str(its["lends"]),
             str(its["borrows"]),
         )

@@ -233,7 +233,8 @@ def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob,
         window=state.fleet.window,
         config=job.config,
         gain=job.best_accuracy - accuracy,
-        gpu_s=gpu_s,
+        # What others spent on it is not told; γ costs no less because of that.
+        gpu_s=gpu_s if job.elsewhere is None else job.expected_gpu_s,
         predicted_gain=job.promised_accuracy - accuracy,
     )
     history = history_of(state.histories, before.stream).with_observation(observation)
@@ -266,13 +267,13 @@ def _answers(
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
             if job is not None and job.job == event.job:
-                yield from _through_gate(before.stream(event.stream), job, options.serve_margin)
+                yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
         case ev.WindowClosed():
             if before.preparing:
                 yield cmd.EndPreparation(event.index)
             for stream in before.streams:
                 if stream.job is not None:
-                    yield from _through_gate(stream, stream.job, options.serve_margin)
+                    yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
         case ev.StreamEnded():
             # Nothing is left to serve better, so others get the share at once.
@@ -289,12 +290,13 @@ def _answers(
             return
 
 
-def _through_gate(stream: StreamState, job: RetrainJob, margin: float) -> Iterator[cmd.Command]:
+def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:
     """The best weights of a job that is over, unless they serve already; or why they do not serve.
 
-    What comes from elsewhere serves in any case: nobody here has measured what serves on the same labels.
+    What a scheduler has trained elsewhere serves in any case: nobody here has measured what serves on the
+    same labels. What another server trained was measured on the labels here.
     """
-    if job.elsewhere is not None and job.accuracies:
+    if job.elsewhere is not None and job.accuracies and (needs.elsewhere or needs.kept_models):
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
         return
     if job.best_epoch <= job.served_epoch:

@@ -67,7 +67,8 @@ class LoanDesk:
         links: between the servers.
         seed: handed to the broker.
         record: is told of every loan when it is made and when it is over, before anybody acts on it.
-        patience: part of its time that a training may take longer before its hosts have their shares back.
+        held_until: when hosts have their shares back, if a loan is not over before; where a training
+            takes as long as was foreseen, that is when it ends.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class LoanDesk:
         links: Links,
         seed: int = 0,
         record: Callable[["Made"], None] = lambda made: None,
-        patience: float = 0.0,
+        held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
     ) -> None:
         self._broker, self._links, self._seed = broker, links, seed
-        self._record, self._patience = record, patience
+        self._record, self._held_until = record, held_until
         self._peers: dict[SiteName, Peer] = {}
         self._open: dict[tuple[SiteName, StreamId], Made] = {}
         self.loans: list[Made] = []
@@ -150,7 +151,7 @@ class LoanDesk:
         self._record(made)
         self.loans.append(made)
         self._open[loan.offer.site, loan.offer.stream] = made
-        to_us = loan.ends_us + round(self._patience * (loan.ends_us - loan.begins_us))
+        to_us = self._held_until(loan)
         for part in loan.parts:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
 

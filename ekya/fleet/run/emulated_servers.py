@@ -1,18 +1,20 @@
 """Servers of the emulated world: everything is really trained and answered, on virtual time, without Ray."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from ekya.control.loop import Observer
+from ekya.core.units import us_to_seconds
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.loan_file import LoanFile
+from ekya.fleet.run.ran import RanServers
 from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
-from ekya.fleet.run.servers_folder import LoanFile, ServersFolder
+from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.sizes import sizes_of
 from ekya.fleet.servers_file import Server, Servers
-from ekya.learning.checkpoints import to_bytes
-from ekya.setup import base_model, crop_side, with_classes
+from ekya.setup import with_classes
 from ekya.sim.emulated import EmulatedRun, open_emulated
 
 
@@ -23,7 +25,7 @@ def emulate_servers(
     failures: Sequence[Failure],
     seed: int,
     observe: Callable[[SiteName], Observer],
-) -> LoanDesk | None:
+) -> RanServers:
     """Runs all of them beside each other, each into a run folder of its own.
 
     Args:
@@ -34,13 +36,9 @@ def emulate_servers(
         seed: of everything that is drawn.
         observe: for each site, who is told of its turns.
 
-    Returns:
-        Where they agreed; None where there was no such place.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C came; what happened until then is measured and written.
+    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
-    stopped = False
+    ran = RanServers()
     runs: list[EmulatedRun] = []
     with ExitStack() as stack:
         loans = LoanFile(folder.loans)
@@ -48,20 +46,18 @@ def emulate_servers(
         desk = None if broker is None else LoanDesk(broker, servers.links, seed, loans)
         specs = []
         for server in servers.servers:
-            fleet = with_classes(server.fleet)
+            cameras = with_classes(server.fleet)
             own = folder.new_run(server.terms.site)
-            run = stack.enter_context(open_emulated(own, fleet, fleet.scheduler, seed))
+            run = stack.enter_context(open_emulated(own, cameras, cameras.scheduler, seed))
             runs.append(run)
             specs.append(_spec(server, run, observe(server.terms.site)))
-        try:
-            ServerFleet(specs, desk, failures).run()
-        except KeyboardInterrupt:
-            stopped = True
-    for run in runs:
-        run.finish()
-    if stopped:
-        raise KeyboardInterrupt
-    return desk
+        fleet = ServerFleet(specs, desk, failures)
+        with suppress(KeyboardInterrupt):
+            fleet.run()
+    for server, run in zip(servers.servers, runs, strict=True):
+        ran.summaries[server.terms.site] = run.finish().summary
+    ran.died_s = {site: us_to_seconds(at_us) for site, at_us in fleet.died_us.items()}
+    return ran
 
 
 def _spec(server: Server, run: EmulatedRun, observe: Observer) -> ServerSpec:
@@ -71,21 +67,7 @@ def _spec(server: Server, run: EmulatedRun, observe: Observer) -> ServerSpec:
         journal=run.journal,
         scheduler=run.scheduler,
         options=run.options,
-        sizes=sizes_of(run),
+        sizes=sizes_of(run.fleet, run.options.seed),
         plan=run.plan,
         observe=observe,
-    )
-
-
-def sizes_of(run: EmulatedRun) -> Sizes:
-    """What a retraining of its streams sends."""
-    side = crop_side(run.fleet)
-    model = base_model(run.fleet, run.options.seed)
-    blocks = (sum(weight.numel() for weight in block.parameters()) for block in reversed(model.blocks))
-    return Sizes(
-        crop_mb=side * side * 3 / 1e6,
-        model_mb=len(to_bytes(model)) / 1e6,
-        blocks_mb=tuple(4e-6 * weights for weights in blocks),
-        features=model.features,
-        classes=len(model.classes),
     )

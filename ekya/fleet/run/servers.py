@@ -75,6 +75,10 @@ class ServerFleet:
         servers: of the fleet.
         desk: agrees on loans; None: nobody does.
         failures: servers that die.
+
+    Attributes:
+        ended_us: when each came to its end.
+        died_us: when those did that died before.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class ServerFleet:
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
         self._running = {spec.terms.site: self._begin(spec) for spec in servers}
         self.ended_us: dict[SiteName, int] = {}
+        self.died_us: dict[SiteName, int] = {}
 
     def run(self) -> None:
         """Until every server's last window has closed, or it died."""
@@ -140,6 +145,7 @@ class ServerFleet:
         if failure.site not in self._running:
             return  # It had come to its end before.
         self._ends(failure.site, failure.at_us)
+        self.died_us[failure.site] = failure.at_us
         if self._desk is not None:
             self._desk.died(failure.site, failure.at_us)
 

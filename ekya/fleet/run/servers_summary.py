@@ -1,34 +1,31 @@
 """What several servers came to: theirs together, each one's, and what was lent and moved between them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.desk import Made
-from ekya.runfolder import RunFolder
+from ekya.fleet.run.loan_file import LoanRecord
+from ekya.fleet.run.ran import RanServers
 
 
 def summarise_servers(
     name: str,
     tier: str | None,
-    runs: Mapping[SiteName, RunFolder],
-    loans: Sequence[Made],
-    died: Mapping[SiteName, float],
+    sites: Sequence[SiteName],
+    ran: RanServers,
+    loans: Sequence[LoanRecord],
 ) -> dict[str, Any]:
     """The summary of a run of several servers.
 
     Args:
         name: of the run.
         tier: who found loans; None: nobody did.
-        runs: finished, by site.
-        loans: as they were made.
-        died: when servers did, in seconds of the run.
+        sites: of all servers. One that died where nobody could measure its run has no accuracy.
+        ran: what it left behind.
+        loans: that were made.
     """
-    summaries = {
-        site: json.loads(run.summary.read_text(encoding="utf-8")) for site, run in sorted(runs.items())
-    }
+    summaries = {site: ran.summaries[site] for site in sites if site in ran.summaries}
     streams = [stream for summary in summaries.values() for stream in summary["streams"].values()]
     outcomes = sorted({made.outcome for made in loans})
     return {
@@ -46,18 +43,21 @@ def summarise_servers(
             "by_outcome": {outcome: sum(made.outcome == outcome for made in loans) for outcome in outcomes},
         },
         "moved_mb": _moved_mb(loans),
-        "servers": {
-            site: {
-                **{key: summary[key] for key in _OF_A_SERVER},
-                "died_s": died.get(site),
-                "lends": sum(site in made.loan.hosts for made in loans),
-                "borrows": sum(made.loan.offer.site == site for made in loans),
-                "streams": {
-                    stream: {key: its[key] for key in ("mean_accuracy", "gain")}
-                    for stream, its in summary["streams"].items()
-                },
-            }
-            for site, summary in summaries.items()
+        "servers": {site: _server(site, summaries.get(site), ran, loans) for site in sites},
+    }
+
+
+def _server(
+    site: SiteName, summary: Mapping[str, Any] | None, ran: RanServers, loans: Sequence[LoanRecord]
+) -> dict[str, Any]:
+    streams = {} if summary is None else summary["streams"]
+    return {
+        **{key: None if summary is None else summary[key] for key in _OF_A_SERVER},
+        "died_s": ran.died_s.get(site),
+        "lends": sum(site in made.hosts for made in loans),
+        "borrows": sum(made.site == site for made in loans),
+        "streams": {
+            stream: {key: its[key] for key in ("mean_accuracy", "gain")} for stream, its in streams.items()
         },
     }
 
@@ -65,7 +65,7 @@ def summarise_servers(
 _OF_A_SERVER = ("scheduler", "gpus", "mean_accuracy", "balanced_accuracy", "retrainings")
 
 
-def _moved_mb(loans: Sequence[Made]) -> dict[str, Any]:
+def _moved_mb(loans: Sequence[LoanRecord]) -> dict[str, Any]:
     """What crossed links: crops, models, snapshots and what a split training exchanges; never frames."""
     ways: dict[tuple[SiteName, SiteName], float] = {}
     for made in loans:

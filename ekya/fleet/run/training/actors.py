@@ -1,70 +1,48 @@
-"""The processes of trainings: a parameter server or a worker each, on the Ray node where it was asked for."""
+"""What runs in the processes of trainings."""
 
 import os
 from contextlib import suppress
-from typing import Any, Literal
-from uuid import uuid4
+from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import RayActorError
 
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
-from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.gpu.protocol import Resized, ShareBackend, ShareHandle, ShareJob
 from ekya.learning.labelled import LabelledCrops, concatenate
 
-Role = Literal["server", "worker"]
-
-_THREADS = 64
+THREADS = 64
 """Workers that may wait in one parameter server at once, and a few for orders."""
 
-_NEWS = "news"
+NEWS = "news"
 """A thread of its own, so that an actor that works can say that it lives."""
 
-_RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-
-_ALIVE_S = 10.0
-"""An idle process answers within this, or another is made."""
+RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 
 
-class Process:
-    """What both kinds of processes have: a share, and a sign of life."""
+class TrainingActor:
+    """A process of trainings: a parameter server, a worker, or both where nobody else works on a training.
+
+    As a worker it keeps the crops that it has been sent, for the next shard. Many methods are those of
+    ``ParameterServer``.
+    """
 
     def __init__(self, name: str, backend: ShareBackend) -> None:
         self._name, self._backend = name, backend
-        self._share: ShareHandle | None = None
-
-    def work_at(self, share_milli: int) -> ShareHandle:
-        """Takes a share for what comes next."""
-        if self._share is not None:
-            self._share.release()
-        self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli))
-        return self._share
-
-    def resize(self, share_milli: int) -> Resized:
-        """Another share from now on."""
-        if self._share is None:
-            raise LookupError(f"{self._name} works on nothing")
-        return self._share.resize(share_milli)
-
-
-class ServerActor:
-    """A parameter server in a process of its own. Its methods are those of ``ParameterServer``."""
-
-    def __init__(self, name: str, backend: ShareBackend) -> None:
-        self._process = Process(name, backend)
         self._device = backend.probe().device
+        self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
+        self._worker: Worker | None = None
+        self._held: tuple[Positions, LabelledCrops] | None = None
 
-    def begin(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
-        """Serves another training from now on."""
-        scope = self._process.work_at(share_milli).scope
+    def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
+        """Is the parameter server of another training from now on."""
+        scope = self._at_share(share_milli).scope
         self._server = ParameterServer(start, plan, validation, device=self._device, scope=scope)
 
     def restore(self, snapshot: bytes | None) -> float:
@@ -99,32 +77,7 @@ class ServerActor:
         """The epoch is over."""
         return self._there.end_epoch()
 
-    def resize(self, share_milli: int) -> Resized:
-        """Another share from now on."""
-        return self._process.resize(share_milli)
-
-    @ray.method(concurrency_group=_NEWS)
-    def pid(self) -> int:
-        """A sign of life."""
-        return os.getpid()
-
-    @property
-    def _there(self) -> ParameterServer:
-        if self._server is None:
-            raise LookupError("this parameter server serves no training")
-        return self._server
-
-
-class WorkerActor:
-    """A worker in a process of its own. It keeps the crops that it has been sent, for the next shard."""
-
-    def __init__(self, name: str, backend: ShareBackend) -> None:
-        self._process = Process(name, backend)
-        self._device = backend.probe().device
-        self._worker: Worker | None = None
-        self._held: tuple[Positions, LabelledCrops] | None = None
-
-    def begin(
+    def work(
         self,
         me: WorkerId,
         number: int,
@@ -134,7 +87,7 @@ class WorkerActor:
         shard: Shard,
         sent: tuple[Positions, LabelledCrops],
         anew: bool,
-        share_milli: int,
+        share_milli: int | None,
     ) -> None:
         """Works on another shard from now on.
 
@@ -142,7 +95,7 @@ class WorkerActor:
             me, number, start, plan, epochs, shard: as of ``Worker``.
             sent: positions of crops that it has not, and these.
             anew: whether what it holds is of another training.
-            share_milli: of its node.
+            share_milli: of its node; None for that of the parameter server that it is.
         """
         if anew or self._held is None:
             self._held = sent
@@ -152,25 +105,45 @@ class WorkerActor:
         positions, crops = self._held
         order = np.argsort(positions)
         there = order[np.searchsorted(positions, shard.positions, sorter=order)]
-        scope = self._process.work_at(share_milli).scope
+        scope = self._at_share(share_milli).scope
         self._worker = Worker(
             me, number, start, plan, epochs, shard, crops.take(there), device=self._device, scope=scope
         )
 
-    def run_epoch(self, server: Any, token: object, epoch: int) -> EpochWork:
-        """All steps of an epoch, with the parameter server behind this handle."""
+    def run_epoch(self, server: Any | None, token: object, epoch: int) -> EpochWork:
+        """All steps of an epoch, with the parameter server behind this handle; None: it is here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
-        return self._worker.run_epoch(_Remote(server), token, epoch)
+        exchange = self._there if server is None else _Remote(server)
+        return self._worker.run_epoch(exchange, token, epoch)
 
     def resize(self, share_milli: int) -> Resized:
         """Another share from now on."""
-        return self._process.resize(share_milli)
+        if self._share is None:
+            raise LookupError(f"{self._name} works on nothing")
+        return self._share.resize(share_milli)
 
-    @ray.method(concurrency_group=_NEWS)
+    @ray.method(concurrency_group=NEWS)
     def pid(self) -> int:
         """A sign of life."""
         return os.getpid()
+
+    def _at_share(self, share_milli: int | None) -> ShareHandle:
+        """A share for what comes next; None for the one that is there."""
+        if share_milli is None:
+            if self._share is None:
+                raise LookupError(f"{self._name} has no share yet")
+            return self._share
+        if self._share is not None:
+            self._share.release()
+        self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli))
+        return self._share
+
+    @property
+    def _there(self) -> ParameterServer:
+        if self._server is None:
+            raise LookupError("this parameter server serves no training")
+        return self._server
 
 
 class _Remote:
@@ -194,61 +167,3 @@ class _Remote:
             weights: NDArray[np.float32] | None = ray.get(asked)
             return weights
         return None
-
-
-class Processes:
-    """Makes processes on nodes; those of a training that is over wait for the next, as torch loads slowly.
-
-    Args:
-        backend: holds their shares.
-    """
-
-    def __init__(self, backend: ShareBackend) -> None:
-        self._backend = backend
-        self._idle: dict[tuple[str, Role], list[Any]] = {}
-
-    def take(self, node: FleetNode, role: Role) -> Any:
-        """A process on a node, which may still be on its way."""
-        idle = self._idle.get((node.ray_node_id, role), [])
-        while idle:
-            actor = idle.pop()
-            try:
-                ray.get(actor.pid.remote(), timeout=_ALIVE_S)
-            except RayError:
-                self.end(actor)
-            else:
-                return actor
-        # Two trainers may train on the same nodes, and no two names may be alike.
-        name = f"training {role} on {node.name} ({uuid4().hex[:8]})"
-        job = ShareJob(name, "retraining", node.share_milli)
-        options = {
-            "name": name,
-            "num_cpus": 0,
-            "max_restarts": 0,
-            "max_concurrency": _THREADS if role == "server" else 1,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
-            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **_RAY_SETS_NO_GPU}},
-        }
-        remote: Any = ray.remote  # Ray's own types do not know of groups.
-        made = remote(concurrency_groups={_NEWS: 1})(ServerActor if role == "server" else WorkerActor)
-        return made.options(**options).remote(name, self._backend)
-
-    def give_back(self, node: FleetNode, role: Role, actor: Any) -> None:
-        """It has nothing to do any more, and lives."""
-        self._idle.setdefault((node.ray_node_id, role), []).append(actor)
-
-    def end(self, actor: Any) -> None:
-        """Ends one that is not to be used again."""
-        ray.kill(actor)
-
-    def is_there(self, node: str) -> bool:
-        """Whether Ray still has the node."""
-        nodes: Any = ray.nodes  # Ray does not say what it gives.
-        return any(known["NodeID"] == node and known["Alive"] for known in nodes())
-
-    def close(self) -> None:
-        """Ends all that wait."""
-        for actors in self._idle.values():
-            for actor in actors:
-                self.end(actor)
-        self._idle.clear()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,10 +14,10 @@ from ray.exceptions import RayError
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.run.training.actors import Processes, Role
 from ekya.fleet.run.training.material import Material, crop_bytes
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
@@ -97,10 +97,6 @@ class _Member:
     def node(self) -> NodeName:
         return self.on.name
 
-    @property
-    def role(self) -> Role:
-        return "server" if self.worker is None else "worker"
-
 
 class Crew:
     """Nothing here outlives a call but the processes: what is learnt is in snapshots, which the caller keeps.
@@ -112,11 +108,15 @@ class Crew:
         ledger: told of all bytes and all work.
     """
 
-    def __init__(self, material: Material, nodes: KnownNodes, processes: Processes, ledger: Ledger) -> None:
+    def __init__(
+        self, material: Material, nodes: KnownNodes, processes: ProcessSource, ledger: Ledger
+    ) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
         self._members: dict[WorkerId | None, _Member] = {}
         self._start = ray.put(material.task.start)
         self._assembled = 0
+        # Whether one process is both the parameter server and the only worker.
+        self._alone = False
 
     def assemble(
         self, plan: LessonPlan, shards: Mapping[WorkerId, Shard], server: NodeName, snapshot: bytes | None
@@ -134,17 +134,23 @@ class Crew:
         """
         self._assembled += 1
         nodes = self._nodes.now()
+        alone = works_at_home(nodes, server, shards)
+        if alone != self._alone:
+            self.release()
+            self._alone = alone
         places: dict[WorkerId | None, FleetNode] = {worker: nodes[worker.node] for worker in shards}
         places[None] = nodes[server]
         for who, member in list(self._members.items()):
             if who not in places or places[who].ray_node_id != member.on.ray_node_id:
-                self._processes.give_back(member.on, member.role, self._members.pop(who).actor)
+                self._give_back([self._members.pop(who)])
         for who, node in places.items():
             if who not in self._members:
-                actor = self._processes.take(node, "server" if who is None else "worker")
+                others = list(self._members.values()) if alone else []
+                actor = others[0].actor if others else self._processes.take(node)
                 self._members[who] = _Member(node, who, actor, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
-        begun = [self._begin_server(plan, shares[None])]
+        # In one process they have one share, which the server takes.
+        begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
             begun.append(self._begin_worker(worker, number, plan, shard, shares[worker]))
         self._gather({member: told for member, told in begun if told is not None})
@@ -165,7 +171,8 @@ class Crew:
         token = (self._assembled, epoch)
         self._gather({server: server.actor.begin_epoch.remote(token, tuple(sorted(workers)))})
         asked = {
-            member: member.actor.run_epoch.remote(server.actor, token, epoch) for member in workers.values()
+            member: member.actor.run_epoch.remote(None if self._alone else server.actor, token, epoch)
+            for member in workers.values()
         }
         told: dict[_Member, EpochWork] = {}
         try:
@@ -193,8 +200,7 @@ class Crew:
 
     def release(self) -> None:
         """Everybody may do something else."""
-        for member in self._members.values():
-            self._processes.give_back(member.on, member.role, member.actor)
+        self._give_back(self._members.values())
         self._members.clear()
 
     def end(self) -> None:
@@ -202,6 +208,11 @@ class Crew:
         for member in self._members.values():
             self._processes.end(member.actor)
         self._members.clear()
+
+    def _give_back(self, members: Iterable[_Member]) -> None:
+        """Each process once."""
+        for actor, on in {member.actor: member.on for member in members}.items():
+            self._processes.give_back(on, actor)
 
     def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
         """Of an epoch, however it ended. The server has also counted with those that are dead now."""
@@ -224,7 +235,7 @@ class Crew:
             self._ledger.sent(home, member.node, Kind.MODEL, len(self._material.task.start))
             self._ledger.sent(home, member.node, Kind.DATA, crop_bytes(validation))
         member.set_to = (plan, None, share_milli)
-        return member, member.actor.begin.remote(self._start, plan, self._material.validation, share_milli)
+        return member, member.actor.serve.remote(self._start, plan, self._material.validation, share_milli)
 
     def _begin_worker(
         self, worker: WorkerId, number: int, plan: LessonPlan, shard: Shard, share_milli: int
@@ -234,14 +245,14 @@ class Crew:
         if not anew and member.set_to == (plan, shard, share_milli):
             return member, None
         missing = shard.positions[~np.isin(shard.positions, member.has)]
-        if anew:
+        if anew and not self._alone:
             self._ledger.sent(
                 self._material.task.home, member.node, Kind.MODEL, len(self._material.task.start)
             )
         for origin, count in self._material.sent(missing).items():
             self._ledger.sent(origin, member.node, Kind.DATA, count)
         member.has, member.set_to = np.union1d(member.has, missing), (plan, shard, share_milli)
-        told = member.actor.begin.remote(
+        told = member.actor.work.remote(
             worker,
             number,
             self._start,
@@ -250,7 +261,7 @@ class Crew:
             shard,
             (missing, self._material.crops.take(missing)),
             anew,
-            share_milli,
+            None if self._alone else share_milli,
         )
         return member, told
 
@@ -336,6 +347,15 @@ def _raise_complaint(error: RayError) -> None:
     cause = getattr(error, "cause", None)
     if isinstance(cause, UserError):
         raise UserError(str(cause)) from error
+
+
+def works_at_home(
+    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
+) -> bool:
+    """Whether the only worker is where the parameter server is, so that one process can be both."""
+    return len(shards) == 1 and all(
+        nodes[worker.node].ray_node_id == nodes[server].ray_node_id for worker in shards
+    )
 
 
 def shares_of(

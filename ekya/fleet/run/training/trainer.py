@@ -10,12 +10,12 @@ from functools import partial
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.training.actors import Processes
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
@@ -30,7 +30,6 @@ from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.strikes import Strikes
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Shard, WorkerId
-from ekya.gpu.protocol import ShareBackend
 from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.snapshot import Snapshot, restore_weights
 from ekya.learning.trainee import Trainee
@@ -43,12 +42,12 @@ class RayFleetTrainer:
 
     Args:
         nodes: that may be named in assignments.
-        backend: holds the processes to their shares; opened by the caller where it has to be.
+        processes: where it has them from; it ends those that wait when it is closed.
     """
 
-    def __init__(self, nodes: Mapping[NodeName, FleetNode], backend: ShareBackend) -> None:
+    def __init__(self, nodes: Mapping[NodeName, FleetNode], processes: ProcessSource) -> None:
         self._nodes = KnownNodes(nodes)
-        self._processes = Processes(backend)
+        self._processes = processes
 
     def know(self, node: FleetNode) -> None:
         """A node that is new, or has another share, or has come back as another Ray node.
@@ -93,7 +92,7 @@ class Training:
         task: TrainingTask,
         assignment: Assignment,
         nodes: KnownNodes,
-        processes: Processes,
+        processes: ProcessSource,
     ) -> None:
         self._task, self._nodes = task, nodes
         self._material = Material.of(task)

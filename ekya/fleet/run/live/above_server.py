@@ -1,0 +1,104 @@
+"""What stands above one live server's run: it offers, lends and borrows, and begins when all others do."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from ekya.control.protocols import Batch, Executor, Planner
+from ekya.control.step import Turn
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.live.desk_actor import RemoteTier
+from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
+from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
+from ekya.fleet.run.server import LendingServer
+from ekya.fleet.run.sizes import sizes_of
+from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.servers_file import Server
+from ekya.runtime.above import Exchange
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.on_ray import OpenRun
+from ekya.scheduling.registry import make_scheduler
+
+LISTENS_EVERY_US = 200_000
+"""How soon a server that waits hears what others have said."""
+
+
+class AboveServer:
+    """An ``Above``.
+
+    Args:
+        server: whose run it is.
+        run: that is about to begin.
+        desk: where servers agree; None: nobody is there.
+        ray_nodes: Ray's number of each server's node.
+        begins: waits until everybody is ready; when the run begins, as ``time.monotonic_ns``, and the actors
+            of all servers.
+
+    Attributes:
+        guests: processes for others' trainings.
+        lending: the server's side of the tier, once it runs.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        run: OpenRun,
+        desk: Any | None,
+        ray_nodes: Mapping[SiteName, str],
+        begins: Callable[[], tuple[int, Mapping[SiteName, Any]]],
+    ) -> None:
+        self._server, self._run, self._desk, self._ray_nodes = server, run, desk, ray_nodes
+        self._begins = begins
+        self._clock: RunClock | None = None
+        self._servers: Mapping[SiteName, Any] = {}
+        self._open = ExitStack()
+        self._shares = self._open.enter_context(run.chosen.backend.open(run.gpus))
+        self.guests = GuestProcesses(server.terms.site, ray_nodes[server.terms.site], self._shares)
+        self._open.callback(self.guests.close)
+        self.lending: LendingServer | None = None
+
+    def begin_ns(self) -> int:
+        """When everybody begins; by then guests find processes here."""
+        if self._desk is not None and self._server.terms.takes_guests:
+            self.guests.warm()
+        begin_ns, self._servers = self._begins()
+        return begin_ns
+
+    def now_us(self) -> int:
+        """Run time; 0 before it begins."""
+        return 0 if self._clock is None else max(0, self._clock.now_us())
+
+    def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
+        """With others' jobs beside its own."""
+        self._clock = clock
+        run, site = self._run, self._server.terms.site
+        processes = HostedProcesses(self._servers, Processes(self._shares))
+        awaited = TrainedElsewhere(site, self._ray_nodes, processes, exchange)
+        self._open.callback(awaited.close)
+        self.lending = LendingServer(
+            self._server.terms,
+            make_scheduler(run.options.scheduler),
+            run.constants,
+            sizes_of(run.fleet, run.options.seed),
+            None if self._desk is None else RemoteTier(self._desk),
+            inner,
+            awaited,
+            LISTENS_EVERY_US,
+        )
+        return self.lending.executor
+
+    def planner(self, plan: Planner) -> Planner:
+        """With what others have room for."""
+        lending = self.lending
+        if lending is None:
+            raise RuntimeError("a plan is made before there is anything that carries it out")
+        return lambda view: lending.plan(view, plan)
+
+    def observe(self, batch: Batch, turn: Turn) -> None:
+        """What it could lend has changed."""
+        if self.lending is not None:
+            self.lending.follow(turn.state)
+
+    def close(self) -> None:
+        """Ends what others still do for it."""
+        self._open.close()

@@ -1,0 +1,135 @@
+"""The actor `fleet/desk`: where live servers agree on loans, one after the other."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+
+from ekya.core.ids import StreamId
+from ekya.fleet.policy.loans import Links, Loan, Way
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.loan_file import LoanFile
+from ekya.runtime.complaining import in_words
+
+_LOG = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+ANSWERS_WITHIN_S = 10.0
+"""A server that is asked and does not answer by then has no room."""
+
+
+class DeskActor:
+    """One desk for all servers; asked by one at a time, so that no room is lent twice.
+
+    Args:
+        tier: who finds loans.
+        links: between the servers.
+        seed: of everything that is drawn.
+        loans: file in which loans are written down.
+    """
+
+    def __init__(self, tier: str, links: Links, seed: int, loans: Path) -> None:
+        # Nobody knows how long a training really takes. It has its share until it is over, or its window is.
+        self._desk = LoanDesk(
+            TIERS[tier], links, seed, LoanFile(loans), held_until=lambda loan: loan.offer.until_us
+        )
+
+    def ready(self) -> None:
+        """Returns when it can be asked."""
+
+    def join(self, site: SiteName, server: Any) -> None:
+        """A server begins."""
+        self._desk.join(site, _RemotePeer(site, server))
+
+    def leave(self, site: SiteName) -> None:
+        """A server has come to its end."""
+        self._desk.leave(site)
+
+    def died(self, site: SiteName, at_us: int) -> None:
+        """A server is gone."""
+        self._desk.died(site, at_us)
+
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+        """As of ``LoanDesk``."""
+        return self._desk.agree(now_us, offered)
+
+    def over(
+        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
+    ) -> None:
+        """As of ``LoanDesk``."""
+        self._desk.over(site, stream, now_us, outcome, moved_mb)
+
+    def more_room(self, site: SiteName) -> None:
+        """As of ``LoanDesk``."""
+        self._desk.more_room(site)
+
+
+class RemoteTier:
+    """The desk as a server sees it. A ``Tier``: without the desk a server goes on by itself."""
+
+    def __init__(self, desk: Any) -> None:
+        self._desk = desk
+
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+        """What the desk says; None where it is gone."""
+        loan: Loan | None = _or(None, lambda: ray.get(self._desk.agree.remote(now_us, offered)))
+        return loan
+
+    def over(
+        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
+    ) -> None:
+        """Nobody waits until it has heard."""
+        self._desk.over.remote(site, stream, now_us, outcome, moved_mb)
+
+    def more_room(self, site: SiteName) -> None:
+        """Nobody waits until it has heard."""
+        self._desk.more_room.remote(site)
+
+
+class _RemotePeer:
+    """A server as the desk sees it; one that is dead has no room, and hears nothing."""
+
+    def __init__(self, site: SiteName, server: Any) -> None:
+        self._site, self._server = site, server
+
+    def room(self, now_us: int) -> Room | None:
+        return self._or(None, self._server.room, now_us)
+
+    def lend(self, number: int, lent: Lent) -> None:
+        self._or(None, self._server.lend, number, lent)
+
+    def take_back(self, number: int, at_us: int) -> None:
+        self._or(None, self._server.take_back, number, at_us)
+
+    def ask_again(self) -> None:
+        self._server.ask_again.remote()
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        return self._or(Interrupted(1, {}), self._server.interrupted, stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        self._or(None, self._server.go_on, stream, loan)
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        self._or(None, self._server.fail, stream, reason, now_us)
+
+    def _or(self, otherwise: _Answer, method: Any, *arguments: object) -> _Answer:
+        return _or(otherwise, lambda: ray.get(method.remote(*arguments), timeout=ANSWERS_WITHIN_S))
+
+
+def _or(otherwise: _Answer, ask: Callable[[], _Answer]) -> _Answer:
+    try:
+        return ask()
+    except RayError as error:
+        _LOG.warning("no answer: %s", in_words(error))
+        return otherwise

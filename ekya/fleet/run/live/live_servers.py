@@ -1,0 +1,257 @@
+"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a desk above them, and who watches."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ekya.config import RunOptions, load_fleet
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.errors import UserError
+from ekya.finishing import RunEnd, finish_run
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.live.desk_actor import DeskActor
+from ekya.fleet.run.live.server_actor import ServerActor
+from ekya.fleet.run.ran import RanServers
+from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.fleet.servers_file import Servers
+from ekya.runfolder import RunFolder
+from ekya.runtime.complaining import in_words, or_complaint
+
+_LOG = logging.getLogger(__name__)
+
+LEAD_NS = 1_500_000_000
+"""Between telling the servers when they begin, and their beginning."""
+
+_LOOK_S = 0.5
+_STORE_BYTES = 512 * 1024**2
+_SERVER_THREADS = 16
+"""Of a server's actor: its run, and what others may ask of it meanwhile."""
+
+
+class Nodes(Protocol):
+    """Ray nodes on which servers are."""
+
+    @property
+    def ray_nodes(self) -> Mapping[SiteName, str]:
+        """Ray's number of each server's node, in hexadecimal digits."""
+
+    def fail(self, site: SiteName) -> None:
+        """That node is gone, with everything on it."""
+
+
+def run_live_servers(
+    folder: ServersFolder,
+    servers: Servers,
+    tier: str | None,
+    failures: Sequence[Failure],
+    options: RunOptions,
+    nodes: Nodes,
+    watch: Callable[[SiteName, int], None],
+) -> RanServers:
+    """Runs all servers beside each other, each on its node; this process is connected to Ray.
+
+    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+
+    Args:
+        folder: that was just made.
+        servers: which.
+        tier: who finds loans; None: every server is by itself.
+        failures: nodes that are made to fail.
+        options: of every server's run.
+        nodes: where the servers are.
+        watch: is told how far each one is, in microseconds of the run.
+
+    Raises:
+        UserError: a server found something wrong with its input.
+    """
+    desk = None
+    if tier is not None:
+        desk = _here(DeskActor, "fleet/desk", 1).remote(tier, servers.links, options.seed, folder.loans)
+        or_complaint(lambda: ray.get(desk.ready.remote()))
+    actors = {
+        server.terms.site: _at(nodes.ray_nodes[server.terms.site], server.terms.site).remote(
+            server, folder.path, options, desk, nodes.ray_nodes
+        )
+        for server in servers.servers
+    }
+    ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
+    for site in ran.died_s:
+        summary = _left_behind(folder.path / site, options.seed)
+        if summary is not None:
+            ran.summaries[site] = summary
+    return ran
+
+
+def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
+    """What a server that died had written, measured; None where it lies on another disk, or is too little."""
+    if not (path / "fleet.yaml").is_file():
+        return None
+    folder = RunFolder.open(path)
+    try:
+        return finish_run(folder, load_fleet(folder.fleet), RunEnd("live", seed)).summary
+    except UserError as error:
+        _LOG.warning("%s: cannot be measured: %s", path, error)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """Servers under way."""
+
+    actors: dict[SiteName, Any]
+    desk: Any | None
+    nodes: Nodes
+    failures: list[Failure]
+    watch: Callable[[SiteName, int], None]
+    ran: RanServers = field(default_factory=RanServers)
+    began_s: float = 0.0
+
+    def run(self) -> RanServers:
+        """Until the last one has ended."""
+        under_way = {actor.run.remote(): site for site, actor in self.actors.items()}
+        try:
+            self._begin(under_way)
+            while under_way:
+                self._look(under_way)
+        except KeyboardInterrupt:
+            _LOG.warning("stopping; measuring what there is")
+            for actor in self.actors.values():
+                actor.stop.remote()
+            while under_way:
+                self._look(under_way)
+        return self.ran
+
+    def _begin(self, under_way: dict[Any, SiteName]) -> None:
+        """All at once, when the last of them is ready."""
+        waiting = [actor.wait_ready.remote() for actor in self.actors.values()]
+        while waiting:
+            _, waiting = ray.wait(waiting, timeout=_LOOK_S, num_returns=len(waiting))
+            done, _ = ray.wait(list(under_way), timeout=0)
+            for reference in done:
+                or_complaint(partial(ray.get, reference))
+        for site, actor in self.actors.items():
+            if self.desk is not None:
+                ray.get(self.desk.join.remote(site, actor))
+        at_ns = time.time_ns() + LEAD_NS
+        self.began_s = time.monotonic() + LEAD_NS / 1e9
+        ray.get([actor.begin.remote(at_ns, self.actors) for actor in self.actors.values()])
+
+    def _look(self, under_way: dict[Any, SiteName]) -> None:
+        """Who has ended, who has died, and who is to die."""
+        now_us = round((time.monotonic() - self.began_s) * US_PER_S)
+        while self.failures and self.failures[0].at_us <= now_us:
+            self._let_fail(self.failures.pop(0).site)
+        done, running = ray.wait(list(under_way), timeout=_LOOK_S)
+        for reference in done:
+            self._ended(reference, under_way.pop(reference), now_us)
+        for reference in running:
+            self.watch(under_way[reference], max(0, now_us))
+
+    def _let_fail(self, site: SiteName) -> None:
+        _LOG.warning("%s: its node is made to fail", site)
+        self.nodes.fail(site)
+
+    def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
+        try:
+            self.ran.summaries[site] = or_complaint(lambda: ray.get(reference))
+            if self.desk is not None:
+                self.desk.leave.remote(site)
+        except RayActorError as error:
+            _LOG.error("%s died: %s", site, in_words(error))
+            self.ran.died_s[site] = now_us / US_PER_S
+            if self.desk is not None:
+                self.desk.died.remote(site, now_us)
+
+
+def _here(kind: type[Any], name: str, threads: int) -> Any:
+    """An actor on the node of this process."""
+    return _options(kind, name, threads, ray.get_runtime_context().get_node_id())
+
+
+def _at(ray_node: str, site: SiteName) -> Any:
+    return _options(ServerActor, f"{site}/server", _SERVER_THREADS, ray_node)
+
+
+def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
+    remote: Any = ray.remote
+    return remote(kind).options(
+        name=name,
+        num_cpus=0,
+        max_restarts=0,
+        max_concurrency=threads,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
+    )
+
+
+class _Emulated:
+    """Servers' nodes on this machine."""
+
+    def __init__(self, fleet: Any) -> None:
+        self._fleet = fleet
+        self.ray_nodes = {SiteName(name): node.ray_node_id for name, node in fleet.nodes.items()}
+
+    def fail(self, site: SiteName) -> None:
+        """The node is taken away."""
+        self._fleet.fail(NodeName(site))
+
+
+class _Joined:
+    """Nodes of a cluster that somebody else runs."""
+
+    def __init__(self, ray_nodes: Mapping[SiteName, str]) -> None:
+        self.ray_nodes = ray_nodes
+
+    def fail(self, site: SiteName) -> None:
+        """Nothing here takes others' machines away."""
+        raise UserError(f"--fail {site}: only emulated nodes are made to fail; leave out --address")
+
+
+@contextmanager
+def nodes_here(servers: Servers) -> Iterator[Nodes]:
+    """A Ray node for every server on this machine, this process connected to them."""
+    shares = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
+    with emulated_fleet(shares, _STORE_BYTES) as fleet:
+        yield _Emulated(fleet)
+
+
+@contextmanager
+def nodes_at(address: str, servers: Servers) -> Iterator[Nodes]:
+    """Nodes of a Ray cluster; each server's says which it is by a resource of its name, as in ``site:north``.
+
+    Raises:
+        UserError: there is no cluster, or a server has no node there.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RayError, ValueError) as error:
+        raise UserError(f"--address {address}: no Ray cluster answers there ({error})") from error
+    try:
+        listed: Any = ray.nodes
+        alive = [node for node in listed() if node["Alive"]]
+        found = {}
+        for site in servers.sites:
+            resource = f"site:{site}"
+            node = next((node["NodeID"] for node in alive if resource in node["Resources"]), None)
+            if node is None:
+                raise UserError(
+                    f"--address {address}: no node there is {site}; start it with ray start "
+                    f"--address={address} --resources='{{\"{resource}\": 1}}'"
+                )
+            found[site] = node
+        yield _Joined(found)
+    finally:
+        with suppress(RayError):
+            ray.shutdown()

@@ -1,0 +1,152 @@
+"""The actor `<site>/server`: one server of a live fleet, with Ekya inside, on its own Ray node."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ekya.config import RunOptions
+from ekya.core.ids import StreamId
+from ekya.fleet.policy.loans import Loan
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.live.above_server import AboveServer
+from ekya.fleet.run.server import LendingServer
+from ekya.fleet.servers_file import Server
+from ekya.runtime.on_ray import open_run, run_on_ray
+
+
+class ServerActor:
+    """Runs one server to its end. Every method may be called by a thread of its own; ``run`` takes long.
+
+    Args:
+        server: which.
+        folder: of the run of all servers; its own run folder is made there.
+        options: of the run.
+        desk: where servers agree; None: nobody is above.
+        ray_nodes: Ray's number of each server's node.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        options: RunOptions,
+        desk: Any | None,
+        ray_nodes: Mapping[SiteName, str],
+    ) -> None:
+        self._server, self._desk, self._ray_nodes = server, desk, ray_nodes
+        self._options = replace(
+            options, runs=folder, name=str(server.terms.site), scheduler=server.fleet.scheduler
+        )
+        self._above: AboveServer | None = None
+        self._ready, self._go, self._stop = threading.Event(), threading.Event(), threading.Event()
+        self._begin_time_ns = 0
+        self._servers: Mapping[SiteName, Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        """The summary of its run, when that is over.
+
+        Raises:
+            UserError: something is wrong with its input.
+        """
+        try:
+            run = open_run(self._server.fleet, self._options)
+            self._above = AboveServer(self._server, run, self._desk, self._ray_nodes, self._begins)
+            path = run_on_ray(
+                run,
+                Console(quiet=True),
+                server=str(self._server.terms.site),
+                above=self._above,
+                stop=self._stop,
+            )
+        finally:
+            self._ready.set()
+            if self._above is not None:
+                self._above.close()
+        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        return summary
+
+    def wait_ready(self) -> None:
+        """Returns when its actors are ready, or when there will be none; ``run`` says why."""
+        self._ready.wait()
+
+    def begin(self, at_time_ns: int, servers: Mapping[SiteName, Any]) -> None:
+        """Its first window opens then, by everybody's clock (``time.time_ns``); these are all servers."""
+        self._begin_time_ns, self._servers = at_time_ns, servers
+        self._go.set()
+
+    def stop(self) -> None:
+        """Ends the run early; what has happened is measured and written."""
+        self._stop.set()
+        self._go.set()
+
+    def now_us(self) -> int:
+        """Its run time; 0 before it begins."""
+        return 0 if self._above is None else self._above.now_us()
+
+    def room(self, now_us: int) -> Room | None:
+        """As of ``LendingServer``; the same is said of those below."""
+        lending = self._lending
+        return None if lending is None else lending.room(now_us)
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """It lends a share."""
+        if self._lending is not None:
+            self._lending.lend(number, lent)
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """It has a share back."""
+        if self._lending is not None:
+            self._lending.take_back(number, at_us)
+
+    def ask_again(self) -> None:
+        """There is room elsewhere."""
+        if self._lending is not None:
+            self._lending.ask_again()
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted | None:
+        """A host of one of its retrainings has died."""
+        return None if self._lending is None else self._lending.interrupted(stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """The rest of that retraining runs there."""
+        if self._lending is not None:
+            self._lending.go_on(stream, loan)
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Nobody has room for the rest."""
+        if self._lending is not None:
+            self._lending.fail(stream, reason, now_us)
+
+    def take_process(self) -> Any:
+        """A process here for another server's training.
+
+        Raises:
+            LookupError: it takes no guests yet, or no more.
+        """
+        if self._above is None:
+            raise LookupError("this server takes no guests")
+        return self._above.guests.take()
+
+    def give_back_process(self, actor: Any) -> None:
+        """The guest has left it."""
+        if self._above is not None:
+            self._above.guests.give_back(actor)
+
+    @property
+    def _lending(self) -> LendingServer | None:
+        return None if self._above is None else self._above.lending
+
+    def _begins(self) -> tuple[int, Mapping[SiteName, Any]]:
+        """Its actors are ready; when everybody's are, as ``time.monotonic_ns`` of this machine."""
+        self._ready.set()
+        self._go.wait()
+        return time.monotonic_ns() + self._begin_time_ns - time.time_ns(), self._servers

@@ -1,0 +1,201 @@
+"""Retrainings of a server's streams that other servers really train, over Ray."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ekya.core import commands as cmd
+from ekya.core.ids import StreamId
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.loans import Loan, Way
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.awaited import Ended, Interrupted
+from ekya.fleet.run.guests import guest_task
+from ekya.fleet.run.training.processes import ProcessSource
+from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingFailedError, TrainingHandle
+from ekya.fleet.run.training.trainer import RayFleetTrainer
+from ekya.runtime.above import Exchange
+from ekya.runtime.material import MaterialToFetch
+
+FETCHED_WITHIN_S = 20.0
+"""Crops and exemplars that are not here by then would come too late."""
+
+_CROPS_UNIT = 10_000
+"""Parts of a loan become whole numbers in an assignment, which takes them in proportion."""
+
+
+@dataclass(slots=True, eq=False)
+class _Away:
+    """One of them.
+
+    Attributes:
+        handle: None while what it needs is gathered.
+        failed: why it will never come.
+        counted_mb: what was told of already, when a host died.
+        over: nobody waits for it any more.
+    """
+
+    command: cmd.StartRetraining
+    loan: Loan
+    handle: TrainingHandle | None = None
+    failed: str = ""
+    counted_mb: Mapping[Way, float] = field(default_factory=dict)
+    over: bool = False
+
+
+class TrainedElsewhere:
+    """An ``Awaited`` of the live world. Methods may be called by any thread.
+
+    Args:
+        site: whose streams these are.
+        ray_nodes: Ray's number of each server's node, in hexadecimal digits.
+        processes: where trainings have theirs from.
+        exchange: gives what a retraining takes along, and is handed what it has come to.
+    """
+
+    def __init__(
+        self,
+        site: SiteName,
+        ray_nodes: Mapping[SiteName, str],
+        processes: ProcessSource,
+        exchange: Exchange,
+    ) -> None:
+        self._ray_nodes, self._exchange = ray_nodes, exchange
+        self._home = NodeName(f"{site}, at home")
+        self._sites: dict[NodeName, SiteName] = {self._home: site}
+        home = FleetNode(self._home, site, ray_nodes[site], FULL_GPU_MILLI)
+        self._trainer = RayFleetTrainer({self._home: home}, processes)
+        self._lock = threading.RLock()
+        self._away: dict[StreamId, _Away] = {}
+
+    def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
+        """What it needs is gathered by a thread, since crops come from another process."""
+        away = _Away(command, loan)
+        with self._lock:
+            self._away[command.stream] = away
+        material = self._exchange.material(command.stream)
+        threading.Thread(target=self._start, args=(away, material), name="gathering", daemon=True).start()
+
+    def waits_for(self, stream: StreamId) -> bool:
+        """Whether it is under way."""
+        with self._lock:
+            return stream in self._away
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """As far as the last epoch whose checkpoint is here."""
+        with self._lock:
+            away = self._away.get(stream)
+            if away is None or away.handle is None:
+                epochs = 1 if away is None else away.loan.offer.epochs
+                return Interrupted(epochs, {})
+            now = away.handle.poll()
+            moved_mb = self._moved_mb(away, now)
+            away.counted_mb = self._all_mb(now)
+            return Interrupted(max(1, now.planned_epochs - len(now.epochs)), moved_mb)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """From its last checkpoint."""
+        with self._lock:
+            away = self._away.get(stream)
+            if away is None:
+                return
+            away.loan = loan
+            if away.handle is not None:
+                away.handle.move(self._assignment(away))
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """It is told of when somebody looks."""
+        with self._lock:
+            away = self._away.get(stream)
+            if away is not None:
+                away.failed = reason
+
+    def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
+        """Its processes end within a step."""
+        with self._lock:
+            return self._leave(self._away.pop(stream))
+
+    def next_us(self) -> int | None:
+        """Nobody knows."""
+        return None
+
+    def take_ended(self, now_us: int) -> Sequence[Ended]:
+        """Those whose weights are here, or that have failed."""
+        with self._lock:
+            over = [away for _, away in sorted(self._away.items()) if self._is_over(away)]
+            for away in over:
+                del self._away[away.command.stream]
+        return [self._ended(away) for away in over]
+
+    def close(self) -> None:
+        """Ends everything that is under way."""
+        with self._lock:
+            for away in self._away.values():
+                self._leave(away)
+            self._away.clear()
+        self._trainer.close()
+
+    def _start(self, away: _Away, material: MaterialToFetch) -> None:
+        try:
+            fetched = material.fetch(FETCHED_WITHIN_S)
+            with self._lock:
+                if not away.over:
+                    assignment = self._assignment(away)
+                    # Several hosts do not wait for each other, as Deep-Edge's workers do not.
+                    mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
+                    task = guest_task(assignment.job, away.command, fetched, self._home, mode)
+                    away.handle = self._trainer.start(replace(task, waits=True), assignment)
+        except (UserError, ValueError, LookupError, TimeoutError) as error:
+            away.failed = str(error)
+
+    def _assignment(self, away: _Away) -> Assignment:
+        """Every loan has nodes of its own, as its shares are."""
+        command, loan = away.command, away.loan
+        names = {part.host: NodeName(f"{part.host}, for {command.stream}") for part in loan.parts}
+        for part in loan.parts:
+            name = names[part.host]
+            self._sites[name] = part.host
+            self._trainer.know(FleetNode(name, part.host, self._ray_nodes[part.host], part.share_milli))
+        parts = tuple(
+            Part(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
+            for part in loan.parts
+        )
+        job = JobName(f"{command.stream}, retraining {command.job}")
+        return Assignment(job, parts, loan.reason, names[loan.server])
+
+    def _is_over(self, away: _Away) -> bool:
+        return bool(away.failed) or (away.handle is not None and away.handle.poll().over)
+
+    def _ended(self, away: _Away) -> Ended:
+        command, failed = away.command, away.failed
+        if not failed and away.handle is not None:
+            try:
+                trained = away.handle.result(0)
+                self._exchange.bring(command.job, trained.weights, trained.validation_accuracy)
+            except TrainingFailedError as error:
+                failed = str(error)
+        with self._lock:
+            return Ended(command, failed, self._leave(away))
+
+    def _leave(self, away: _Away) -> Mapping[Way, float]:
+        """Nobody waits for it any more; what it has moved that was not told of."""
+        away.over = True
+        if away.handle is None:
+            return {}
+        away.handle.stop()
+        return self._moved_mb(away, away.handle.poll())
+
+    def _moved_mb(self, away: _Away, now: Progress) -> Mapping[Way, float]:
+        before = away.counted_mb
+        return {way: mb - before.get(way, 0.0) for way, mb in self._all_mb(now).items()}
+
+    def _all_mb(self, now: Progress) -> dict[Way, float]:
+        """By way between sites; what stays on one is nobody's matter."""
+        moved: dict[Way, float] = {}
+        for (origin, target, _), count in now.traffic.sent.items():
+            way = (self._sites[origin], self._sites[target])
+            if way[0] != way[1]:
+                moved[way] = moved.get(way, 0.0) + count / 1e6
+        return moved

@@ -1,0 +1,115 @@
+"""`loans.jsonl`: every loan when it was made, and again when it was over."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ekya.errors import UserError
+from ekya.files import user_errors
+from ekya.fleet.policy.loans import Way
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.desk import Made
+
+UNDER_WAY = "under way"
+"""Outcome of a loan of which nobody wrote that it was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoanRecord:
+    """A loan as it stands in the file.
+
+    Attributes:
+        site: who borrowed.
+        hosts: who lent.
+        outcome: what came of it.
+        moved_mb: what it moved over each link.
+    """
+
+    site: SiteName
+    hosts: tuple[SiteName, ...]
+    outcome: str = UNDER_WAY
+    moved_mb: Mapping[Way, float] = field(default_factory=dict)
+
+
+class LoanFile:
+    """Writes loans down, on disk before anybody acts on them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with user_errors(path):
+            self._file = path.open("a", encoding="utf-8")
+
+    def __call__(self, made: Made) -> None:
+        """A loan that was just made, or is just over.
+
+        Raises:
+            UserError: the disk takes no more.
+        """
+        line = json.dumps(_over(made) if made.outcome else _made(made), separators=(",", ":"))
+        with user_errors(self._path):
+            self._file.write(line + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Nothing can be written after it."""
+        self._file.close()
+
+
+def read_loans(path: Path) -> tuple[LoanRecord, ...]:
+    """All that were made, in their order; none where nobody ever opened the file.
+
+    Raises:
+        UserError: a line that is not the last one is damaged.
+    """
+    if not path.is_file():
+        return ()
+    loans: dict[int, LoanRecord] = {}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            said = json.loads(line)
+            if "site" in said:
+                hosts = tuple(part["host"] for part in said["parts"])
+                loans[said["loan"]] = LoanRecord(said["site"], hosts)
+            else:
+                moved_mb = {(way["from"], way["to"]): way["mb"] for way in said["moved"]}
+                loans[said["loan"]] = replace(loans[said["loan"]], outcome=said["outcome"], moved_mb=moved_mb)
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                break  # cut off by a crash: nobody had acted on it yet
+            raise UserError(f"{path}: line {number} is damaged ({error})") from error
+    return tuple(loans.values())
+
+
+def _made(made: Made) -> dict[str, Any]:
+    loan, offer = made.loan, made.loan.offer
+    return {
+        "loan": made.number,
+        "agreed_us": offer.now_us,
+        "site": offer.site,
+        "stream": offer.stream,
+        "config": offer.config.name,
+        "epochs": offer.epochs,
+        "parts": [
+            {"host": part.host, "share_milli": part.share_milli, "crops": part.crops} for part in loan.parts
+        ],
+        "begins_us": loan.begins_us,
+        "arrives_us": loan.arrives_us,
+        "reason": loan.reason,
+    }
+
+
+def _over(made: Made) -> dict[str, Any]:
+    return {
+        "loan": made.number,
+        "over_us": made.over_us,
+        "outcome": made.outcome,
+        "moved": [
+            {"from": origin, "to": target, "mb": round(mb, 6)}
+            for (origin, target), mb in sorted(made.moved_mb.items())
+        ],
+    }

@@ -1,0 +1,97 @@
+"""Where the processes of trainings come from: made on their nodes, and kept for the next training."""
+
+from typing import Any, Protocol
+from uuid import uuid4
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ekya.fleet.run.training.actors import NEWS, RAY_SETS_NO_GPU, THREADS, TrainingActor
+from ekya.fleet.run.training.protocol import FleetNode
+from ekya.gpu.protocol import ShareBackend, ShareJob
+
+_ALIVE_S = 10.0
+"""An idle process answers within this, or another is made."""
+
+
+class ProcessSource(Protocol):
+    """Where trainings have their processes from."""
+
+    def take(self, node: FleetNode) -> Any:
+        """A process on a node; it may be on its way, or never come, and whoever asks it hears that."""
+
+    def give_back(self, node: FleetNode, actor: Any) -> None:
+        """It has nothing to do any more, and lives."""
+
+    def end(self, actor: Any) -> None:
+        """Ends one that is not to be used again."""
+
+    def is_there(self, node: str) -> bool:
+        """Whether Ray still has the node."""
+
+    def close(self) -> None:
+        """Ends all that wait."""
+
+
+class Processes:
+    """Makes processes on nodes; those of a training that is over wait for the next, as torch loads slowly.
+
+    Args:
+        backend: holds their shares.
+    """
+
+    def __init__(self, backend: ShareBackend) -> None:
+        self._backend = backend
+        self._idle: dict[str, list[Any]] = {}
+
+    def take(self, node: FleetNode) -> Any:
+        """A process on a node, which may still be on its way."""
+        idle = self._idle.get(node.ray_node_id, [])
+        while idle:
+            actor = idle.pop()
+            try:
+                ray.get(actor.pid.remote(), timeout=_ALIVE_S)
+            except RayError:
+                self.end(actor)
+            else:
+                return actor
+        # Two trainers may train on the same nodes, and no two names may be alike.
+        name = f"training on {node.name} ({uuid4().hex[:8]})"
+        job = ShareJob(name, "retraining", node.share_milli)
+        options = {
+            "name": name,
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_concurrency": THREADS,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
+            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **RAY_SETS_NO_GPU}},
+        }
+        remote: Any = ray.remote  # Ray's own types do not know of groups.
+        made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
+        return made.options(**options).remote(name, self._backend)
+
+    def give_back(self, node: FleetNode, actor: Any) -> None:
+        """It has nothing to do any more, and lives."""
+        self._idle.setdefault(node.ray_node_id, []).append(actor)
+
+    def end(self, actor: Any) -> None:
+        """Ends one that is not to be used again."""
+        ray.kill(actor)
+
+    def is_there(self, node: str) -> bool:
+        """Whether Ray still has the node."""
+        return node_is_there(node)
+
+    def close(self) -> None:
+        """Ends all that wait."""
+        for actors in self._idle.values():
+            for actor in actors:
+                self.end(actor)
+        self._idle.clear()
+
+
+def node_is_there(node: str) -> bool:
+    """Whether Ray still has a node of this number."""
+    nodes: Any = ray.nodes  # Ray does not say what it gives.
+    return any(known["NodeID"] == node and known["Alive"] for known in nodes())
