@@ -15,7 +15,7 @@ Two workers, one on each node, or three, two of which share the big node, in thr
 *none late*: what could be had at best. Batches come as above, and each is of the newest weights.
 
 Beside the same on one node: by how many points the best epoch is better or worse, the last one, and the mean
-over all epochs, which chance moves least. Three minutes for each seed with ``--blocks 1``, a quarter of one
+over all epochs, which chance moves least. Three minutes for each seed with ``--blocks 1``, half a minute
 without; ``--full`` takes eight seeds of both.
 """
 
@@ -217,7 +217,7 @@ def shown(rows: Sequence[Row]) -> Table:
     """Means over the seeds, and the seed whose best epoch is worst."""
     table = Table(title="Points above or below one node")
     for name in ("blocks", "workers", "way", "best epoch", "worst seed", "last epoch", "all epochs", "late"):
-        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == "way" else "right")
     alone = {(row.blocks, row.seed): row.played.accuracies for row in rows if not row.workers}
     for key in dict.fromkeys((row.blocks, row.workers, row.way) for row in rows if row.workers):
         same = [row for row in rows if (row.blocks, row.workers, row.way) == key]

@@ -70,8 +70,9 @@ class TrainingActor:
         return self._there.exchanged()
 
     def abort(self) -> None:
-        """The epoch is no more."""
-        self._there.abort()
+        """The epoch is no more; nothing where none was begun, since a crew may lose somebody before."""
+        if self._server is not None:
+            self._server.abort()
 
     def end_epoch(self) -> EpochEnd:
         """The epoch is over."""
