@@ -1,5 +1,6 @@
 """Where the processes of trainings come from: made on their nodes, and kept for the next training."""
 
+import threading
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -37,6 +38,8 @@ class ProcessSource(Protocol):
 class Processes:
     """Makes processes on nodes; those of a training that is over wait for the next, as torch loads slowly.
 
+    Any thread may call.
+
     Args:
         backend: holds their shares.
     """
@@ -44,12 +47,11 @@ class Processes:
     def __init__(self, backend: ShareBackend) -> None:
         self._backend = backend
         self._idle: dict[str, list[Any]] = {}
+        self._lock = threading.Lock()
 
     def take(self, node: FleetNode) -> Any:
         """A process on a node, which may still be on its way."""
-        idle = self._idle.get(node.ray_node_id, [])
-        while idle:
-            actor = idle.pop()
+        while (actor := self._waiting_on(node)) is not None:
             try:
                 ray.get(actor.pid.remote(), timeout=_ALIVE_S)
             except RayError:
@@ -73,7 +75,8 @@ class Processes:
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
         """It has nothing to do any more, and lives."""
-        self._idle.setdefault(node.ray_node_id, []).append(actor)
+        with self._lock:
+            self._idle.setdefault(node.ray_node_id, []).append(actor)
 
     def end(self, actor: Any) -> None:
         """Ends one that is not to be used again."""
@@ -85,10 +88,16 @@ class Processes:
 
     def close(self) -> None:
         """Ends all that wait."""
-        for actors in self._idle.values():
-            for actor in actors:
-                self.end(actor)
-        self._idle.clear()
+        with self._lock:
+            waiting = [actor for actors in self._idle.values() for actor in actors]
+            self._idle.clear()
+        for actor in waiting:
+            self.end(actor)
+
+    def _waiting_on(self, node: FleetNode) -> Any | None:
+        with self._lock:
+            idle = self._idle.get(node.ray_node_id)
+            return idle.pop() if idle else None
 
 
 def node_is_there(node: str) -> bool:

@@ -185,7 +185,7 @@ class TrainingFailedError(Exception):
 
 
 class TrainingHandle(Protocol):
-    """A training under way. Every method may be called by any thread, and only ``result`` waits."""
+    """A training under way. Every method may be called by any thread; only ``wait`` and ``result`` wait."""
 
     def poll(self) -> Progress:
         """Where it stands."""
@@ -207,6 +207,9 @@ class TrainingHandle(Protocol):
 
     def stop(self) -> None:
         """Ends it within a step; the best epoch so far remains its result."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end, at most so long; whether it is over."""
 
     def result(self, timeout_s: float | None = None) -> Trained:
         """Waits for the end.

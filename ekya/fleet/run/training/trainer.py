@@ -100,7 +100,7 @@ class Training:
         self._lock = threading.Condition()
         self._progress = Progress("starting", task.config.epochs)
         self._next: Assignment | None = assignment
-        self._stopped, self._over = threading.Event(), threading.Event()
+        self._stopped = threading.Event()
         self._strikes = Strikes()
         self._newest: bytes | None = None
         self._best: tuple[float, int, bytes] | None = None
@@ -142,6 +142,11 @@ class Training:
             self._stopped.set()
             self._lock.notify_all()
 
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end, at most so long; whether it is over."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._progress.over, timeout_s)
+
     def result(self, timeout_s: float | None = None) -> Trained:
         """Waits for the end.
 
@@ -149,7 +154,7 @@ class Training:
             TimeoutError: it is not over by then.
             TrainingFailedError: no epoch was ever completed.
         """
-        if not self._over.wait(timeout_s):
+        if not self.wait(timeout_s):
             raise TimeoutError(f"{self._task.job} is not trained within {timeout_s:g} s")
         if self._best is None:
             raise TrainingFailedError(
@@ -179,17 +184,17 @@ class Training:
         try:
             self._train()
         except UserError as error:
-            self._crew.release()
-            self._fail(str(error))
+            self._fail(str(error), self._crew.release)
         except Exception as error:
             _LOG.exception("%s fails", self._task.job)
-            self._crew.end()  # what they are doing is not known, so nobody shall use its processes
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self._over.set()
+            # What they are doing is not known, so nobody shall use its processes.
+            self._fail(f"{type(error).__name__}: {error}", self._crew.end)
 
-    def _fail(self, reason: str) -> None:
-        self._note(lambda now: replace(now, state="failed", reason=reason))
+    def _fail(self, reason: str, let_go: Callable[[], None]) -> None:
+        try:
+            let_go()
+        finally:
+            self._note(lambda now: replace(now, state="failed", reason=reason))
 
     def _train(self) -> None:
         setting = self._standing(self._ordered(None))
@@ -304,6 +309,7 @@ class Training:
     def _note(self, change: Callable[[Progress], Progress]) -> None:
         with self._lock:
             self._progress = change(self._progress)
+            self._lock.notify_all()
 
 
 def _with_failure(failure: Failure, now: Progress) -> Progress:

@@ -169,8 +169,11 @@ def test_three_strikes_leave_nobody_and_another_share_forgives_none(begun):
 def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     training = begun(Power(e=2, w=2))
     until(training, "stranded")
+    assert not training.wait(0)
     training.stop()
-    assert training.result(PATIENCE_S).epoch in (1, 2)
+    assert training.wait(PATIENCE_S)
+    # Who sees that it is over has the result at once.
+    assert training.result(0).epoch in (1, 2)
     assert training.poll().state == "stopped"
     nothing = begun(Power(off=("e", "w")))
     until(nothing, "stranded")
