@@ -1,0 +1,77 @@
+"""`loans.jsonl`: what is read is what was written, whenever the writer died."""
+
+import pytest
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.desk import Made
+from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
+
+S = 1_000_000
+HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+
+
+def made(number):
+    config = RetrainConfig(4, 16, 0, 1, 1.0)
+    offer = Offer(HOME, StreamId("Bähnli"), config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0)
+    parts = (LoanPart(EAST, 300, 0.25), LoanPart(WEST, 200, 0.75))
+    return Made(number, Loan(offer, parts, EAST, 5 * S, 30 * S, 40 * S, {}, "it fits"))
+
+
+@pytest.fixture
+def written(tmp_path):
+    path = tmp_path / "loans.jsonl"
+    file = LoanFile(path)
+    first, second = made(0), made(1)
+    for one in (first, second):
+        file(one)
+    first.outcome, first.moved_mb = "given up", {(HOME, EAST): 46.0}
+    file(first)
+    first.moved_mb = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}  # what moved since then
+    file(first)
+    file.close()
+    return path
+
+
+def test_a_loan_has_its_last_word_and_one_that_nobody_ended_is_under_way(written) -> None:
+    moved = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}
+    assert read_loans(written) == (
+        LoanRecord(HOME, (EAST, WEST), "given up", moved),
+        LoanRecord(HOME, (EAST, WEST), UNDER_WAY),
+    )
+
+
+def test_wherever_the_last_line_is_cut_off_the_lines_before_it_count(written) -> None:
+    whole = written.read_bytes()
+    *_, last = whole.splitlines(keepends=True)
+    for cut in range(1, len(last)):
+        written.write_bytes(whole[: len(whole) - cut])
+        first, second = read_loans(written)
+        # Without its line's end the last line is all there.
+        assert len(first.moved_mb) == (2 if cut == 1 else 1)
+        assert second.outcome == UNDER_WAY
+
+
+def test_a_cut_in_the_very_first_line_leaves_no_loans(written) -> None:
+    first, *_ = written.read_bytes().splitlines(keepends=True)
+    for size in range(len(first) - 1):
+        written.write_bytes(first[:size])
+        assert read_loans(written) == ()
+
+
+@pytest.mark.parametrize("bad", [b'{"loan": 0, "outc', b'{"loan": 7, "outcome": "", "moved": []}', b"7"])
+def test_a_damaged_line_before_the_last_is_told_with_its_number(bad, written) -> None:
+    lines = written.read_bytes().splitlines()
+    written.write_bytes(b"\n".join([*lines[:1], bad, *lines[1:]]))
+    with pytest.raises(UserError, match=r"loans\.jsonl: line 2 is damaged"):
+        read_loans(written)
+
+
+def test_where_nobody_agreed_on_anything_there_are_none(tmp_path) -> None:
+    assert read_loans(tmp_path / "loans.jsonl") == ()
+    LoanFile(tmp_path / "loans.jsonl").close()
+    assert read_loans(tmp_path / "loans.jsonl") == ()
