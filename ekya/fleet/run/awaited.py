@@ -43,9 +43,6 @@ class Awaited(Protocol):
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """One begins, as it was agreed."""
 
-    def waits_for(self, stream: StreamId) -> bool:
-        """Whether one of the stream runs elsewhere."""
-
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """A host of it has died."""
 
@@ -72,6 +69,10 @@ class _Foreseen:
     ends_us: int
     failed: str = ""
 
+    def moved_mb(self, now_us: int) -> Mapping[Way, float]:
+        """Since it began, or went on; one that has failed was told of when its host died."""
+        return {} if self.failed else self.loan.moved_mb(now_us)
+
 
 class AsForeseen:
     """On virtual time everything takes as long as was agreed. An ``Awaited``."""
@@ -82,10 +83,6 @@ class AsForeseen:
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """Its end is known."""
         self._waiting[command.stream] = _Foreseen(command, loan, loan.arrives_us)
-
-    def waits_for(self, stream: StreamId) -> bool:
-        """Whether it is under way."""
-        return stream in self._waiting
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """What the loan says of that time."""
@@ -105,7 +102,7 @@ class AsForeseen:
 
     def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
         """What it has moved by then."""
-        return self._waiting.pop(stream).loan.moved_mb(now_us)
+        return self._waiting.pop(stream).moved_mb(now_us)
 
     def next_us(self) -> int | None:
         """The first end."""
@@ -117,5 +114,5 @@ class AsForeseen:
         ended = []
         for stream in over:
             waiting = self._waiting.pop(stream)
-            ended.append(Ended(waiting.command, waiting.failed, waiting.loan.moved_mb(now_us)))
+            ended.append(Ended(waiting.command, waiting.failed, waiting.moved_mb(now_us)))
         return ended

@@ -83,16 +83,13 @@ class LoanDesk:
         self._record, self._held_until = record, held_until
         self._peers: dict[SiteName, Peer] = {}
         self._open: dict[tuple[SiteName, StreamId], Made] = {}
+        self._ended: dict[tuple[SiteName, StreamId], Made] = {}
         self.loans: list[Made] = []
 
     @property
     def moved_mb(self) -> Mapping[Way, float]:
         """What crossed each link, both ways: crops, models and snapshots, never frames."""
-        moved: dict[Way, float] = {}
-        for made in self.loans:
-            for way, size_mb in made.moved_mb.items():
-                moved[way] = moved.get(way, 0.0) + size_mb
-        return moved
+        return _together(*(made.moved_mb for made in self.loans))
 
     def join(self, site: SiteName, peer: Peer) -> None:
         """A server is there."""
@@ -126,8 +123,18 @@ class LoanDesk:
     ) -> None:
         """Nobody waits for a loan's weights any more: they are here, or too late, or will never come."""
         made = self._open.pop((site, stream), None)
-        if made is not None:
+        if made is None:
+            # A host had died, and until who borrowed heard that nobody else has room, others went on.
+            self.moved_since(site, stream, moved_mb)
+        else:
             self._end(made, now_us, outcome, moved_mb)
+
+    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+        """What the stream's last loan that is over has moved since it was: processes end within a step."""
+        made = self._ended.get((site, stream))
+        if made is not None and any(moved_mb.values()):
+            made.moved_mb = _together(made.moved_mb, moved_mb)
+            self._record(made)
 
     def more_room(self, site: SiteName) -> None:
         """A server could lend what it could not before."""
@@ -136,7 +143,10 @@ class LoanDesk:
                 peer.ask_again()
 
     def died(self, site: SiteName, at_us: int) -> None:
-        """Its own loans end; what it did for others goes on elsewhere, or never comes."""
+        """Its own loans end; what it did for others goes on elsewhere, or never comes.
+
+        What its own loans have moved nobody knows any more: it counts as was foreseen.
+        """
         self._peers.pop(site, None)
         reason = f"{site} died"
         for borrower, stream in [key for key in self._open if key[0] == site]:
@@ -157,6 +167,7 @@ class LoanDesk:
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
+        self._ended[made.loan.offer.site, made.loan.offer.stream] = made
         self._record(made)
         for host in made.loan.hosts:
             if host in self._peers:
@@ -165,7 +176,11 @@ class LoanDesk:
     def _go_on(self, made: Made, at_us: int, gone: SiteName) -> None:
         """The rest of a training goes to others, from its last snapshot on."""
         offer, reason = made.loan.offer, f"{gone} died"
-        peer = self._peers[offer.site]
+        peer = self._peers.get(offer.site)
+        if peer is None:
+            # Its server has come to its end, and nobody waits.
+            self._end(made, at_us, reason, made.loan.moved_mb(at_us))
+            return
         stood = peer.interrupted(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
         rest = _rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
@@ -178,6 +193,14 @@ class LoanDesk:
     def _rooms(self, now_us: int, borrower: SiteName) -> list[Room]:
         others = [peer for site, peer in sorted(self._peers.items()) if site != borrower]
         return [room for peer in others if (room := peer.room(now_us)) is not None]
+
+
+def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
+    whole: dict[Way, float] = {}
+    for moved in moved_mb:
+        for way, size_mb in moved.items():
+            whole[way] = whole.get(way, 0.0) + size_mb
+    return whole
 
 
 def _rest_of(offer: Offer, epochs: int, at_us: int, lies: Mapping[SiteName, Lies]) -> Offer:

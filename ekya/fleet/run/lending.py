@@ -10,12 +10,24 @@ from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.run.awaited import Awaited
+from ekya.fleet.run.awaited import Awaited, Interrupted
 
 ARRIVED, GIVEN_UP = "arrived", "given up"
 
 Over = Callable[[StreamId, int, str, Mapping[Way, float]], None]
 """Is told when nobody waits for a retraining elsewhere any more: whose, when, the outcome, what it moved."""
+
+
+@dataclass(slots=True, eq=False)
+class _Expected:
+    """A loan of which nothing has begun yet.
+
+    Attributes:
+        failed: why nothing can come of it any more.
+    """
+
+    loan: Loan
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,8 @@ class LendingExecutor:
         self._lock = threading.RLock()
         self._lent: dict[int, Lent] = {}
         self._told_milli = 0
-        self._expected: dict[StreamId, Loan] = {}
+        self._expected: dict[StreamId, _Expected] = {}
+        self._away: set[StreamId] = set()
         self._ask_again = False
         self._stop_us: int | None = None
         self.now_us = 0
@@ -74,9 +87,35 @@ class LendingExecutor:
                 self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
 
     def expect(self, loan: Loan) -> None:
-        """The retraining that the stream starts next is done so."""
+        """The retraining that the stream starts in this turn is done so."""
         with self._lock:
-            self._expected[loan.offer.stream] = loan
+            self._expected[loan.offer.stream] = _Expected(loan)
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """A host of a retraining has died, perhaps before that has begun."""
+        with self._lock:
+            expected = self._expected.get(stream)
+            if expected is not None:
+                return Interrupted(expected.loan.offer.epochs, {})
+            return self._awaited.interrupted(stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """The rest of it, or all, runs there."""
+        with self._lock:
+            expected = self._expected.get(stream)
+            if expected is None:
+                self._awaited.go_on(stream, loan)
+            else:
+                expected.loan = loan
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Nobody has room for the rest, or for any of it."""
+        with self._lock:
+            expected = self._expected.get(stream)
+            if expected is None:
+                self._awaited.fail(stream, reason, now_us)
+            else:
+                expected.failed = reason
 
     def not_beyond(self, stop_us: int | None) -> None:
         """Until it is told otherwise it goes no further, so that nothing between servers comes too late."""
@@ -99,18 +138,47 @@ class LendingExecutor:
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Carries commands out, but for retrainings elsewhere."""
         self._inner.execute([command for command in commands if not self._concerns_others(command)])
+        self._forget_expected()
+
+    def give_up_all(self) -> None:
+        """The run has ended, perhaps before its time: nobody waits for anything any more."""
+        self._forget_expected()
+        for stream in sorted(self._away):
+            self._give_up(stream)
 
     def _concerns_others(self, command: cmd.Command) -> bool:
         match command:
             case cmd.StartRetraining() if command.stream in self._expected:
-                self._awaited.begin(command, self._expected.pop(command.stream))
+                self._begin(command)
                 return True
-            case cmd.StopRetraining() if self._awaited.waits_for(command.stream):
-                moved_mb = self._awaited.stop(command.stream, self.now_us)
-                self._over(command.stream, self.now_us, GIVEN_UP, moved_mb)
+            case cmd.StopRetraining() if command.stream in self._away:
+                self._give_up(command.stream)
                 return True
-            case _:
-                return False
+            case cmd.SetAside() | cmd.RestartWorker(role=ev.Role.RETRAINING) if command.stream in self._away:
+                # The loop counts its retraining as lost, wherever that is, and does not stop it by name.
+                self._give_up(command.stream)
+        return False
+
+    def _begin(self, command: cmd.StartRetraining) -> None:
+        stream = command.stream
+        # Who tells of a host's death finds it here or there, and never in neither place.
+        with self._lock:
+            expected = self._expected.pop(stream)
+            self._awaited.begin(command, expected.loan)
+            if expected.failed:
+                self._awaited.fail(stream, expected.failed, self.now_us)
+        self._away.add(stream)
+
+    def _give_up(self, stream: StreamId) -> None:
+        self._away.remove(stream)
+        self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop(stream, self.now_us))
+
+    def _forget_expected(self) -> None:
+        """What was agreed in this turn and did not begin in it never will."""
+        with self._lock:
+            forgotten, self._expected = sorted(self._expected), {}
+        for stream in forgotten:
+            self._over(stream, self.now_us, GIVEN_UP, {})
 
     def _next_us(self, until_us: int) -> int:
         """When others change something next; what is due already is due now."""
@@ -146,6 +214,7 @@ class LendingExecutor:
         events: list[ev.Event] = []
         for ended in self._awaited.take_ended(self.now_us):
             command = ended.command
+            self._away.remove(command.stream)
             self._over(command.stream, self.now_us, ended.failed or ARRIVED, ended.moved_mb)
             if ended.failed:
                 events.append(ev.RetrainFailed(self.now_us, command.stream, command.job, ended.failed))

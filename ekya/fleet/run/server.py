@@ -88,7 +88,7 @@ class LendingServer:
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
-        self._tier, self._awaited, self._kept = tier, awaited, kept
+        self._tier, self._kept = tier, kept
         self._state: LoopState | None = None
         self._wants = False
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
@@ -144,18 +144,22 @@ class LendingServer:
             self.executor.ask_again()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """As of what is awaited."""
-        return self._awaited.interrupted(stream, now_us)
+        """As of the executor."""
+        return self.executor.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """As of what is awaited."""
-        self._awaited.go_on(stream, loan)
+        """As of the executor."""
+        self.executor.go_on(stream, loan)
         if self._kept is not None:
             self._kept.goes_on(loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """As of what is awaited."""
-        self._awaited.fail(stream, reason, now_us)
+        """As of the executor."""
+        self.executor.fail(stream, reason, now_us)
+
+    def give_up_all(self) -> None:
+        """As of the executor."""
+        self.executor.give_up_all()
 
     def _borrow(self, view: WindowView) -> Sequence[Loan]:
         """Loans for what is worth more elsewhere, one by one: each changes what the others are worth."""
@@ -164,11 +168,11 @@ class LendingServer:
             return ()
         crops = {stream.stream: stream.training_crops for stream in self._state.fleet.streams}
         lies = self._lies(self._state)
-        self._wants = False
         while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes, lies)):
+            # Said before it asks: who has more room while it hears the answer must not be missed.
+            self._wants = True
             loan = self._tier.agree(view.now_us, offered)
             if loan is None:
-                self._wants = True
                 break
             self.executor.expect(loan)
             if self._kept is not None:
@@ -176,6 +180,8 @@ class LendingServer:
                 self._kept.begins(loan, serving[loan.offer.stream])
             loans.append(loan)
             view = without_retraining(view, loan.offer.stream)
+        else:
+            self._wants = False
         return loans
 
     def _lies(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, Lies]]:

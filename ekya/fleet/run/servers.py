@@ -101,6 +101,11 @@ class ServerFleet:
             else:
                 self._take_turn(behind)
 
+    def end(self) -> None:
+        """Where ``run`` was left before its end: what others do for those that still ran ends too."""
+        for running in self._running.values():
+            running.server.give_up_all()
+
     def _begin(self, spec: ServerSpec) -> _Running:
         server = LendingServer(
             spec.terms,

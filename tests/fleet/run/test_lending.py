@@ -11,7 +11,7 @@ from ekya.core.ids import JobId, StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.awaited import AsForeseen
+from ekya.fleet.run.awaited import AsForeseen, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 
 S = 1_000_000
@@ -160,3 +160,65 @@ def test_who_listens_while_it_waits_hears_in_time_and_says_nothing_of_nothing(aw
     executor = LendingExecutor(inner, awaited, lambda *told: None, listens_every_us=10 * S)
     assert executor.wait(60 * S) == Batch(20 * S, (ev.CapacityLent(20 * S, 300),))
     assert executor.wait(60 * S) == Batch(60 * S, ())
+
+
+def test_a_host_that_dies_between_the_agreement_and_the_beginning_is_not_begun_on(
+    server, awaited, over
+) -> None:
+    executor, _ = server
+    executor.expect(loan(40 * S))
+    assert executor.interrupted(CAM, 0) == Interrupted(4, {})
+    executor.go_on(CAM, loan(50 * S))
+    executor.execute([START])
+    assert executor.wait(45 * S).events == ()
+    assert executor.wait(60 * S) == Batch(50 * S, (ev.RetrainFinished(50 * S, CAM, JOB, 0.0),))
+    executor.expect(loan(80 * S))
+    executor.fail(CAM, "its server died", 50 * S)
+    executor.execute([START])
+    assert executor.wait(60 * S).events == (ev.RetrainFailed(50 * S, CAM, JOB, "its server died"),)
+    assert [told[2] for told in over] == [ARRIVED, "its server died"]
+    assert over[1][3] == {}
+
+
+def test_what_was_agreed_and_does_not_begin_in_its_turn_holds_no_share_and_is_never_begun(
+    server, over
+) -> None:
+    executor, inner = server
+    executor.expect(loan(40 * S))
+    executor.execute([])
+    assert over == [(CAM, 0, GIVEN_UP, {})]
+    executor.execute([START])
+    assert inner.executed == [START]
+
+
+@pytest.mark.parametrize(
+    "command", [cmd.SetAside(CAM, "it died too often"), cmd.RestartWorker(CAM, ev.Role.RETRAINING)]
+)
+def test_a_retraining_that_the_loop_counts_as_lost_is_given_up_and_the_command_is_carried_out(
+    command, server, away, over
+) -> None:
+    _, inner = server
+    away.wait(30 * S)
+    away.execute([command])
+    assert ([told[:3] for told in over], inner.executed) == ([(CAM, 30 * S, GIVEN_UP)], [command])
+    assert away.wait(60 * S).events == ()
+
+
+def test_a_death_of_inference_at_home_leaves_what_is_away_alone(away, over) -> None:
+    away.execute([cmd.RestartWorker(CAM, ev.Role.INFERENCE)])
+    assert away.wait(60 * S).events == (ev.RetrainFinished(40 * S, CAM, JOB, 0.0),)
+
+
+def test_a_run_that_ends_early_waits_for_nothing_and_says_what_was_moved(away, over) -> None:
+    away.wait(20 * S)
+    away.give_up_all()
+    away.give_up_all()
+    assert over == [(CAM, 20 * S, GIVEN_UP, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})]
+
+
+def test_what_was_told_of_when_a_host_died_is_not_told_again(away, awaited, over) -> None:
+    away.wait(20 * S)
+    away.interrupted(CAM, 20 * S)
+    away.fail(CAM, "its server died", 20 * S)
+    away.give_up_all()
+    assert over == [(CAM, 20 * S, GIVEN_UP, {})]

@@ -10,10 +10,11 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.lending import ARRIVED
+from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.servers import Failure
-from ekya.fleet.run.trace_servers import SIZES, TraceServer, play_servers
+from ekya.fleet.run.servers import Failure, ServerFleet
+from ekya.fleet.run.trace_servers import SIZES, TraceServer, _executor, _spec, play_servers
 from ekya.learning.edge import EdgeModel
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import generate_trace
@@ -160,6 +161,33 @@ def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch
     assert [loan.offer.epochs for loan in lost] == [5, 5]
     assert [made.loan.offer.epochs for made in again] == [3, 3]
     assert again[0].loan.offer.gpu_s == pytest.approx(first.offer.gpu_s * 3 / 5)
+
+
+def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(lent) -> None:
+    first = lent.loans[0].loan
+    half_us = (first.begins_us + first.ends_us) // 2
+
+    class Impatient:
+        """A scheduler during which somebody types Ctrl-C."""
+
+        def __init__(self):
+            self.inner = make_scheduler("thief")
+            self.needs = self.inner.needs
+
+        def plan(self, view):
+            if view.now_us >= half_us:
+                raise KeyboardInterrupt
+            return self.inner.plan(view)
+
+    desk = LoanDesk(CHEAPEST, LINKS)
+    specs = [_spec(one, _executor(one), Impatient(), SIZES) for one in servers()]
+    fleet = ServerFleet(specs, desk)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.run()
+    assert [made.outcome for made in desk.loans].count("") > 0
+    fleet.end()
+    assert {made.outcome for made in desk.loans} <= {ARRIVED, GIVEN_UP}
+    assert desk.moved_mb[BUSY, IDLE] >= first.sent_mb[BUSY, IDLE]
 
 
 def test_it_comes_to_the_same_every_time(lent) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import Turn
+from ekya.core.ids import StreamId
+from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live.desk_actor import RemoteTier
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
@@ -49,7 +51,6 @@ class AboveServer:
     ) -> None:
         self._server, self._run, self._desk, self._ray_nodes = server, run, desk, ray_nodes
         self._begins = begins
-        self._clock: RunClock | None = None
         self._servers: Mapping[SiteName, Any] = {}
         self._open = ExitStack()
         self._shares = self._open.enter_context(run.chosen.backend.open(run.gpus))
@@ -64,27 +65,31 @@ class AboveServer:
         begin_ns, self._servers = self._begins()
         return begin_ns
 
-    def now_us(self) -> int:
-        """Run time; 0 before it begins."""
-        return 0 if self._clock is None else max(0, self._clock.now_us())
-
     def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
         """With others' jobs beside its own."""
-        self._clock = clock
         run, site = self._run, self._server.terms.site
-        processes = HostedProcesses(self._servers, Processes(self._shares))
-        awaited = TrainedElsewhere(site, self._ray_nodes, processes, exchange)
+        tier = None if self._desk is None else RemoteTier(self._desk)
+        processes = HostedProcesses(site, self._servers, Processes(self._shares))
+
+        def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+            if tier is not None:
+                tier.moved_since(site, stream, moved_mb)
+
+        awaited = TrainedElsewhere(site, self._ray_nodes, processes, exchange, moved_since)
+        if tier is not None:
+            self._open.callback(tier.wait_heard)
         self._open.callback(awaited.close)
         self.lending = LendingServer(
             self._server.terms,
             make_scheduler(run.options.scheduler),
             run.constants,
             sizes_of(run.fleet, run.options.seed),
-            None if self._desk is None else RemoteTier(self._desk),
+            tier,
             inner,
             awaited,
             LISTENS_EVERY_US,
         )
+        self._open.callback(self.lending.give_up_all)
         return self.lending.executor
 
     def planner(self, plan: Planner) -> Planner:
@@ -100,5 +105,5 @@ class AboveServer:
             self.lending.follow(turn.state)
 
     def close(self) -> None:
-        """Ends what others still do for it."""
+        """Ends what others still do for it; the desk has heard of it then."""
         self._open.close()

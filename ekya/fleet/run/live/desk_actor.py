@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way
@@ -16,7 +16,7 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.awaited import Interrupted
 from ekya.fleet.run.desk import LoanDesk
-from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.runtime.complaining import in_words
 
@@ -26,6 +26,9 @@ _Answer = TypeVar("_Answer")
 
 ANSWERS_WITHIN_S = 10.0
 """A server that is asked and does not answer by then has no room."""
+
+AGREES_WITHIN_S = 30.0
+"""A server that hears nothing of the desk by then goes on by itself: its loop stands still meanwhile."""
 
 
 class DeskActor:
@@ -69,6 +72,10 @@ class DeskActor:
         """As of ``LoanDesk``."""
         self._desk.over(site, stream, now_us, outcome, moved_mb)
 
+    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+        """As of ``LoanDesk``."""
+        self._desk.moved_since(site, stream, moved_mb)
+
     def more_room(self, site: SiteName) -> None:
         """As of ``LoanDesk``."""
         self._desk.more_room(site)
@@ -81,9 +88,19 @@ class RemoteTier:
         self._desk = desk
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
-        """What the desk says; None where it is gone."""
-        loan: Loan | None = _or(None, lambda: ray.get(self._desk.agree.remote(now_us, offered)))
-        return loan
+        """What the desk says; None where it is gone, or says nothing."""
+        asked = self._desk.agree.remote(now_us, offered)
+        try:
+            loan: Loan | None = ray.get(asked, timeout=AGREES_WITHIN_S)
+            return loan
+        except GetTimeoutError:
+            _LOG.warning("the desk has not answered within %g s", AGREES_WITHIN_S)
+            # It may still agree, and nobody would begin that loan. It hears these after the question.
+            for offer in offered:
+                self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
+        except RayError as error:
+            _LOG.warning("the desk is gone: %s", in_words(error))
+        return None
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
@@ -91,9 +108,17 @@ class RemoteTier:
         """Nobody waits until it has heard."""
         self._desk.over.remote(site, stream, now_us, outcome, moved_mb)
 
+    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+        """Nobody waits until it has heard."""
+        self._desk.moved_since.remote(site, stream, moved_mb)
+
     def more_room(self, site: SiteName) -> None:
         """Nobody waits until it has heard."""
         self._desk.more_room.remote(site)
+
+    def wait_heard(self) -> None:
+        """Returns when the desk has heard all that it was told, or is gone."""
+        _or(None, lambda: ray.get(self._desk.ready.remote(), timeout=ANSWERS_WITHIN_S))
 
 
 class _RemotePeer:

@@ -3,15 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.config import RunOptions, load_fleet
@@ -27,7 +26,7 @@ from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.runfolder import RunFolder
-from ekya.runtime.complaining import in_words, or_complaint
+from ekya.runtime.complaining import complaining, in_words, or_complaint
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,7 +61,8 @@ def run_live_servers(
 ) -> RanServers:
     """Runs all servers beside each other, each on its node; this process is connected to Ray.
 
-    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    Ctrl-C ends the run early; what has happened until then is measured and written as ever. A server that
+    dies, of whatever, takes nobody along.
 
     Args:
         folder: that was just made.
@@ -74,11 +74,13 @@ def run_live_servers(
         watch: is told how far each one is, in microseconds of the run.
 
     Raises:
-        UserError: a server found something wrong with its input.
+        UserError: a server found something wrong with its input before the run began.
     """
     desk = None
     if tier is not None:
-        desk = _here(DeskActor, "fleet/desk", 1).remote(tier, servers.links, options.seed, folder.loans)
+        desk = _here(complaining(DeskActor), "fleet/desk", 1).remote(
+            tier, servers.links, options.seed, folder.loans
+        )
         or_complaint(lambda: ray.get(desk.ready.remote()))
     actors = {
         server.terms.site: _at(nodes.ray_nodes[server.terms.site], server.terms.site).remote(
@@ -98,8 +100,8 @@ def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
     """What a server that died had written, measured; None where it lies on another disk, or is too little."""
     if not (path / "fleet.yaml").is_file():
         return None
-    folder = RunFolder.open(path)
     try:
+        folder = RunFolder.open(path)
         return finish_run(folder, load_fleet(folder.fleet), RunEnd("live", seed)).summary
     except UserError as error:
         _LOG.warning("%s: cannot be measured: %s", path, error)
@@ -116,10 +118,15 @@ class _Watched:
     failures: list[Failure]
     watch: Callable[[SiteName, int], None]
     ran: RanServers = field(default_factory=RanServers)
-    began_s: float = 0.0
+    began_s: float | None = None
+    complaint: UserError | None = None
 
     def run(self) -> RanServers:
-        """Until the last one has ended."""
+        """Until the last one has ended.
+
+        Raises:
+            UserError: what a server found wrong before the run began, or what none of them survived.
+        """
         under_way = {actor.run.remote(): site for site, actor in self.actors.items()}
         try:
             self._begin(under_way)
@@ -129,50 +136,88 @@ class _Watched:
             _LOG.warning("stopping; measuring what there is")
             for actor in self.actors.values():
                 actor.stop.remote()
+            self.failures.clear()
             while under_way:
                 self._look(under_way)
+        if self.complaint is not None and not self.ran.summaries:
+            raise self.complaint
         return self.ran
 
     def _begin(self, under_way: dict[Any, SiteName]) -> None:
-        """All at once, when the last of them is ready."""
-        waiting = [actor.wait_ready.remote() for actor in self.actors.values()]
+        """All at once, when the last of them is ready; without those that have died by then.
+
+        Raises:
+            UserError: what a server found wrong.
+        """
+        ready = {actor.wait_ready.remote(): site for site, actor in self.actors.items()}
+        runs = {site: reference for reference, site in under_way.items()}
+        waiting = list(ready)
         while waiting:
-            _, waiting = ray.wait(waiting, timeout=_LOOK_S, num_returns=len(waiting))
-            done, _ = ray.wait(list(under_way), timeout=0)
-            for reference in done:
-                or_complaint(partial(ray.get, reference))
-        for site, actor in self.actors.items():
+            done, waiting = ray.wait(waiting, timeout=_LOOK_S)
+            for site in (ready[reference] for reference in done if not _or_false(reference)):
+                del under_way[runs[site]]
+                self._never_began(site, runs[site])
+        there = {site: self.actors[site] for site in under_way.values()}
+        for site, actor in there.items():
             if self.desk is not None:
-                ray.get(self.desk.join.remote(site, actor))
+                self.desk.join.remote(site, actor)
         at_ns = time.time_ns() + LEAD_NS
         self.began_s = time.monotonic() + LEAD_NS / 1e9
-        ray.get([actor.begin.remote(at_ns, self.actors) for actor in self.actors.values()])
+        for actor in there.values():
+            actor.begin.remote(at_ns, self.actors)
+
+    def _never_began(self, site: SiteName, run: Any) -> None:
+        try:
+            or_complaint(lambda: ray.get(run))
+        except RayError as error:
+            _LOG.error("%s died before the run began: %s", site, in_words(error))
+        self.ran.died_s[site] = 0.0
 
     def _look(self, under_way: dict[Any, SiteName]) -> None:
         """Who has ended, who has died, and who is to die."""
-        now_us = round((time.monotonic() - self.began_s) * US_PER_S)
+        since_s = 0.0 if self.began_s is None else time.monotonic() - self.began_s
+        now_us = max(0, round(since_s * US_PER_S))
         while self.failures and self.failures[0].at_us <= now_us:
-            self._let_fail(self.failures.pop(0).site)
+            self._let_fail(self.failures.pop(0).site, under_way.values())
         done, running = ray.wait(list(under_way), timeout=_LOOK_S)
         for reference in done:
             self._ended(reference, under_way.pop(reference), now_us)
         for reference in running:
-            self.watch(under_way[reference], max(0, now_us))
+            self.watch(under_way[reference], now_us)
 
-    def _let_fail(self, site: SiteName) -> None:
-        _LOG.warning("%s: its node is made to fail", site)
-        self.nodes.fail(site)
+    def _let_fail(self, site: SiteName, under_way: Collection[SiteName]) -> None:
+        if site in under_way:  # Otherwise it had come to its end before.
+            _LOG.warning("%s: its node is made to fail", site)
+            self.nodes.fail(site)
 
     def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
         try:
             self.ran.summaries[site] = or_complaint(lambda: ray.get(reference))
             if self.desk is not None:
                 self.desk.leave.remote(site)
-        except RayActorError as error:
-            _LOG.error("%s died: %s", site, in_words(error))
-            self.ran.died_s[site] = now_us / US_PER_S
-            if self.desk is not None:
-                self.desk.died.remote(site, now_us)
+        except UserError as error:
+            self.complaint = error
+            self._died(site, now_us, str(error))
+        except RayError as error:
+            self._died(site, now_us, in_words(error))
+
+    def _died(self, site: SiteName, now_us: int, reason: str) -> None:
+        """Its node, its process, or its run alone: the others go on in any case."""
+        _LOG.error("%s died: %s", site, reason)
+        self.ran.died_s[site] = now_us / US_PER_S
+        if self.desk is not None:
+            self.desk.died.remote(site, now_us)
+        for other, actor in self.actors.items():
+            if other != site:
+                actor.other_died.remote(site)
+
+
+def _or_false(reference: Any) -> bool:
+    """An answer that is yes or no; no where its actor is dead."""
+    try:
+        return bool(ray.get(reference))
+    except RayError:
+        return False
 
 
 def _here(kind: type[Any], name: str, threads: int) -> Any:

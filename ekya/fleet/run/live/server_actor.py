@@ -48,8 +48,9 @@ class ServerActor:
         )
         self._above: AboveServer | None = None
         self._ready, self._go, self._stop = threading.Event(), threading.Event(), threading.Event()
-        self._begin_time_ns = 0
+        self._begin_time_ns: int | None = None
         self._servers: Mapping[SiteName, Any] = {}
+        self._waits = False
 
     def run(self) -> dict[str, Any]:
         """The summary of its run, when that is over.
@@ -74,9 +75,10 @@ class ServerActor:
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         return summary
 
-    def wait_ready(self) -> None:
-        """Returns when its actors are ready, or when there will be none; ``run`` says why."""
+    def wait_ready(self) -> bool:
+        """Whether its actors are ready; if not, there will be none, and ``run`` says why."""
         self._ready.wait()
+        return self._waits
 
     def begin(self, at_time_ns: int, servers: Mapping[SiteName, Any]) -> None:
         """Its first window opens then, by everybody's clock (``time.time_ns``); these are all servers."""
@@ -87,10 +89,6 @@ class ServerActor:
         """Ends the run early; what has happened is measured and written."""
         self._stop.set()
         self._go.set()
-
-    def now_us(self) -> int:
-        """Its run time; 0 before it begins."""
-        return 0 if self._above is None else self._above.now_us()
 
     def room(self, now_us: int) -> Room | None:
         """As of ``LendingServer``; the same is said of those below."""
@@ -126,20 +124,25 @@ class ServerActor:
         if self._lending is not None:
             self._lending.fail(stream, reason, now_us)
 
-    def take_process(self) -> Any:
-        """A process here for another server's training.
+    def take_process(self, borrower: SiteName) -> Any:
+        """A process here for that server's training.
 
         Raises:
-            LookupError: it takes no guests yet, or no more.
+            LookupError: it takes no guests yet.
         """
         if self._above is None:
-            raise LookupError("this server takes no guests")
-        return self._above.guests.take()
+            raise LookupError("this server takes no guests yet")
+        return self._above.guests.take(borrower)
 
-    def give_back_process(self, actor: Any) -> None:
+    def give_back_process(self, borrower: SiteName, actor: Any) -> None:
         """The guest has left it."""
         if self._above is not None:
-            self._above.guests.give_back(actor)
+            self._above.guests.give_back(borrower, actor)
+
+    def other_died(self, site: SiteName) -> None:
+        """Its guests here are nobody's."""
+        if self._above is not None:
+            self._above.guests.end_of(site)
 
     @property
     def _lending(self) -> LendingServer | None:
@@ -147,6 +150,10 @@ class ServerActor:
 
     def _begins(self) -> tuple[int, Mapping[SiteName, Any]]:
         """Its actors are ready; when everybody's are, as ``time.monotonic_ns`` of this machine."""
+        self._waits = True
         self._ready.set()
         self._go.wait()
-        return time.monotonic_ns() + self._begin_time_ns - time.time_ns(), self._servers
+        now_ns = time.monotonic_ns()
+        if self._begin_time_ns is None:
+            return now_ns, self._servers  # It was stopped before anybody began.
+        return now_ns + self._begin_time_ns - time.time_ns(), self._servers

@@ -1,7 +1,8 @@
 """Retrainings of a server's streams that other servers really train, over Ray."""
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
@@ -19,11 +20,25 @@ from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.above import Exchange
 from ekya.runtime.material import MaterialToFetch
 
+_LOG = logging.getLogger(__name__)
+
 FETCHED_WITHIN_S = 20.0
 """Crops and exemplars that are not here by then would come too late."""
 
+MOVED_WITHIN_US = 30_000_000
+"""All nodes of a training are gone: who moves it to others does so by then, or never.
+
+What there is of it comes home then.
+"""
+
+ENDS_WITHIN_S = 5.0
+"""A training that is stopped ends within a step; what it moves after that is not counted."""
+
 _CROPS_UNIT = 10_000
 """Parts of a loan become whole numbers in an assignment, which takes them in proportion."""
+
+MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
+"""Is told what a retraining has moved since it was given up: whose, and over which ways."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +48,8 @@ class _Away:
     Attributes:
         handle: None while what it needs is gathered.
         failed: why it will never come.
-        counted_mb: what was told of already, when a host died.
+        counted_mb: what was told of already, when a host died or it was given up.
+        stranded_us: since when it has no node; None where it has one.
         over: nobody waits for it any more.
     """
 
@@ -42,6 +58,7 @@ class _Away:
     handle: TrainingHandle | None = None
     failed: str = ""
     counted_mb: Mapping[Way, float] = field(default_factory=dict)
+    stranded_us: int | None = None
     over: bool = False
 
 
@@ -53,6 +70,7 @@ class TrainedElsewhere:
         ray_nodes: Ray's number of each server's node, in hexadecimal digits.
         processes: where trainings have theirs from.
         exchange: gives what a retraining takes along, and is handed what it has come to.
+        moved_since: told by threads of its own.
     """
 
     def __init__(
@@ -61,14 +79,16 @@ class TrainedElsewhere:
         ray_nodes: Mapping[SiteName, str],
         processes: ProcessSource,
         exchange: Exchange,
+        moved_since: MovedSince,
     ) -> None:
-        self._ray_nodes, self._exchange = ray_nodes, exchange
+        self._ray_nodes, self._exchange, self._moved_since = ray_nodes, exchange, moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
         home = FleetNode(self._home, site, ray_nodes[site], FULL_GPU_MILLI)
         self._trainer = RayFleetTrainer({self._home: home}, processes)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
+        self._ending: list[threading.Thread] = []
 
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """What it needs is gathered by a thread, since crops come from another process."""
@@ -78,11 +98,6 @@ class TrainedElsewhere:
         material = self._exchange.material(command.stream)
         threading.Thread(target=self._start, args=(away, material), name="gathering", daemon=True).start()
 
-    def waits_for(self, stream: StreamId) -> bool:
-        """Whether it is under way."""
-        with self._lock:
-            return stream in self._away
-
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """As far as the last epoch whose checkpoint is here."""
         with self._lock:
@@ -91,8 +106,7 @@ class TrainedElsewhere:
                 epochs = 1 if away is None else away.loan.offer.epochs
                 return Interrupted(epochs, {})
             now = away.handle.poll()
-            moved_mb = self._moved_mb(away, now)
-            away.counted_mb = self._all_mb(now)
+            moved_mb = self._newly_moved(away, now)
             return Interrupted(max(1, now.planned_epochs - len(now.epochs)), moved_mb)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
@@ -113,9 +127,19 @@ class TrainedElsewhere:
                 away.failed = reason
 
     def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """Its processes end within a step."""
+        """Its processes end within a step; what they move until then is told later."""
         with self._lock:
-            return self._leave(self._away.pop(stream))
+            away = self._away.pop(stream)
+            moved_mb = self._leave(away)
+            self._ending = [thread for thread in self._ending if thread.is_alive()]
+            if away.handle is not None:
+                self._ending.append(
+                    threading.Thread(
+                        target=self._tell_rest, args=(away, away.handle), name="ending", daemon=True
+                    )
+                )
+                self._ending[-1].start()
+        return moved_mb
 
     def next_us(self) -> int | None:
         """Nobody knows."""
@@ -124,31 +148,39 @@ class TrainedElsewhere:
     def take_ended(self, now_us: int) -> Sequence[Ended]:
         """Those whose weights are here, or that have failed."""
         with self._lock:
-            over = [away for _, away in sorted(self._away.items()) if self._is_over(away)]
+            over = [away for _, away in sorted(self._away.items()) if self._is_over(away, now_us)]
             for away in over:
                 del self._away[away.command.stream]
         return [self._ended(away) for away in over]
 
     def close(self) -> None:
-        """Ends everything that is under way."""
+        """Ends everything that is under way, and waits until what was given up has told what it moved."""
         with self._lock:
             for away in self._away.values():
                 self._leave(away)
             self._away.clear()
+        for thread in self._ending:
+            thread.join(ENDS_WITHIN_S)
         self._trainer.close()
 
     def _start(self, away: _Away, material: MaterialToFetch) -> None:
+        command = away.command
         try:
-            fetched = material.fetch(FETCHED_WITHIN_S)
+            job = JobName(f"{command.stream}, retraining {command.job}")
+            task = guest_task(job, command, material.fetch(FETCHED_WITHIN_S), self._home)
             with self._lock:
-                if not away.over:
-                    assignment = self._assignment(away)
+                if not away.over and not away.failed:
                     # Several hosts do not wait for each other, as Deep-Edge's workers do not.
                     mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
-                    task = guest_task(assignment.job, away.command, fetched, self._home, mode)
-                    away.handle = self._trainer.start(replace(task, waits=True), assignment)
+                    away.handle = self._trainer.start(
+                        replace(task, mode=mode, waits=True), self._assignment(away)
+                    )
         except (UserError, ValueError, LookupError, TimeoutError) as error:
-            away.failed = str(error)
+            away.failed = str(error) or type(error).__name__
+        except Exception as error:
+            # Whatever it is, somebody waits for this training, and others keep a share for it.
+            _LOG.exception("%s: its retraining elsewhere cannot begin", command.stream)
+            away.failed = f"{type(error).__name__}: {error}"
 
     def _assignment(self, away: _Away) -> Assignment:
         """Every loan has nodes of its own, as its shares are."""
@@ -165,8 +197,17 @@ class TrainedElsewhere:
         job = JobName(f"{command.stream}, retraining {command.job}")
         return Assignment(job, parts, loan.reason, names[loan.server])
 
-    def _is_over(self, away: _Away) -> bool:
-        return bool(away.failed) or (away.handle is not None and away.handle.poll().over)
+    def _is_over(self, away: _Away, now_us: int) -> bool:
+        if away.failed or away.handle is None:
+            return bool(away.failed)
+        now = away.handle.poll()
+        if now.state != "stranded":
+            away.stranded_us = None
+        elif away.stranded_us is None:
+            away.stranded_us = now_us
+        elif now_us - away.stranded_us >= MOVED_WITHIN_US:
+            away.handle.stop()
+        return now.over
 
     def _ended(self, away: _Away) -> Ended:
         command, failed = away.command, away.failed
@@ -185,11 +226,19 @@ class TrainedElsewhere:
         if away.handle is None:
             return {}
         away.handle.stop()
-        return self._moved_mb(away, away.handle.poll())
+        return self._newly_moved(away, away.handle.poll())
 
-    def _moved_mb(self, away: _Away, now: Progress) -> Mapping[Way, float]:
-        before = away.counted_mb
-        return {way: mb - before.get(way, 0.0) for way, mb in self._all_mb(now).items()}
+    def _tell_rest(self, away: _Away, handle: TrainingHandle) -> None:
+        handle.wait(ENDS_WITHIN_S)
+        with self._lock:
+            moved_mb = self._newly_moved(away, handle.poll())
+        if any(moved_mb.values()):
+            self._moved_since(away.command.stream, moved_mb)
+
+    def _newly_moved(self, away: _Away, now: Progress) -> Mapping[Way, float]:
+        """What was not told of before, and is now."""
+        before, away.counted_mb = away.counted_mb, self._all_mb(now)
+        return {way: mb - before.get(way, 0.0) for way, mb in away.counted_mb.items()}
 
     def _all_mb(self, now: Progress) -> dict[Way, float]:
         """By way between sites; what stays on one is nobody's matter."""

@@ -1,0 +1,306 @@
+"""What a server knows of retrainings that others do for it, with a trainer that does what a test says."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from ekya.core.commands import StartRetraining
+from ekya.core.configs import RetrainConfig
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import JobId, StreamId
+from ekya.errors import UserError
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.live import trained_elsewhere
+from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
+from ekya.fleet.run.training.protocol import Progress, Trained, TrainingFailedError, TrainingTask
+from ekya.fleet.run.training.traffic import Kind
+from ekya.learning.trainer import EpochResult
+
+S = 1_000_000
+MB = 1_000_000
+PATIENCE_S = 10.0
+CAM, JOB = StreamId("cam"), JobId(3)
+HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+AT_HOME, AT_EAST, AT_WEST = map(NodeName, ("home, at home", "east, for cam", "west, for cam"))
+CONFIG = RetrainConfig(4, 16, 0, 1, 1.0)
+START = StartRetraining(CAM, JOB, 1, CONFIG, 0, 0.9, 5.0, Elsewhere(40 * S))
+OFFER = Offer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
+
+
+def loan(*hosts, epochs=4):
+    parts = tuple(LoanPart(host, 300, 1 / len(hosts)) for host in hosts)
+    return Loan(replace(OFFER, epochs=epochs), parts, hosts[0], 5 * S, 30 * S, 40 * S, {}, "it fits")
+
+
+class Handle:
+    """A training; ``steps_on`` is what it still does after it was told to stop."""
+
+    def __init__(self, task, assignment):
+        self.task, self.assignments = task, [assignment]
+        self.now = Progress("training", task.config.epochs)
+        self.stopped, self.steps_on, self.fails = threading.Event(), lambda: None, ""
+
+    def poll(self):
+        return self.now
+
+    def move(self, assignment):
+        self.assignments.append(assignment)
+
+    def stop(self):
+        self.stopped.set()
+
+    def wait(self, timeout_s=None):
+        self.steps_on()
+        return True
+
+    def result(self, timeout_s=None):
+        if self.fails:
+            raise TrainingFailedError(self.fails)
+        return Trained(b"weights", 0.75, len(self.now.epochs))
+
+    def sends(self, origin, target, size_mb):
+        traffic = self.now.traffic.plus(origin, target, Kind.MODEL, size_mb * MB)
+        self.now = replace(self.now, traffic=traffic)
+
+    def ends_epoch(self):
+        self.now = replace(self.now, epochs=(*self.now.epochs, EpochResult(1, 0.5, 0.5)))
+
+
+class Trainer:
+    """Nodes that were made known, and trainings."""
+
+    def __init__(self, nodes, processes):
+        self.nodes, self.handles, self.closed = dict(nodes), [], False
+
+    def know(self, node):
+        self.nodes[node.name] = node
+
+    def start(self, task, assignment):
+        assert {part.node for part in assignment.parts} <= set(self.nodes)
+        self.handles.append(Handle(task, assignment))
+        return self.handles[-1]
+
+    def close(self):
+        self.closed = True
+
+
+class Material:
+    """What a retraining needs, which comes when the test lets it; or an error."""
+
+    def __init__(self):
+        self.there, self.error = threading.Event(), None
+        self.there.set()
+
+    def fetch(self, timeout_s):
+        assert self.there.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        return b"material"
+
+
+class Exchange:
+    """Of one stream."""
+
+    def __init__(self):
+        self.gathered, self.brought = Material(), []
+
+    def material(self, stream):
+        return self.gathered
+
+    def bring(self, *brought):
+        self.brought.append(brought)
+
+
+class Town:
+    """A server, ``awaits``, and what is around it."""
+
+    def __init__(self):
+        self.exchange, self.moved_since = Exchange(), []
+        self.awaits = TrainedElsewhere(
+            HOME,
+            {HOME: "h", EAST: "e", WEST: "w"},
+            None,
+            self.exchange,
+            lambda *told: self.moved_since.append(told),
+        )
+
+    @property
+    def trainer(self):
+        return self.awaits._trainer
+
+    def begun(self, agreed):
+        self.awaits.begin(START, agreed)
+        return self.handle()
+
+    def handle(self):
+        soon(lambda: self.trainer.handles)
+        return self.trainer.handles[0]
+
+
+def soon(told):
+    ends_s = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < ends_s
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def town(monkeypatch):
+    def task_of(job, command, material, home):
+        assert material == b"material"
+        return TrainingTask(JobName(job), command.config, b"", (), {}, None, home)
+
+    monkeypatch.setattr(trained_elsewhere, "RayFleetTrainer", Trainer)
+    monkeypatch.setattr(trained_elsewhere, "guest_task", task_of)
+    return Town()
+
+
+def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are_gone(town) -> None:
+    handle = town.begun(loan(EAST))
+    (assignment,) = handle.assignments
+    assert ([part.node for part in assignment.parts], assignment.server) == ([AT_EAST], AT_EAST)
+    node = town.trainer.nodes[AT_EAST]
+    assert (node.site, node.ray_node_id, node.share_milli) == (EAST, "e", 300)
+    assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
+
+
+def test_several_hosts_do_not_wait_for_each_other(town) -> None:
+    handle = town.begun(loan(EAST, WEST))
+    assert handle.task.mode == "asynchronous"
+    assert [part.chunks for part in handle.assignments[0].parts] == [5000, 5000]
+
+
+def test_its_weights_are_brought_once_and_every_megabyte_between_sites_is_told(town) -> None:
+    handle = town.begun(loan(EAST, WEST))
+    assert town.awaits.take_ended(10 * S) == []
+    handle.sends(AT_HOME, AT_EAST, 46)
+    handle.sends(AT_EAST, AT_WEST, 3)
+    handle.sends(AT_EAST, AT_EAST, 99)
+    handle.sends(AT_EAST, AT_HOME, 45)
+    handle.now = replace(handle.now, state="done")
+    (ended,) = town.awaits.take_ended(20 * S)
+    assert (ended.command, ended.failed) == (START, "")
+    assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, WEST): 3.0, (EAST, HOME): 45.0}
+    assert town.exchange.brought == [(JOB, b"weights", 0.75)]
+    assert town.awaits.take_ended(21 * S) == []
+
+
+def test_a_training_without_weights_has_failed_in_its_own_words(town) -> None:
+    handle = town.begun(loan(EAST))
+    handle.fails, handle.now = "it did not fit", replace(handle.now, state="failed")
+    (ended,) = town.awaits.take_ended(20 * S)
+    assert (ended.failed, town.exchange.brought) == ("it did not fit", [])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LookupError("there are no labels"), "there are no labels"),
+        (TimeoutError(), "TimeoutError"),
+        (UserError("damaged"), "damaged"),
+        (RuntimeError("out of memory"), "RuntimeError: out of memory"),
+    ],
+)
+def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, said, town) -> None:
+    town.exchange.gathered.error = error
+    town.awaits.begin(START, loan(EAST))
+    ended = []
+    soon(lambda: ended.extend(town.awaits.take_ended(S)) or ended)
+    assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
+    assert town.trainer.handles == []
+
+
+def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None:
+    gathered = town.exchange.gathered
+    gathered.there.clear()
+    town.awaits.begin(START, loan(EAST))
+    assert town.awaits.stop(CAM, S) == {}
+    gathered.there.set()
+    soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
+    assert town.trainer.handles == []
+
+
+def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> None:
+    gathered = town.exchange.gathered
+    gathered.there.clear()
+    town.awaits.begin(START, loan(EAST))
+    assert town.awaits.interrupted(CAM, S) == Interrupted(4, {})
+    town.awaits.go_on(CAM, loan(WEST))
+    gathered.there.set()
+    (assignment,) = town.handle().assignments
+    assert [part.node for part in assignment.parts] == [AT_WEST]
+
+
+def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
+    gathered = town.exchange.gathered
+    gathered.there.clear()
+    town.awaits.begin(START, loan(EAST))
+    town.awaits.fail(CAM, "east died, and nobody else has room", S)
+    gathered.there.set()
+    soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
+    (ended,) = town.awaits.take_ended(S)
+    assert ended.failed == "east died, and nobody else has room"
+    assert town.trainer.handles == []
+
+
+def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(town) -> None:
+    handle = town.begun(loan(EAST))
+    handle.sends(AT_HOME, AT_EAST, 46)
+    handle.ends_epoch()
+    assert town.awaits.interrupted(CAM, 20 * S) == Interrupted(3, {(HOME, EAST): 46.0})
+    town.awaits.go_on(CAM, loan(WEST, epochs=3))
+    assert [part.node for part in handle.assignments[-1].parts] == [AT_WEST]
+    handle.sends(AT_HOME, AT_WEST, 44)
+    handle.now = replace(handle.now, state="done")
+    (ended,) = town.awaits.take_ended(40 * S)
+    assert ended.moved_mb == {(HOME, EAST): 0.0, (HOME, WEST): 44.0}
+
+
+def test_who_asks_of_what_is_over_hears_nothing_that_breaks_anything(town) -> None:
+    assert town.awaits.interrupted(CAM, S) == Interrupted(1, {})
+    town.awaits.go_on(CAM, loan(WEST))
+    town.awaits.fail(CAM, "nobody", S)
+    assert town.awaits.take_ended(S) == []
+
+
+def test_nobody_else_has_room_and_it_is_stopped(town) -> None:
+    handle = town.begun(loan(EAST))
+    town.awaits.fail(CAM, "nobody has room", 20 * S)
+    (ended,) = town.awaits.take_ended(20 * S)
+    assert ended.failed == "nobody has room"
+    assert handle.stopped.is_set()
+
+
+def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> None:
+    handle = town.begun(loan(EAST))
+    handle.sends(AT_HOME, AT_EAST, 46)
+    handle.steps_on = lambda: handle.sends(AT_EAST, AT_HOME, 2)
+    assert town.awaits.stop(CAM, 20 * S) == {(HOME, EAST): 46.0}
+    town.awaits.close()
+    assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
+    assert handle.stopped.is_set()
+    assert town.trainer.closed
+
+
+def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_is_given_up_in_time(town) -> None:
+    handle = town.begun(loan(EAST))
+    training, stranded = handle.now, replace(handle.now, state="stranded", reason="no node is left")
+    handle.now = stranded
+    town.awaits.take_ended(20 * S)
+    town.awaits.take_ended(20 * S + MOVED_WITHIN_US - 1)
+    assert not handle.stopped.is_set()
+    handle.now = training  # it was moved
+    town.awaits.take_ended(20 * S + MOVED_WITHIN_US)
+    handle.now = stranded
+    town.awaits.take_ended(60 * S)
+    assert not handle.stopped.is_set()
+    town.awaits.take_ended(60 * S + MOVED_WITHIN_US)
+    assert handle.stopped.is_set()
+    handle.now = replace(stranded, state="stopped")
+    (ended,) = town.awaits.take_ended(61 * S + MOVED_WITHIN_US)
+    assert (ended.failed, len(town.exchange.brought)) == ("", 1)

@@ -1,0 +1,217 @@
+"""Servers that end, die, complain or are stopped, and what who watches them makes of it."""
+
+import threading
+import time
+
+import pytest
+from threads_for_actors import Actor, Ray
+
+from ekya.errors import UserError
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.live import live_servers
+from ekya.fleet.run.servers import Failure
+
+NORTH, SOUTH = SiteName("north"), SiteName("south")
+PATIENCE_S = 10.0
+
+
+class Server:
+    """One whose run is over when the test says so, or when it is stopped.
+
+    Attributes:
+        wrong: what is raised before it is ready.
+        breaks: what is raised instead of a summary.
+    """
+
+    def __init__(self, wrong=None, breaks=None):
+        self.wrong, self.breaks = wrong, breaks
+        self.ready, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.began_ns, self.died = None, []
+
+    def run(self):
+        try:
+            if self.wrong is not None:
+                raise self.wrong
+            self.ready.set()
+            assert self.go.wait(PATIENCE_S)
+            assert self.over.wait(PATIENCE_S)
+        finally:
+            self.ready.set()
+        if self.breaks is not None:
+            raise self.breaks
+        return {"summary": True}
+
+    def wait_ready(self):
+        assert self.ready.wait(PATIENCE_S)
+        return self.wrong is None
+
+    def begin(self, at_ns, servers):
+        self.began_ns = at_ns
+        self.go.set()
+
+    def stop(self):
+        self.go.set()
+        self.over.set()
+
+    def other_died(self, site):
+        self.died.append(site)
+
+
+class Desk:
+    def __init__(self):
+        self.heard = []
+
+    def join(self, site, server):
+        self.heard.append(("join", site))
+
+    def leave(self, site):
+        self.heard.append(("leave", site))
+
+    def died(self, site, at_us):
+        self.heard.append(("died", site))
+
+
+class Nodes:
+    def __init__(self):
+        self.failed = []
+
+    def fail(self, site):
+        self.failed.append(site)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(live_servers, "ray", Ray)
+    monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
+    monkeypatch.setattr(live_servers, "LEAD_NS", 1_000_000)
+
+
+class Town:
+    def __init__(self, north, south, failures=(), watch=lambda site, now_us: None):
+        self.servers = {NORTH: north, SOUTH: south}
+        self.actors = {site: Actor(server) for site, server in self.servers.items()}
+        self.desk, self.nodes = Desk(), Nodes()
+        self.watched = live_servers._Watched(
+            self.actors, Actor(self.desk, 1), self.nodes, list(failures), watch
+        )
+
+    def heard(self, count):
+        ends_s = time.monotonic() + PATIENCE_S
+        while len(self.desk.heard) < count:
+            assert time.monotonic() < ends_s, self.desk.heard
+            time.sleep(0.002)
+        return self.desk.heard
+
+
+def after(seconds, act):
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    return timer
+
+
+def test_all_begin_at_one_moment_and_leave_when_they_have_ended() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    north.over.set()
+    south.over.set()
+    ran = town.watched.run()
+    assert ran.summaries == {NORTH: {"summary": True}, SOUTH: {"summary": True}}
+    assert north.began_ns is not None
+    assert north.began_ns == south.began_ns
+    heard = town.heard(4)
+    assert heard[:2] == [("join", NORTH), ("join", SOUTH)]
+    assert sorted(heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
+
+
+def test_a_server_that_dies_takes_nobody_along_and_all_others_hear_of_it() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    after(0.1, town.actors[SOUTH].die)
+    after(0.3, north.over.set)
+    ran = town.watched.run()
+    assert list(ran.summaries) == [NORTH]
+    assert 0.0 < ran.died_s[SOUTH] < PATIENCE_S
+    assert sorted(town.heard(4)[2:]) == [("died", SOUTH), ("leave", NORTH)]
+    assert north.died == [SOUTH]
+
+
+@pytest.mark.parametrize("breaks", [KeyError("a mistake of ours"), UserError("disk: is full")])
+def test_a_run_that_breaks_is_a_server_that_died(breaks) -> None:
+    north, south = Server(), Server(breaks=breaks)
+    south.over.set()
+    town = Town(north, south)
+    after(0.2, north.over.set)
+    ran = town.watched.run()
+    assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
+
+
+def test_what_nobody_survived_is_told_to_the_user() -> None:
+    north, south = Server(breaks=UserError("disk: is full")), Server(breaks=UserError("disk: is full"))
+    north.over.set()
+    south.over.set()
+    with pytest.raises(UserError, match="disk: is full"):
+        Town(north, south).watched.run()
+
+
+def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins() -> None:
+    north, south = Server(), Server(wrong=UserError("cam-1: no such file"))
+    town = Town(north, south)
+    with pytest.raises(UserError, match="cam-1: no such file"):
+        town.watched.run()
+    assert north.began_ns is None
+    north.stop()
+
+
+def test_a_server_that_dies_before_the_beginning_is_missed_by_nobody() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    south.ready = threading.Event()
+    town.actors[SOUTH].die()
+    north.over.set()
+    ran = town.watched.run()
+    assert (list(ran.summaries), ran.died_s) == ([NORTH], {SOUTH: 0.0})
+    assert town.heard(2) == [("join", NORTH), ("leave", NORTH)]
+
+
+def test_the_node_of_a_server_that_is_to_fail_fails_once() -> None:
+    north, south = Server(), Server()
+    failures = [Failure(SOUTH, 10_000), Failure(SOUTH, 300_000)]
+    town = Town(north, south, failures)
+    after(0.1, town.actors[SOUTH].die)
+    after(0.6, north.over.set)
+    town.watched.run()
+    assert town.nodes.failed == [SOUTH]
+
+
+def test_ctrl_c_stops_all_and_what_there_is_is_kept() -> None:
+    def watch(site, now_us):
+        if not came:
+            came.append(site)
+            raise KeyboardInterrupt
+
+    came = []
+    town = Town(Server(), Server(), [Failure(SOUTH, 60_000_000)], watch)
+    ran = town.watched.run()
+    assert sorted(ran.summaries) == [NORTH, SOUTH]
+    assert town.nodes.failed == []
+
+
+def test_ctrl_c_before_the_beginning_lets_no_node_fail_and_no_time_pass(monkeypatch) -> None:
+    def interrupted(self, under_way):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_servers._Watched, "_begin", interrupted)
+    seen = []
+    town = Town(Server(), Server(), [Failure(SOUTH, 1)], lambda site, now_us: seen.append(now_us))
+    ran = town.watched.run()
+    assert sorted(ran.summaries) == [NORTH, SOUTH]
+    assert (town.nodes.failed, set(seen) <= {0}) == ([], True)
+
+
+def test_without_a_desk_any_more_servers_run_to_their_end() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    town.watched.desk.die()
+    north.over.set()
+    south.over.set()
+    assert sorted(town.watched.run().summaries) == [NORTH, SOUTH]

@@ -1,0 +1,76 @@
+"""What of Ray servers and their desk use, in threads: actors that answer, fail or say nothing."""
+
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as NotYet
+
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+
+class Actor:
+    """An object whose methods have ``remote``; each call has a thread, unless there is one thread for all.
+
+    A call of one that is ``dead`` raises what Ray would; one that is ``silent`` never answers.
+    """
+
+    def __init__(self, kept, threads=16):
+        self.kept, self.dead, self.silent = kept, False, False
+        self._pool = ThreadPoolExecutor(threads)
+        self._open = []
+
+    def __getattr__(self, name):
+        return _Method(self, name)
+
+    def die(self):
+        """Whatever is under way never comes."""
+        self.dead = True
+        for answer in self._open:
+            if not answer.done():
+                answer.set_exception(RayActorError())
+
+    def call(self, name, arguments):
+        answer = Future()
+        self._open.append(answer)
+        if self.dead:
+            answer.set_exception(RayActorError())
+        elif not self.silent:
+            self._pool.submit(self._work, answer, name, arguments)
+        return answer
+
+    def _work(self, answer, name, arguments):
+        try:
+            told = getattr(self.kept, name)(*arguments)
+        except Exception as error:
+            raised = RayTaskError(name, str(error), error).as_instanceof_cause()
+            if not answer.done():
+                answer.set_exception(raised)
+        else:
+            if not answer.done():
+                answer.set_result(told)
+
+
+class _Method:
+    def __init__(self, actor, name):
+        self._actor, self._name = actor, name
+
+    def remote(self, *arguments):
+        return self._actor.call(self._name, arguments)
+
+
+class Ray:
+    """``ray.get`` and ``ray.wait``."""
+
+    @staticmethod
+    def get(answer, timeout=None):
+        try:
+            return answer.result(timeout)
+        except NotYet:
+            if answer.done():
+                raise
+            raise GetTimeoutError from None
+
+    @staticmethod
+    def wait(answers, timeout=None, num_returns=1):
+        assert num_returns == 1, "nothing here waits for more"
+        done, _ = wait(answers, timeout, FIRST_COMPLETED)
+        first = [answer for answer in answers if answer in done][:1]
+        return first, [answer for answer in answers if answer not in first]
