@@ -28,7 +28,7 @@ class Brokered:
 
 
 Broker = Callable[[int, Sequence[Offer], Sequence[Room], Links, int], Brokered]
-"""Finds loans: for offers at a time, among rooms and over links, with a seed for who draws.
+"""Finds loans: for offers at a time, one a stream, among rooms and over links, with a seed for who draws.
 
 No server lends to itself or more than its room, no loan costs more than it brings beside the others, and
 neither the order of offers nor that of rooms matters.
