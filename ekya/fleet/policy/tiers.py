@@ -39,6 +39,10 @@ def most_worth_first(find: Finder) -> Broker:
     return ask
 
 
+def _one_server(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
+    return best_alone(now_us, offer, rooms, links)
+
+
 def _andreas(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
     loans = broker(now_us, [offer], rooms, links, Andreas(), seed).loans
     return loans[0] if loans else None
@@ -83,11 +87,12 @@ TIERS: Mapping[str, Broker] = MappingProxyType(
         "deep-edge": most_worth_first(_deep_edge),
         "okita": most_worth_first(_near_data(Okita)),
         "okita-joint": most_worth_first(_near_data(OkitaJoint)),
+        "one-server": most_worth_first(_one_server),
         "net": most_worth_first(_net),
     }
 )
 """ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on several where that
 is worth more. Deep-Edge splits whatever can be split with profit. Okita, to the letter and ours, places
-workers, parameter server and data by what crosses links. ``net`` (ours) takes what is worth most of all loans
-by one server or by several.
+workers, parameter server and data by what crosses links. Ours take what is worth most: ``one-server`` of all
+loans by one server, ``net`` of those by several too.
 """

@@ -91,11 +91,13 @@ def test_nobody_lends_to_who_brings_nothing(name) -> None:
     assert set(done.refused) == {(HOME, "cam"), (HOME, "late")}
 
 
-@pytest.mark.parametrize("name", sorted({*TIERS} - {"andreas"}))
-def test_what_no_server_has_room_for_is_done_by_several(name) -> None:
-    (loan,) = TIERS[name](NOW_US, [offer(gpu_s=60.0)], FOUR, links(), 0).loans
-    assert len(loan.hosts) > 1
-    assert not TIERS["andreas"](NOW_US, [offer(gpu_s=60.0)], FOUR, links(), 0).loans
+@pytest.mark.parametrize("name", TIERS)
+def test_what_no_server_has_room_for_is_done_by_several_or_by_nobody(name) -> None:
+    loans = TIERS[name](NOW_US, [offer(gpu_s=60.0)], FOUR, links(), 0).loans
+    if name in ("andreas", "one-server"):
+        assert loans == ()
+    else:
+        assert len(loans[0].hosts) > 1
 
 
 def test_ours_is_worth_at_least_what_each_other_is_for_one_offer() -> None:
