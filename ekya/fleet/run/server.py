@@ -40,7 +40,7 @@ class ServerTerms:
     """
 
     site: SiteName
-    crops_may_leave: bool = True
+    crops_may_leave: bool
     takes_guests: bool = True
 
 

@@ -54,7 +54,11 @@ CHEAPEST = by_policy(Cheapest())
 
 def server(site, streams, gpus=1.0, seed=0, **changes):
     conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300)
-    return TraceServer(ServerTerms(site, **changes), generate_trace(seed, streams, WINDOWS), conditions)
+    return TraceServer(
+        ServerTerms(site, **{"crops_may_leave": True, **changes}),
+        generate_trace(seed, streams, WINDOWS),
+        conditions,
+    )
 
 
 def servers(**changes):

@@ -86,15 +86,19 @@ class RemoteTier:
 
     def __init__(self, desk: Any) -> None:
         self._desk = desk
+        self._unanswered: Any | None = None
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
         """What the desk says; None where it is gone, or says nothing."""
-        asked = self._desk.agree.remote(now_us, offered)
+        if self._unanswered is not None and not ray.wait([self._unanswered], timeout=0)[0]:
+            return None  # Waiting once is enough, until it has come to that question.
+        asked, self._unanswered = self._desk.agree.remote(now_us, offered), None
         try:
             loan: Loan | None = ray.get(asked, timeout=AGREES_WITHIN_S)
             return loan
         except GetTimeoutError:
             _LOG.warning("the desk has not answered within %g s", AGREES_WITHIN_S)
+            self._unanswered = asked
             # It may still agree, and nobody would begin that loan. It hears these after the question.
             for offer in offered:
                 self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})

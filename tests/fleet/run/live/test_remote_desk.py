@@ -105,10 +105,13 @@ def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, lo
     east.kept.answers.clear()
     tier = RemoteTier(desk)
     assert tier.agree(0, [OFFER]) is None
+    monkeypatch.setattr(desk_actor, "AGREES_WITHIN_S", 10.0)
+    assert tier.agree(S, [OFFER]) is None, "it does not wait again for a desk that is silent"
     east.kept.answers.set()
     tier.wait_heard()
     assert east.kept.lent == {}
     assert [made.outcome for made in read_loans(loans)] == ["given up"]
+    assert tier.agree(2 * S, [OFFER]) is not None
 
 
 def test_a_host_and_who_borrowed_die_and_the_desk_goes_on(town, loans) -> None:

@@ -19,7 +19,9 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def actor(tmp_path):
-    server = SimpleNamespace(terms=ServerTerms(NORTH), fleet=SimpleNamespace(scheduler="ekya"))
+    server = SimpleNamespace(
+        terms=ServerTerms(NORTH, crops_may_leave=False), fleet=SimpleNamespace(scheduler="ekya")
+    )
     return ServerActor(server, tmp_path, RunOptions(), None, {})
 
 
