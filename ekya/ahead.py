@@ -14,9 +14,11 @@ from ekya.core.units import seconds_to_us
 from ekya.errors import UserError
 from ekya.labeling.detections import Detections, Detector, Question
 from ekya.labeling.detectors import PROPOSAL_SCORE
-from ekya.labeling.golden import FILE, detector_of, open_classifier_of, open_detector_of
+from ekya.labeling.golden import open_classifier_of, open_detector_of
 from ekya.labeling.golden_classifier import GoldenClassifier
 from ekya.labeling.label_file import LabelFile, LabelHead, LabelTable, resumed
+from ekya.labeling.names import FILE
+from ekya.labeling.spec import detector_of
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceProcess
 

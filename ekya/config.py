@@ -32,8 +32,9 @@ from ekya.core.profile import Profiler
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective
 from ekya.errors import UserError
-from ekya.labeling.golden import FILE, GoldenSpec
+from ekya.labeling.names import FILE
 from ekya.labeling.proposer import ObjectsSpec
+from ekya.labeling.spec import GoldenSpec
 from ekya.learning.spec import EdgeSpec
 from ekya.placement.homes import InferenceProcess
 from ekya.placement.pack import Packing

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
 from ekya.gpu.cores import usable_cores
-from ekya.labeling.detectors import DETECTORS, ONNX
+from ekya.labeling.names import DETECTOR_NAMES, ONNX
 from ekya.shipped import shipped_path
 
 
@@ -53,6 +53,6 @@ def _golden_entry(golden: str) -> Mapping[str, object]:
     name, equals, file = golden.partition("=")
     if equals:
         return {"model": name, "weights": file}
-    if golden in DETECTORS:
+    if golden in DETECTOR_NAMES:
         return {"model": golden}
     return {"model": ONNX, "weights": golden}

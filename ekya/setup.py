@@ -21,10 +21,12 @@ from ekya.errors import UserError
 from ekya.labeling.checksum import verified
 from ekya.labeling.classes import classes_in, occurring_classes
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.labeling.golden import FILE, detector_of, label_file_of, open_detector_of
+from ekya.labeling.golden import label_file_of, open_detector_of
 from ekya.labeling.golden_file import BoxesBefore
 from ekya.labeling.label_file import read_labels
+from ekya.labeling.names import FILE
 from ekya.labeling.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
+from ekya.labeling.spec import detector_of
 from ekya.labeling.weights import read_state
 from ekya.learning.checkpoints import is_edge_model, load_model
 from ekya.learning.edge import EdgeModel, adapt, build_edge_model

@@ -37,8 +37,9 @@ from ekya.core.boxes import iou_matrix
 from ekya.errors import UserError
 from ekya.labeling.detections import Detections, Detector, Proposals
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.labeling.golden import GoldenSpec, open_detector_of
+from ekya.labeling.golden import open_detector_of
 from ekya.labeling.proposer import DetectorAndMotion
+from ekya.labeling.spec import GoldenSpec
 from ekya.streams.frame import Frame
 from ekya.streams.motion import MotionRegions
 from ekya.streams.video import VideoSpec

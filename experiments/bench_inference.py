@@ -46,7 +46,8 @@ from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, load_fleet
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.forward import PLAIN
 from ekya.learning.predictor import Predictor

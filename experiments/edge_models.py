@@ -35,7 +35,8 @@ from train_edge_base import FROM_SCRATCH, ROOT, held_out_crops, varied
 from ekya.commands.output import output
 from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
-from ekya.learning.architectures import CUTS, EDGE_MODELS
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.cuts import CUTS
 from ekya.learning.edge import EdgeModel, build_edge_model, to_input
 from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
 from ekya.learning.operations import operations_counter

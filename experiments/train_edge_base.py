@@ -23,8 +23,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
 from ekya.files import write_text_atomic
 from ekya.labeling.checksum import sha256_of
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import load_model, save_model
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy

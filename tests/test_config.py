@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -434,3 +436,15 @@ def test_a_bad_url_is_not_repeated_with_its_password(folder, url):
     said = refusal(folder, changed(["streams", 0, "source"], {"kind": "camera", "url": url}))
     assert said.startswith("streams.cam-2.source.url: ")
     assert "tops3cret" not in said
+
+
+def test_a_fleet_file_is_read_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from ekya.config import DEFAULT_FLEET, load_fleet\n"
+        "from ekya.shipped import shipped_path\n"
+        "assert load_fleet(shipped_path(DEFAULT_FLEET)).streams\n"
+        "sys.exit(', '.join({'ray', 'torch', 'torchvision', 'onnxruntime'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")

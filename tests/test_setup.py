@@ -10,8 +10,8 @@ from ekya.control.options import StreamTerms
 from ekya.core.ids import StreamId
 from ekya.core.view import Objective
 from ekya.errors import UserError
-from ekya.labeling.golden import GoldenSpec
 from ekya.labeling.proposer import DetectorAndMotion
+from ekya.labeling.spec import GoldenSpec
 from ekya.learning.checkpoints import save_model
 from ekya.learning.edge import build_edge_model
 from ekya.learning.spec import EdgeSpec

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ekya.config import MIN_PREPARATION_GPU_S, PreparationConfig, parse_fleet
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.labeling.golden_classifier import RESNEXT101S
+from ekya.labeling.names import RESNEXT101S
 from ekya.shipped import shipped_root
 from ekya.streams.dataset import Dataset, StreamFindings
 

@@ -9,7 +9,7 @@ import yaml
 from ekya.config import FleetConfig, StreamConfig, parse_fleet
 from ekya.core.ids import StreamId
 from ekya.core.units import US_PER_S
-from ekya.labeling.golden import FILE
+from ekya.labeling.names import FILE
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.shipped import shipped_root
 from ekya.streams.camera import CameraSpec

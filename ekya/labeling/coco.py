@@ -1,23 +1,110 @@
-"""The names of COCO's classes, as torchvision's own weights give them."""
+"""The names of COCO's classes, as torchvision spells them."""
 
 from pathlib import Path
 
-from torchvision.models import get_model_weights
-
-_ANY_COCO_MODEL = "ssdlite320_mobilenet_v3_large"
 _SAME_LIST = 0.75
 _NOT_CLASSES = frozenset({"__background__", "N/A"})
 
 
-def coco_categories() -> tuple[str, ...]:
-    """The 91 places of a torchvision detector's answer; some are no class."""
-    weights = get_model_weights(_ANY_COCO_MODEL)
-    return tuple(str(name) for name in next(iter(weights)).meta["categories"])
+COCO_CATEGORIES = (
+    "__background__",
+    "person",
+    "bicycle",
+    "car",
+    "motorcycle",
+    "airplane",
+    "bus",
+    "train",
+    "truck",
+    "boat",
+    "traffic light",
+    "fire hydrant",
+    "N/A",
+    "stop sign",
+    "parking meter",
+    "bench",
+    "bird",
+    "cat",
+    "dog",
+    "horse",
+    "sheep",
+    "cow",
+    "elephant",
+    "bear",
+    "zebra",
+    "giraffe",
+    "N/A",
+    "backpack",
+    "umbrella",
+    "N/A",
+    "N/A",
+    "handbag",
+    "tie",
+    "suitcase",
+    "frisbee",
+    "skis",
+    "snowboard",
+    "sports ball",
+    "kite",
+    "baseball bat",
+    "baseball glove",
+    "skateboard",
+    "surfboard",
+    "tennis racket",
+    "bottle",
+    "N/A",
+    "wine glass",
+    "cup",
+    "fork",
+    "knife",
+    "spoon",
+    "bowl",
+    "banana",
+    "apple",
+    "sandwich",
+    "orange",
+    "broccoli",
+    "carrot",
+    "hot dog",
+    "pizza",
+    "donut",
+    "cake",
+    "chair",
+    "couch",
+    "potted plant",
+    "bed",
+    "N/A",
+    "dining table",
+    "N/A",
+    "N/A",
+    "toilet",
+    "N/A",
+    "tv",
+    "laptop",
+    "mouse",
+    "remote",
+    "keyboard",
+    "cell phone",
+    "microwave",
+    "oven",
+    "toaster",
+    "sink",
+    "refrigerator",
+    "N/A",
+    "book",
+    "clock",
+    "vase",
+    "scissors",
+    "teddy bear",
+    "hair drier",
+    "toothbrush",
+)
+"""The 91 places of a torchvision detector's answer; some are no class."""
 
 
 def coco_names() -> tuple[str, ...]:
     """The 80 classes in COCO's order."""
-    return tuple(name for name in coco_categories() if name not in _NOT_CLASSES)
+    return tuple(name for name in COCO_CATEGORIES if name not in _NOT_CLASSES)
 
 
 def listed_names(file: Path) -> tuple[str, ...]:

@@ -7,12 +7,8 @@ from pathlib import Path
 from ekya.errors import UserError
 from ekya.labeling.detections import Detector
 from ekya.labeling.fastestdet import FastestDet
+from ekya.labeling.names import FASTESTDET, ONNX, TORCHVISION_DETECTORS
 from ekya.labeling.onnx_detector import open_onnx
-from ekya.labeling.torchvision_detectors import TORCHVISION_DETECTORS, TorchvisionDetector
-
-FASTESTDET = "fastestdet"
-ONNX = "onnx"
-"""Any detector as an ONNX file, FastestDet's among them."""
 
 GOLDEN_SCORE = 0.6
 PROPOSAL_SCORE = 0.4
@@ -27,6 +23,9 @@ def _from_file(
 
 
 def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
+    # torchvision takes as long as torch to import: only who names one of its detectors waits for it.
+    from ekya.labeling.torchvision_detectors import TorchvisionDetector
+
     return TorchvisionDetector(name, weights, min_score)
 
 

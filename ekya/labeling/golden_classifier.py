@@ -8,20 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import get_model, get_model_weights
 
 from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import FramePlace, Question
 from ekya.labeling.resnext import ARCHITECTURE, load_resnext29
-from ekya.labeling.weights import load_weights
 from ekya.streams.crops import crop_objects
-
-RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
-"""The models with ImageNet weights that may be named, from torchvision."""
 
 _BATCH = 32
 _SMALL_SIDE = 32
-_IMAGENET_SIDE = 224
 _LEAST = 1e-30
 
 
@@ -101,30 +95,7 @@ def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | No
         return GoldenClassifier(classes, load_resnext29(weights, classes)[0], _SMALL_SIDE)
     network, names = load_resnext29(weights, None)
     grouping = grouped(classes, names, class_map, ARCHITECTURE)
-    return GoldenClassifier(classes, _ByFleetClass(network, grouping), _SMALL_SIDE)
-
-
-def open_resnext101(
-    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path
-) -> GoldenClassifier:
-    """ResNeXt-101 with ImageNet weights, the paper's golden model.
-
-    Args:
-        name: one of ``RESNEXT101S``.
-        weights: a local file, or None for torchvision's download.
-        classes: the fleet's.
-        class_map: which of ImageNet's categories count for which of them.
-
-    Raises:
-        UserError: the weights cannot be had or do not fit, or a class has no categories.
-    """
-    preset = get_model_weights(name).DEFAULT
-    categories = tuple(str(category) for category in preset.meta["categories"])
-    grouping = grouped(classes, categories, class_map, name)
-    network = get_model(name, weights=None)
-    load_weights(network, name, weights)
-    mean, std = preset.transforms().mean, preset.transforms().std
-    return GoldenClassifier(classes, _ByFleetClass(_Normalised(network, mean, std), grouping), _IMAGENET_SIDE)
+    return GoldenClassifier(classes, ByFleetClass(network, grouping), _SMALL_SIDE)
 
 
 def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:
@@ -136,22 +107,7 @@ def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model:
     return grouping
 
 
-class _Normalised(nn.Module):
-    """Takes RGB in [0, 1] to what the weights were trained with."""
-
-    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.network = network
-        self.register_buffer("mean", torch.tensor(mean).reshape(3, 1, 1))
-        self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
-
-    def forward(self, crops: Tensor) -> Tensor:
-        """(N, 3, H, W) to logits."""
-        logits: Tensor = self.network((crops - self.get_buffer("mean")) / self.get_buffer("std"))
-        return logits
-
-
-class _ByFleetClass(nn.Module):
+class ByFleetClass(nn.Module):
     """Sums a network's probabilities per class of the fleet."""
 
     def __init__(self, network: nn.Module, grouping: Tensor) -> None:

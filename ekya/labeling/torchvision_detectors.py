@@ -9,17 +9,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model
 
-from ekya.labeling.coco import coco_categories, coco_names
+from ekya.labeling.coco import COCO_CATEGORIES, coco_names
 from ekya.labeling.detections import Detections
-from ekya.labeling.weights import load_weights
-
-TORCHVISION_DETECTORS = (
-    "fasterrcnn_resnet50_fpn_v2",
-    "fasterrcnn_mobilenet_v3_large_320_fpn",
-    "ssdlite320_mobilenet_v3_large",
-    "retinanet_resnet50_fpn_v2",
-)
-"""The models that may be named, from torchvision's detection models with COCO weights."""
+from ekya.labeling.torchvision_weights import load_weights
 
 
 class TorchvisionDetector:
@@ -29,22 +21,21 @@ class TorchvisionDetector:
         """Build and fill the model.
 
         Args:
-            name: one of ``TORCHVISION_DETECTORS``.
+            name: one of ``names.TORCHVISION_DETECTORS``.
             weights: a local file, or None for torchvision's download.
             min_score: detections below are dropped.
 
         Raises:
             UserError: the weights cannot be had or do not fit.
         """
-        categories = coco_categories()
         self._names = coco_names()
         # torchvision counts with the background and with numbers that COCO dropped; -1 stands for those.
         index = {name: row for row, name in enumerate(self._names)}
-        self._class_of = np.asarray([index.get(name, -1) for name in categories], dtype=np.int64)
+        self._class_of = np.asarray([index.get(name, -1) for name in COCO_CATEGORIES], dtype=np.int64)
         self._min_score = min_score
         self._operations: dict[tuple[int, int], int] = {}
         self._model: nn.Module = get_model(
-            name, weights=None, weights_backbone=None, num_classes=len(categories)
+            name, weights=None, weights_backbone=None, num_classes=len(COCO_CATEGORIES)
         )
         load_weights(self._model, name, weights)
         self._model.eval()

@@ -1,16 +1,15 @@
-"""What an edge model can be made of: torchvision's classifiers, cut into blocks that train or stay frozen."""
+"""The trunks of edge models: classifiers as ``cuts.py`` cuts them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from types import MappingProxyType
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 
-DEFAULT_ARCHITECTURE = "resnet18"
-"""What a stream's model is made of unless it is told otherwise."""
+from ekya.learning.cuts import CUTS, Cut
+from ekya.learning.resnet import RESNETS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,92 +25,24 @@ class Trunk:
     features: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a classifier of torchvision becomes a trunk.
-
-    Attributes:
-        blocks: of each block's name, the paths of torchvision's modules in it, in their order.
-        features: channels of what the last block gives.
-        head: torchvision's name of what comes after, which a head of ours replaces.
-        options: of torchvision's builder.
-        full_size: path of a convolution that halves the picture in torchvision and keeps its size here.
-            ImageNet's pictures have 224 pixels, a crop of a street 32: halved five times, one is left.
-    """
-
-    blocks: Mapping[str, tuple[str, ...]]
-    features: int
-    head: str
-    options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    full_size: str | None = None
-
-
-_RESNET = {
-    "stem": ("conv1", "bn1", "relu", "maxpool"),
-    "layer1": ("layer1",),
-    "layer2": ("layer2",),
-    "layer3": ("layer3",),
-    "layer4": ("layer4",),
-}
-
-CUTS: Mapping[str, Cut] = {
-    "resnet18": Cut(_RESNET, 512, "fc"),
-    "mobilenet_v3_small": Cut(
-        {
-            "stem": ("features.0",),
-            "stage1": ("features.1",),
-            "stage2": ("features.2", "features.3"),
-            "stage3": tuple(f"features.{place}" for place in range(4, 9)),
-            "stage4": ("features.9", "features.10", "features.11"),
-            "conv5": ("features.12",),
-        },
-        576,
-        "classifier",
-        # Torchvision's moves a hundredth of the way with each batch: a window has fewer batches than that.
-        {"norm_layer": partial(nn.BatchNorm2d, eps=0.001, momentum=0.1)},
-        full_size="features.0.0",
-    ),
-    "shufflenet_v2_x1_0": Cut(
-        {
-            "stem": ("conv1", "maxpool"),
-            "stage2": ("stage2",),
-            "stage3": ("stage3",),
-            "stage4": ("stage4",),
-            "conv5": ("conv5",),
-        },
-        1024,
-        "fc",
-        full_size="conv1.0",
-    ),
-    "efficientnet_b0": Cut(
-        {
-            "stem": ("features.0",),
-            "stage1": ("features.1",),
-            "stage2": ("features.2",),
-            "stage3": ("features.3",),
-            "stage4": ("features.4", "features.5"),
-            "stage5": ("features.6", "features.7"),
-            "conv6": ("features.8",),
-        },
-        1280,
-        "classifier",
-        # Stages left out by chance would make two trainings with one seed differ.
-        {"stochastic_depth_prob": 0.0},
-        full_size="features.0.0",
-    ),
-    # The larger model of the paper's §2.3; too slow for a stream. Its stages begin as what they get, so
-    # that fresh weights of such depth can be trained at all.
-    "resnet101": Cut(_RESNET, 2048, "fc", {"zero_init_residual": True}),
-}
-"""Which of torchvision's classifiers are edge models. Names of blocks are those of the papers' tables."""
-
-
 def _cut(architecture: str) -> Trunk:
     how = CUTS[architecture]
-    net = torchvision.models.get_model(architecture, weights=None, **how.options)
+    own = RESNETS.get(architecture)
+    net: Any = _of_torchvision(architecture, how) if own is None else own(**how.options)
     if how.full_size is not None:
         net.get_submodule(how.full_size).stride = (1, 1)
     return Trunk({name: _together(net, paths) for name, paths in how.blocks.items()}, how.features)
+
+
+def _of_torchvision(architecture: str, how: Cut) -> nn.Module:
+    # Importing it takes as long as torch, and a process whose models are ResNets can do without.
+    from torchvision.models import get_model
+
+    options = dict(how.options)
+    if how.norm is not None:
+        options["norm_layer"] = partial(nn.BatchNorm2d, eps=how.norm.eps, momentum=how.norm.momentum)
+    net: nn.Module = get_model(architecture, weights=None, **options)
+    return net
 
 
 def _together(net: nn.Module, paths: tuple[str, ...]) -> nn.Module:
@@ -123,20 +54,7 @@ EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_cut, name) for 
 """Architectures by name; one function each that builds the trunk with fresh weights."""
 
 
-@lru_cache
-def block_names(architecture: str) -> tuple[str, ...]:
-    """The blocks of an architecture, from the input on."""
-    with torch.device("meta"):  # no weights are needed for names
-        return tuple(EDGE_MODELS[architecture]().blocks)
-
-
-def places_of_torchvisions_modules(architecture: str) -> Mapping[str, str]:
-    """For each of torchvision's modules that a trunk is cut from, where it stands among the blocks.
-
-    Both with a dot behind, as they begin the names of weights: ``features.3.`` stands at ``2.1.``.
-    """
-    places = {}
-    for place, paths in enumerate(CUTS[architecture].blocks.values()):
-        for inner, path in enumerate(paths):
-            places[f"{path}."] = f"{place}.{inner}." if len(paths) > 1 else f"{place}."
-    return places
+def get_ready_to_build(architecture: str) -> None:
+    """Imports what a trunk is built of, so that the first of a process takes no longer than the next."""
+    with torch.device("meta"):
+        EDGE_MODELS[architecture]()

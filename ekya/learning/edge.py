@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 
 INPUT_MEAN = 0.45
 INPUT_SCALE = 0.25

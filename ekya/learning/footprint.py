@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from ekya.core.memory import Footprint
 from ekya.core.profile import Family
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.predictor import FORWARD_BATCH

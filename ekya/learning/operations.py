@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.epochs import steps_in_epoch

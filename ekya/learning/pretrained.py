@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ekya.errors import UserError
-from ekya.learning.architectures import CUTS, places_of_torchvisions_modules
+from ekya.learning.cuts import CUTS, places_of_torchvisions_modules
 from ekya.learning.edge import EdgeModel, build_edge_model
 
 _COUNTER = "num_batches_tracked"
@@ -20,7 +20,7 @@ def from_torchvision(
 
     Args:
         state: torchvision's ``state_dict`` of the architecture, whatever its classes.
-        architecture: key of ``EDGE_MODELS``.
+        architecture: key of ``CUTS``.
         classes: names, in the order of the outputs.
         seed: of the head.
         source: where the weights were read, for error messages.

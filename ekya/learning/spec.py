@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS, block_names
+from ekya.learning.cuts import CUTS, DEFAULT_ARCHITECTURE, block_names
 
 
 class EdgeSpec(BaseModel):
@@ -26,8 +26,8 @@ class EdgeSpec(BaseModel):
     @field_validator("model")
     @classmethod
     def _is_there(cls, model: str) -> str:
-        if model not in EDGE_MODELS:
-            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(EDGE_MODELS)}")
+        if model not in CUTS:
+            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(CUTS)}")
         return model
 
     def too_many(self, trainable_blocks: int) -> str | None:

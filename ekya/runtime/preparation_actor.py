@@ -27,6 +27,7 @@ from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.device_memory import free_cache, is_out_of_memory
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+from ekya.learning.operations import forward_operations
 from ekya.learning.passed import PassedCrops
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
@@ -36,7 +37,7 @@ from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.standing_back import stand_back
-from ekya.setup import fleet_classes
+from ekya.setup import crop_side, fleet_classes
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.inference import Classifier
@@ -87,6 +88,8 @@ class PreparationActor:
         self._golden = MeteredGolden(golden, time.thread_time)
         if orders.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
+        # Torch's counter and the edge model import much the first time: no window is to wait for it.
+        forward_operations(crop_side(orders.fleet), architecture=orders.fleet.edge.model)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._now: _Preparation | None = None

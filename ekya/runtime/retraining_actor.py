@@ -25,6 +25,7 @@ from ekya.core.ids import JobId, ModelVersion
 from ekya.core.memory import DidNotFit
 from ekya.errors import UserError
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
+from ekya.learning.architectures import get_ready_to_build
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
 from ekya.learning.edge import EdgeModel
@@ -81,6 +82,7 @@ class RetrainingActor:
         stand_back()
         self._orders = orders
         fleet = orders.common.fleet
+        get_ready_to_build(fleet.edge.model)
         self._stream = fleet.streams[orders.place]
         setup = stream_setup(fleet, orders.place, 1.0, orders.common.seed)
         self._settings = replace(setup.settings, device=orders.common.device)

@@ -13,8 +13,10 @@ from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.labeling.detections import Question
 from ekya.labeling.detectors import PROPOSAL_SCORE
-from ekya.labeling.golden import detector_of, open_detector_of, open_golden
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.labeling.golden import open_detector_of, open_golden
+from ekya.labeling.spec import detector_of
+from ekya.learning.architectures import EDGE_MODELS
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory

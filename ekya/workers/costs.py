@@ -9,7 +9,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.learning.labelled import VALIDATION_FRACTION
 from ekya.learning.operations import (

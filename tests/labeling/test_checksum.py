@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from ekya.errors import UserError
 from ekya.labeling.checksum import sha256_of, verified
-from ekya.labeling.golden import GoldenSpec, open_golden
+from ekya.labeling.golden import open_golden
+from ekya.labeling.spec import GoldenSpec
 from ekya.shipped import shipped_path
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")

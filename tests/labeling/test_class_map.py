@@ -5,7 +5,8 @@ import pytest
 from ekya.errors import UserError
 from ekya.labeling.class_map import class_of_each
 from ekya.labeling.coco import coco_names
-from ekya.labeling.golden import GoldenSpec, open_golden
+from ekya.labeling.golden import open_golden
+from ekya.labeling.spec import GoldenSpec
 from ekya.shipped import shipped_path
 
 NAMES = ("person", "car", "bus", "kite")

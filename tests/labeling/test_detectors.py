@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torchvision.models import get_model
+from torchvision.models import get_model, get_model_weights
 
 from ekya.errors import UserError
-from ekya.labeling.coco import coco_names
+from ekya.labeling.coco import COCO_CATEGORIES, coco_names
 from ekya.labeling.detectors import DETECTORS, open_detector
 from ekya.labeling.fastestdet import FastestDet, decode
-from ekya.labeling.weights import load_weights, read_state
+from ekya.labeling.names import DETECTOR_NAMES, TORCHVISION_DETECTORS
+from ekya.labeling.torchvision_weights import load_weights
+from ekya.labeling.weights import read_state
 
 SSDLITE = "ssdlite320_mobilenet_v3_large"
 
@@ -170,3 +172,13 @@ def test_without_a_network_the_remedy_is_a_file(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("torch.hub.urlopen", unreachable)
     with pytest.raises(UserError, match=r"ssdlite.*downloaded.*'weights'"):
         open_detector(SSDLITE, None)
+
+
+def test_every_detector_that_can_be_named_can_be_opened() -> None:
+    assert tuple(DETECTORS) == DETECTOR_NAMES
+
+
+@pytest.mark.parametrize("name", TORCHVISION_DETECTORS)
+def test_cocos_categories_stand_where_torchvisions_weights_have_them(name: str) -> None:
+    assert tuple(get_model_weights(name).DEFAULT.meta["categories"]) == COCO_CATEGORIES
+    assert len(coco_names()) == 80

@@ -10,10 +10,12 @@ from torchvision.models import get_model_weights
 from ekya.errors import UserError
 from ekya.labeling.classes import occurring_classes
 from ekya.labeling.detections import Detections, Question
-from ekya.labeling.golden import GoldenSpec, detector_of, open_golden
-from ekya.labeling.golden_classifier import RESNEXT101S, GoldenClassifier, grouped
+from ekya.labeling.golden import GOLDEN_MODELS, open_golden
+from ekya.labeling.golden_classifier import GoldenClassifier, grouped
 from ekya.labeling.golden_detector import UNSURE, GoldenDetector
+from ekya.labeling.names import GOLDEN_NAMES, RESNEXT101S
 from ekya.labeling.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
+from ekya.labeling.spec import GoldenSpec, detector_of
 from ekya.shipped import shipped_path
 from ekya.streams.frame import Frame
 
@@ -206,3 +208,7 @@ def test_given_boxes_are_the_frames_own() -> None:
     assert GivenBoxes().propose(Frame(0, 0, IMAGE, boxes)).boxes is boxes
     with pytest.raises(UserError, match="golden"):
         GivenBoxes().propose(Frame(0, 0, IMAGE, None))
+
+
+def test_every_golden_model_that_can_be_named_can_be_opened() -> None:
+    assert tuple(GOLDEN_MODELS) == GOLDEN_NAMES

@@ -7,10 +7,11 @@ from ekya.core.ids import StreamId
 from ekya.errors import UserError
 from ekya.labeling.classes import classes_in
 from ekya.labeling.detections import Detections, FramePlace, Question
-from ekya.labeling.golden import GoldenSpec, open_golden
+from ekya.labeling.golden import open_golden
 from ekya.labeling.golden_detector import UNSURE
 from ekya.labeling.golden_file import BoxesBefore
 from ekya.labeling.label_file import LabelHead, LabelTable, read_labels
+from ekya.labeling.spec import GoldenSpec
 from ekya.streams.frame import Frame
 
 CAM = StreamId("cam-1")

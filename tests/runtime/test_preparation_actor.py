@@ -18,6 +18,7 @@ from bars import (
 )
 
 import ekya.runtime.preparation_actor
+from ekya.config import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
@@ -26,6 +27,7 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import Measured, Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import to_bytes
+from ekya.learning.spec import EdgeSpec
 from ekya.runtime.preparation_actor import PreparationActor
 from ekya.workers.collector import WindowCollector
 from ekya.workers.preparation import PreparationSettings
@@ -71,7 +73,9 @@ def actor(monkeypatch):
     monkeypatch.setattr(ekya.runtime.preparation_actor, "stand_back", lambda: None)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
     monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
-    fleet = SimpleNamespace(golden=SimpleNamespace(gpu_s_per_window=None))
+    fleet = SimpleNamespace(
+        golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
+    )
     made = PreparationActor(SimpleNamespace(fleet=fleet, shares=SimpleNamespace(attach=lambda _: Handle())))
     made.begin_run(0, {CAM: {SIDE: 0.001}})
     return made

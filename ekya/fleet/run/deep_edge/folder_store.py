@@ -18,8 +18,9 @@ from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.run.training.protocol import Trained, TrainingTask
-from ekya.learning.architectures import DEFAULT_ARCHITECTURE, EDGE_MODELS
+from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import load_model, to_bytes
+from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.streams.crops import crop_objects
