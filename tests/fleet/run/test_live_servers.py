@@ -13,7 +13,7 @@ from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 WINDOW_S = 30
 
@@ -90,7 +90,6 @@ def test_each_journal_says_what_it_said_when_it_is_decided_again(lent) -> None:
         assert all(turn.same for turn in replayed)
 
 
-@pytest.mark.long
 def test_a_host_whose_node_fails_takes_nobody_along(file, tmp_path) -> None:
     told = run(file, tmp_path, "--fail", f"south@{WINDOW_S + 8}")
     south, north = told["servers"]["south"], told["servers"]["north"]

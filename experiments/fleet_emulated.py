@@ -1,0 +1,132 @@
+"""A fleet of servers that really train and answer, on virtual time: what a tier above them is worth.
+
+    python experiments/fleet_emulated.py
+    python experiments/fleet_emulated.py --tier none,net --seeds 0,1 --mb-s 125 --json -
+    python experiments/fleet_emulated.py --fail
+
+Twelve cameras of the synthetic city, the shipped four three times over with other seeds, are watched by four
+servers with one GPU each: six by the first, two by each of the others. Every run renders, labels, trains
+and answers, and takes a few minutes of a processor. With ``--fail`` the last server dies half-way.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ekya.control.protocols import Batch
+from ekya.control.step import Turn
+from ekya.core.units import US_PER_S
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.run.emulated_servers import emulate_servers
+from ekya.fleet.run.loan_file import read_loans
+from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.servers_summary import summarise_servers
+from ekya.fleet.servers_file import Servers, load_servers
+from ekya.shipped import shipped_path
+
+STREAMS = (6, 2, 2, 2)
+GPUS = 1.0
+NONE = "none"
+
+
+def servers(folder: Path, mb_s: float, blocks: Sequence[int]) -> Servers:
+    """The four, from files in a folder."""
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text(encoding="utf-8"))
+    shipped, cameras = raw["streams"], []
+    for place in range(sum(STREAMS)):
+        camera = shipped[place % len(shipped)]
+        source = {**camera["source"], "seed": camera["source"]["seed"] + 1000 * (place // len(shipped))}
+        cameras.append({**camera, "id": f"cam-{place + 1:02}", "source": source})
+    raw |= {"streams": cameras, "gpus": GPUS}
+    raw["retraining"] |= {"trainable_blocks": list(blocks)}
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    first, listed = 0, []
+    for place, count in enumerate(STREAMS):
+        ids = [camera["id"] for camera in cameras[first : first + count]]
+        listed.append({"site": f"server-{place}", "streams": ids, "crops_may_leave": True})
+        first += count
+    path = folder / "servers.yaml"
+    path.write_text(yaml.safe_dump({"fleet": "fleet.yaml", "links": {"mb_s": mb_s}, "servers": listed}))
+    return load_servers(path)
+
+
+def quietly(_batch: Batch, _turn: Turn) -> None:
+    """Nobody watches."""
+
+
+def played(
+    folder: Path, which: Servers, tier: str, seed: int, failures: Sequence[Failure] = ()
+) -> dict[str, Any]:
+    """The summary of one run."""
+    run = ServersFolder.create(folder, "run")
+    broker = None if tier == NONE else TIERS[tier]
+    ran = emulate_servers(run, which, broker, failures, seed, lambda site: quietly)
+    return summarise_servers("run", None if tier == NONE else tier, which.sites, ran, read_loans(run.loans))
+
+
+def row(tier: str, seed: int, summary: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a run."""
+    overloaded = summary["servers"]["server-0"]
+    return {
+        "tier": tier,
+        "seed": seed,
+        "mean_accuracy": summary["mean_accuracy"],
+        "overloaded": overloaded["mean_accuracy"],
+        "retrainings": sum(its["retrainings"]["finished"] for its in summary["servers"].values()),
+        "loans": summary["loans"],
+        "moved_mb": round(summary["moved_mb"]["total"], 1),
+        "lost": summary["frames"]["lost"],
+    }
+
+
+def in_words(told: dict[str, Any]) -> str:
+    """A line for people."""
+    return (
+        f"seed {told['seed']}, {told['tier']}: {told['mean_accuracy']:.2%}, the overloaded server "
+        f"{told['overloaded']:.2%}; {told['retrainings']} retrainings, {told['loans']['made']} loans "
+        f"{told['loans']['by_outcome']}, {told['moved_mb']:.0f} MB; {told['lost']} frames lost\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tier", default="none,net", help="Who finds loans; none: nobody.")
+    parser.add_argument("--seeds", default="0", help="Of everything that is drawn but the streets.")
+    parser.add_argument("--mb-s", type=float, default=12.5, help="Of every link; 12.5 is 100 Mbit/s.")
+    parser.add_argument("--blocks", default="0,2", help="Blocks that γ may train.")
+    parser.add_argument("--fail", action="store_true", help="The last server dies half-way.")
+    parser.add_argument("--json", metavar="FILE", help="Also write the figures there; - is standard output.")
+    options = parser.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        which = servers(folder, options.mb_s, [int(blocks) for blocks in options.blocks.split(",")])
+        fleet = which.servers[0].fleet
+        half_us = round((fleet.windows or 0) * fleet.window_s / 2 * US_PER_S)
+        failures = [Failure(SiteName(which.sites[-1]), half_us)] if options.fail else []
+        for seed in (int(word) for word in options.seeds.split(",")):
+            for tier in options.tier.split(","):
+                told = row(tier, seed, played(folder, which, tier, seed, failures))
+                rows.append(told)
+                sys.stderr.write(in_words(told))
+    text = json.dumps({"runs": rows}, indent=2) + "\n"
+    if options.json == "-":
+        sys.stdout.write(text)
+    elif options.json:
+        Path(options.json).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
