@@ -5,13 +5,12 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.errors import UserError
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.protocol import FleetNode
 
@@ -37,36 +36,31 @@ def edge_cluster(address: str | None, emulated: Mapping[NodeName, int]) -> Itera
         with emulated_fleet(emulated) as fleet:
             yield lambda: dict(fleet.nodes)
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    _connect(address)
-    try:
+    with joined_cluster(address) if address is not None else _own_cluster():
         yield lambda: _nodes(own=address is None)
+
+
+@contextmanager
+def _own_cluster() -> Iterator[None]:
+    """One of its own, and not one that somebody else has running on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        "local",
+        include_dashboard=False,
+        object_store_memory=_STORE_BYTES,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        yield
     finally:
         ray.shutdown()
 
 
-def _connect(address: str | None) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        # Its own, and not one that somebody else has running on this machine.
-        ray.init("local", include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
-        return
-    try:
-        ray.init(address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"--address {address}: there is no Ray cluster ({str(error).splitlines()[0]}); "
-            "begin one with: ray start --head"
-        ) from error
-
-
 def _nodes(own: bool) -> dict[NodeName, FleetNode]:
     """As ``ray start --node-name`` calls them; the only one of an own cluster is called as the machine."""
-    known: Any = ray.nodes  # Ray does not say what it gives.
     found = {}
-    for node in known():
-        if node["Alive"]:
-            name = NodeName(socket.gethostname() if own else node["NodeName"])
-            found[name] = FleetNode(name, SiteName(name), node["NodeID"], FULL_GPU_MILLI)
+    for node in alive_nodes():
+        name = NodeName(socket.gethostname() if own else node["NodeName"])
+        found[name] = FleetNode(name, SiteName(name), node["NodeID"], FULL_GPU_MILLI)
     return found

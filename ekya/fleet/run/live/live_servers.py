@@ -1,10 +1,9 @@
 """`ekya fleet run` on the wall clock: a server actor on each Ray node, a desk above them, and who watches."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.errors import UserError
 from ekya.finishing import RunEnd, finish_run
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.ran import RanServers
@@ -273,30 +273,17 @@ def nodes_here(servers: Servers) -> Iterator[Nodes]:
 
 @contextmanager
 def nodes_at(address: str, servers: Servers) -> Iterator[Nodes]:
-    """Nodes of a Ray cluster; each server's says which it is by a resource of its name, as in ``site:north``.
+    """Nodes of a Ray cluster; each server's is called as the server.
 
     Raises:
         UserError: there is no cluster, or a server has no node there.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RayError, ValueError) as error:
-        raise UserError(f"--address {address}: no Ray cluster answers there ({error})") from error
-    try:
-        listed: Any = ray.nodes
-        alive = [node for node in listed() if node["Alive"]]
-        found = {}
+    with joined_cluster(address):
+        there = {node["NodeName"]: node["NodeID"] for node in alive_nodes()}
         for site in servers.sites:
-            resource = f"site:{site}"
-            node = next((node["NodeID"] for node in alive if resource in node["Resources"]), None)
-            if node is None:
+            if site not in there:
                 raise UserError(
-                    f"--address {address}: no node there is {site}; start it with ray start "
-                    f"--address={address} --resources='{{\"{resource}\": 1}}'"
+                    f"--address {address}: no node there is called {site}; on that machine, run ray start "
+                    f"--address={address} --node-name={site}"
                 )
-            found[site] = node
-        yield _Joined(found)
-    finally:
-        with suppress(RayError):
-            ray.shutdown()
+        yield _Joined({site: there[site] for site in servers.sites})

@@ -151,6 +151,10 @@ class Crew:
         shares = shares_of(nodes, server, shards)
         # In one process they have one share, which the server takes.
         begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
+        if alone:
+            # The worker takes the share that the server has by then.
+            self._gather({member: told for member, told in begun if told is not None})
+            begun = []
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
             begun.append(self._begin_worker(worker, number, plan, shard, shares[worker]))
         self._gather({member: told for member, told in begun if told is not None})
