@@ -10,7 +10,7 @@ from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.placement.homes import PREPARATION_GPU
+from ekya.placement.homes import GUESTS_GPU, PREPARATION_GPU
 from ekya.placement.pack import rooms_milli
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
@@ -92,6 +92,7 @@ def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     rooms = list(rooms_milli(options.capacity_milli, ()))
     if state.preparing:
         rooms[PREPARATION_GPU] -= options.preparation_share_milli
+    rooms[GUESTS_GPU] -= state.lent_milli
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:
             rooms[homes[stream.stream]] -= stream.job.share_milli

@@ -13,6 +13,9 @@ JobT = TypeVar("JobT")
 PREPARATION_GPU = 0
 """Where the preparation is at home: the GPU of which there is always as much as of any other."""
 
+GUESTS_GPU = 0
+"""Where others' trainings are at home: a process that nobody gives another is there."""
+
 
 class InferenceProcess(StrEnum):
     """Which streams' inference runs in one process of a live run."""
