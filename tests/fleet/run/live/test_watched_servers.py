@@ -190,7 +190,10 @@ def test_ctrl_c_stops_all_and_what_there_is_is_kept() -> None:
             raise KeyboardInterrupt
 
     came = []
-    town = Town(Server(), Server(), [Failure(SOUTH, 60_000_000)], watch)
+    north, south = Server(), Server()
+    town = Town(north, south, [Failure(SOUTH, 200_000)], watch)
+    north.stop = lambda: after(0.5, north.over.set)  # measuring takes its time
+    south.stop = lambda: after(0.5, south.over.set)
     ran = town.watched.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert town.nodes.failed == []
