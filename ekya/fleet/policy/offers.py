@@ -48,7 +48,7 @@ class Offer:
         crops_mb: all of them on their way there.
         model_mb: the model that it begins with.
         trained_mb: what of it γ trains: one gradient, and what a worker gets for it.
-        back_mb: the retrained model on its way back.
+        back_mb: a snapshot on its way back: what γ trains, twice, since momentum is in it.
         lies: what other servers have already, of former loans.
     """
 
@@ -153,7 +153,8 @@ def offers(
             crops_mb=trained * sizes.crop_mb,
             model_mb=sizes.model_mb,
             trained_mb=sizes.trained_mb(option.config),
-            back_mb=sizes.model_mb,
+            # Its weights and their momentum.
+            back_mb=2.0 * sizes.trained_mb(option.config),
             lies=lies.get(stream.stream, {}),
         )
 

@@ -54,7 +54,7 @@ def test_an_offer_says_what_crosses_links_and_what_training_takes() -> None:
     assert (one.site, one.stream, one.config, one.epochs, one.gpu_s) == (SITE, "cam", HEAD, 5, 20.0)
     assert (one.now_us, one.until_us) == (20 * S, 200 * S)
     assert (one.crops, one.crops_mb) == (200, pytest.approx(0.6))
-    assert (one.model_mb, one.back_mb) == (45.0, 45.0)
+    assert (one.model_mb, one.back_mb) == (45.0, 2 * one.trained_mb)
     assert one.trained_mb == SIZES.trained_mb(HEAD)
     assert offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), crops=0)[0].crops == 1
 
