@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 from ekya import cli
 from ekya.control.replay import replay
@@ -11,37 +10,15 @@ from ekya.core import events as ev
 from ekya.journal import read_journal
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
-from ekya.shipped import shipped_path
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """Two cameras drift on a server that cannot train beside serving them; another has time to spare."""
+def file(tmp_path_factory, write_town):
+    """South has one camera, and time to spare."""
     folder = tmp_path_factory.mktemp("servers")
-    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"window_s": 12, "windows": 2, "preparation": {"share_milli": 250, "fraction": 0.15}}
-    raw["retraining"] |= {"epochs": [4], "trainable_blocks": [2], "data_fractions": [1.0]}
-    raw["streams"] = raw["streams"][:3]
-    for stream in raw["streams"]:
-        stream["source"] |= {"fps": 4, "scenes": stream["source"]["scenes"][1:2]}
-        stream["source"]["scenes"][0]["at_s"] = 0
-    (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
-    north = {
-        "site": "north",
-        "streams": ["cam-1", "cam-2"],
-        "crops_may_leave": True,
-        "changes": {"gpus": 0.35},
-    }
-    south = {"site": "south", "streams": ["cam-3"]}
-    path = folder / "servers.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 1000}, "servers": [north, south]}
-        )
-    )
-    return path
+    return write_town(folder, 12, 2, blocks=2, scene=1, fps=4, south={"streams": ["cam-3"]})
 
 
 def run(file, folder, *words):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 from ekya import cli
 from ekya.control.replay import replay
@@ -11,7 +10,6 @@ from ekya.core import events as ev
 from ekya.journal import read_journal
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
-from ekya.shipped import shipped_path
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
@@ -19,31 +17,11 @@ WINDOW_S = 30
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """North's cameras drift and it cannot train beside serving them; south has time to spare."""
+def file(tmp_path_factory, write_town):
+    """South has two cameras, and time to spare."""
+    south = {"streams": ["cam-3", "cam-4"], "changes": {"gpus": 1.0}}
     folder = tmp_path_factory.mktemp("live-servers")
-    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"window_s": WINDOW_S, "windows": 2, "preparation": {"share_milli": 250, "fraction": 0.15}}
-    raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
-    for stream in raw["streams"]:
-        stream["source"] |= {"fps": 3, "scenes": stream["source"]["scenes"][-1:]}
-        stream["source"]["scenes"][0] |= {"at_s": 0}
-        stream["source"]["scenes"][0].pop("ramp_s", None)
-    (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
-    north = {
-        "site": "north",
-        "streams": ["cam-1", "cam-2"],
-        "crops_may_leave": True,
-        "changes": {"gpus": 0.35},
-    }
-    south = {"site": "south", "streams": ["cam-3", "cam-4"], "changes": {"gpus": 1.0}}
-    path = folder / "servers.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 1000}, "servers": [north, south]}
-        )
-    )
-    return path
+    return write_town(folder, WINDOW_S, 2, blocks=1, scene=-1, fps=3, south=south)
 
 
 def run(file, folder, *words):

@@ -4,10 +4,8 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from http.client import HTTPException
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import urlencode, urlsplit
 
 from ekya.errors import UserError
 from ekya.fleet.policy.places import NodeState
@@ -35,14 +33,13 @@ def tell_on(manager: str, node: Mapping[str, str], every_s: float) -> None:
             time.sleep(every_s)
         try:
             _tell(manager, {**node, **_words(watch.state())})
-        except (URLError, HTTPException, OSError) as error:
-            reason = getattr(error, "reason", error)
+        except (HTTPException, OSError) as error:
             if first:
                 raise UserError(
-                    f"--manager {manager}: nobody answers ({reason}); begin one with ekya fleet manager"
+                    f"--manager {manager}: nobody answers ({error}); begin one with ekya fleet manager"
                 ) from error
             if heard:
-                _LOG.warning("%s does not answer (%s); it is told again", manager, reason)
+                _LOG.warning("%s does not answer (%s); it is told again", manager, error)
             heard = False
         else:
             if first:
@@ -55,14 +52,25 @@ def _words(state: NodeState) -> dict[str, str]:
     return {name: f"{min(1.0, max(0.0, part)):.4f}" for name, part in parts.items()}
 
 
+_CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
+
+
 def _tell(manager: str, arguments: Mapping[str, str]) -> None:
-    if not manager.startswith(("http://", "https://")):
-        raise UserError(f"--manager {manager}: write it as http://HOST:PORT")
-    request = Request(f"{manager.rstrip('/')}/monitor?{urlencode(arguments)}", method="POST")  # noqa: S310
     try:
-        with urlopen(request, timeout=_ANSWERS_S) as answer:  # noqa: S310
-            answer.read()
-    except HTTPError as error:
-        if error.code != 400:
-            raise
-        raise UserError(f"{manager} says: {json.loads(error.read())['error']}") from error
+        url = urlsplit(manager)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = port = None
+    if host is None or url.scheme not in _CONNECTIONS:
+        raise UserError(f"--manager {manager}: write it as http://HOST:PORT")
+    connection = _CONNECTIONS[url.scheme](host, port, timeout=_ANSWERS_S)
+    try:
+        connection.request("POST", f"{url.path.rstrip('/')}/monitor?{urlencode(arguments)}")
+        answer = connection.getresponse()
+        said = answer.read()
+    finally:
+        connection.close()
+    if answer.status == 400:
+        raise UserError(f"{manager} says: {json.loads(said)['error']}")
+    if answer.status != 200:
+        raise HTTPException(f"{answer.status} {answer.reason}")
