@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError
 
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
+from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.gpu.protocol import Resized, ShareBackend, ShareHandle, ShareJob
@@ -43,7 +44,8 @@ class TrainingActor:
     def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
         """Is the parameter server of another training from now on."""
         scope = self._at_share(share_milli).scope
-        self._server = ParameterServer(start, plan, validation, device=self._device, scope=scope)
+        updates = Updates(start, plan, validation, device=self._device, scope=scope)
+        self._server = ParameterServer(updates)
 
     def restore(self, snapshot: bytes | None) -> float:
         """Goes on from there."""

@@ -2,14 +2,13 @@
 
 import threading
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
-from ekya.fleet.run.training.updates import Scope, Updates
+from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import WorkerId
 from ekya.learning.trainer import EpochResult
 
@@ -35,19 +34,11 @@ class ParameterServer:
     """Every method may be called by any thread; ``push`` and ``pull`` once at a time by each worker.
 
     Args:
-        start, plan, validation, device, scope: as of ``Updates``.
+        updates: the weights, and what moves them.
     """
 
-    def __init__(
-        self,
-        start: bytes,
-        plan: LessonPlan,
-        validation: Validation,
-        *,
-        device: str = "cpu",
-        scope: Scope = nullcontext,
-    ) -> None:
-        self._updates = Updates(start, plan, validation, device=device, scope=scope)
+    def __init__(self, updates: Updates) -> None:
+        self._updates = updates
         self._changed = threading.Condition()
         self._epoch: object = None
         self._exchanged: dict[WorkerId, tuple[int, int]] = {}

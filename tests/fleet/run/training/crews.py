@@ -75,7 +75,7 @@ def crew_of(task, assignment, snapshot=None):
 def crew_with(material, plan, shards, snapshot=None):
     """The same, when it is known who has what."""
     task = material.task
-    server = ParameterServer(task.start, plan, material.validation)
+    server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore(snapshot)
     return server, workers_with(material, plan, shards)
 
