@@ -21,10 +21,9 @@ from ekya.files import write_text_atomic
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.loan_file import read_loans
-from ekya.fleet.run.ran import RanServers
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.servers_summary import summarise_servers
+from ekya.fleet.run.servers_summary import RanServers, summarise_servers
 from ekya.fleet.servers_file import DEFAULT_SERVERS, Servers, dump_servers, load_servers
 from ekya.gpu.registry import choose_backend
 from ekya.report.words import NONE, percent, points

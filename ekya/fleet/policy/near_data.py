@@ -20,7 +20,7 @@ from ekya.fleet.policy.deep_edge.task import whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.offers import Lies, Offer
+from ekya.fleet.policy.offers import AlreadyThere, Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
@@ -80,7 +80,7 @@ def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[Si
     """Chunks by where they lie; of copies the one counts that a host has."""
     lying, left = {}, chunks
     for host in sorted(hosts):
-        there_mb = offer.lies.get(host, Lies()).crops_mb
+        there_mb = offer.already_there.get(host, AlreadyThere()).crops_mb
         there = min(left, int(there_mb / offer.crops_mb * chunks)) if there_mb else 0
         if there:
             lying[host] = there

@@ -17,7 +17,7 @@ Planner = Callable[[WindowView], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Lies:
+class AlreadyThere:
     """What a server has already of what a retraining of another server's stream needs.
 
     Attributes:
@@ -49,7 +49,7 @@ class Offer:
         model_mb: the model that it begins with.
         trained_mb: what of it γ trains: one gradient, and what a worker gets for it.
         back_mb: a snapshot on its way back: what γ trains, twice, since momentum is in it.
-        lies: what other servers have already, of former loans.
+        already_there: what other servers have already, of former loans.
     """
 
     site: SiteName
@@ -66,11 +66,11 @@ class Offer:
     model_mb: float
     trained_mb: float
     back_mb: float
-    lies: Mapping[SiteName, Lies] = field(default_factory=dict)
+    already_there: Mapping[SiteName, AlreadyThere] = field(default_factory=dict)
 
     def sent_mb(self, host: SiteName, part: float = 1.0) -> float:
         """What a server still has to be sent that goes through a part of the crops."""
-        there = self.lies.get(host, Lies())
+        there = self.already_there.get(host, AlreadyThere())
         return max(0.0, part * self.crops_mb - there.crops_mb) + max(0.0, self.model_mb - there.model_mb)
 
     def brings(self, arrives_us: int) -> float:
@@ -113,7 +113,7 @@ def offers(
     planner: Planner,
     crops: Mapping[StreamId, int],
     sizes: Sizes,
-    lies: Mapping[StreamId, Mapping[SiteName, Lies]],
+    already_there: Mapping[StreamId, Mapping[SiteName, AlreadyThere]],
 ) -> Iterator[Offer]:
     """What a server would rather have done elsewhere, at the right price.
 
@@ -123,7 +123,7 @@ def offers(
         planner: its scheduler.
         crops: labelled for each stream in this window.
         sizes: of what would cross a link.
-        lies: for each stream, what other servers have already.
+        already_there: for each stream, what other servers have already.
     """
     chosen = [(stream, best_with_room(stream, view)) for stream in view.streams]
     if all(option is None for _, option in chosen):
@@ -155,7 +155,7 @@ def offers(
             trained_mb=sizes.trained_mb(option.config),
             # Its weights and their momentum.
             back_mb=2.0 * sizes.trained_mb(option.config),
-            lies=lies.get(stream.stream, {}),
+            already_there=already_there.get(stream.stream, {}),
         )
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.ids import StreamId
+from ekya.fleet.policy.already_there import left_behind
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
-from ekya.fleet.policy.lying import left_behind
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies, Offer
+from ekya.fleet.policy.offers import AlreadyThere, Offer
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
 
 
@@ -203,7 +203,7 @@ def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
     return whole
 
 
-def _rest_of(offer: Offer, epochs: int, at_us: int, lies: Mapping[SiteName, Lies]) -> Offer:
+def _rest_of(offer: Offer, epochs: int, at_us: int, already_there: Mapping[SiteName, AlreadyThere]) -> Offer:
     """What is left of a retraining; at home nothing of it is done any more."""
     gpu_s = offer.gpu_s * epochs / offer.epochs
-    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, lies=lies)
+    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, already_there=already_there)

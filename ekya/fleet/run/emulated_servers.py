@@ -8,11 +8,11 @@ from ekya.core.units import us_to_seconds
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.loan_file import LoanFile
-from ekya.fleet.run.ran import RanServers
 from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
 from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.sizes import sizes_of
+from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import Server, Servers
 from ekya.setup import with_classes
 from ekya.sim.emulated import EmulatedRun, open_emulated

@@ -10,7 +10,7 @@ from ekya.core import events as ev
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.run.awaited import Awaited, Interrupted
+from ekya.fleet.run.elsewhere import Awaited, Interrupted
 
 ARRIVED, GIVEN_UP = "arrived", "given up"
 

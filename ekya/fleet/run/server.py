@@ -13,12 +13,12 @@ from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
+from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.lying import Kept
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies, Offer, Sizes, offers
+from ekya.fleet.policy.offers import AlreadyThere, Offer, Sizes, offers
 from ekya.fleet.policy.rooms import Room, room
-from ekya.fleet.run.awaited import Awaited, Interrupted
+from ekya.fleet.run.elsewhere import Awaited, Interrupted
 from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
 from ekya.scheduling.protocol import Scheduler
 
@@ -84,7 +84,7 @@ class LendingServer:
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
-        kept: Kept | None = None,
+        kept: KeptModels | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
@@ -167,8 +167,10 @@ class LendingServer:
         if self._tier is None or self._state is None or not self._terms.crops_may_leave:
             return ()
         crops = {stream.stream: stream.training_crops for stream in self._state.fleet.streams}
-        lies = self._lies(self._state)
-        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes, lies)):
+        already_there = self._already_there(self._state)
+        while offered := list(
+            offers(self.site, view, self._scheduler.plan, crops, self._sizes, already_there)
+        ):
             # Said before it asks: who has more room while it hears the answer must not be missed.
             self._wants = True
             loan = self._tier.agree(view.now_us, offered)
@@ -184,11 +186,11 @@ class LendingServer:
             self._wants = False
         return loans
 
-    def _lies(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, Lies]]:
+    def _already_there(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, AlreadyThere]]:
         if self._kept is None:
             return {}
         return {
-            stream.stream: self._kept.lies(stream.stream, stream.version, self._sizes.model_mb)
+            stream.stream: self._kept.already_there(stream.stream, stream.version, self._sizes.model_mb)
             for stream in state.fleet.streams
         }
 

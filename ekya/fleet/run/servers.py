@@ -13,11 +13,11 @@ from ekya.control.protocols import Executor, Journal, Planner
 from ekya.control.step import LoopState
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.fleet.policy.lying import Kept
+from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.run.awaited import AsForeseen
 from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.elsewhere import AsForeseen
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.scheduling.protocol import Scheduler
 
@@ -115,7 +115,7 @@ class ServerFleet:
             self._desk,
             spec.executor,
             AsForeseen(),
-            kept=Kept(),
+            kept=KeptModels(),
         )
 
         def plan(view: WindowView) -> Plan:

@@ -1,12 +1,25 @@
 """What several servers came to: theirs together, each one's, and what was lent and moved between them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.loan_file import LoanRecord
-from ekya.fleet.run.ran import RanServers
+
+
+@dataclass(slots=True, eq=False)
+class RanServers:
+    """What a run of several servers leaves behind, in any world.
+
+    Attributes:
+        summaries: of the servers whose runs could be measured, by site.
+        died_s: when those died that did.
+    """
+
+    summaries: dict[SiteName, dict[str, Any]] = field(default_factory=dict)
+    died_s: dict[SiteName, float] = field(default_factory=dict)
 
 
 def summarise_servers(

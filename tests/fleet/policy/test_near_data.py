@@ -6,7 +6,7 @@ from loan_cases import HOME, NOW_US, QUICK_WHEN_SMALL, links, offer, room
 from ekya.fleet.policy.brokering import worth
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.near_data import NearData, job_of
-from ekya.fleet.policy.offers import Lies
+from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.splitting import Splitter
@@ -34,10 +34,14 @@ def test_an_offer_is_a_job_whose_chunks_are_steps_and_whose_slot_a_worker_needs_
 
 
 def test_chunks_lie_where_a_former_loan_left_crops() -> None:
-    lies = {B: Lies(crops_mb=0.6), C: Lies(model_mb=45.0), D: Lies(crops_mb=1.0)}
-    assert job(lies=lies)[0].chunks == {B: 12, D: 13}
-    assert job(lies={B: Lies(crops_mb=0.3)})[0].chunks == {B: 6, HOME: 19}
-    assert job(lies={SiteName("elsewhere"): Lies(crops_mb=1.2)})[0].chunks == {HOME: 25}
+    already_there = {
+        B: AlreadyThere(crops_mb=0.6),
+        C: AlreadyThere(model_mb=45.0),
+        D: AlreadyThere(crops_mb=1.0),
+    }
+    assert job(already_there=already_there)[0].chunks == {B: 12, D: 13}
+    assert job(already_there={B: AlreadyThere(crops_mb=0.3)})[0].chunks == {B: 6, HOME: 19}
+    assert job(already_there={SiteName("elsewhere"): AlreadyThere(crops_mb=1.2)})[0].chunks == {HOME: 25}
 
 
 @pytest.mark.parametrize("policy", [Okita, OkitaJoint])
@@ -62,8 +66,10 @@ def test_what_steps_exchange_keeps_blocks_together(policy) -> None:
 def test_ours_trains_where_the_data_is() -> None:
     ways = links(1000.0, home_a=0.5, home_b=0.5, home_c=0.5)
     for site in (A, B, C):
-        lies = {other: Lies(model_mb=45.0) for other in (A, B, C)} | {site: Lies(40.0, 45.0)}
-        asked = offer(crops=32, crops_mb=40.0, lies=lies, gpu_s=5.0)
+        already_there = {other: AlreadyThere(model_mb=45.0) for other in (A, B, C)} | {
+            site: AlreadyThere(40.0, 45.0)
+        }
+        asked = offer(crops=32, crops_mb=40.0, already_there=already_there, gpu_s=5.0)
         loan = NearData(OkitaJoint)(NOW_US, asked, FOUR[:3], ways)
         assert loan.hosts == (site,)
         assert loan.sent_mb == {(HOME, site): 0.0}

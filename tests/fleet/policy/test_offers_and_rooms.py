@@ -13,7 +13,7 @@ from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies, Sizes, best_with_room, offers
+from ekya.fleet.policy.offers import AlreadyThere, Sizes, best_with_room, offers
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.scheduling.registry import make_scheduler
 
@@ -34,9 +34,9 @@ def view(*streams, capacity=1000):
     return WindowView(20 * S, 200 * S, capacity, 50, 100, 0.0, streams, LINEAR)
 
 
-def offered(one, crops=400, lies=None):
+def offered(one, crops=400, already_there=None):
     labelled = {stream.stream: crops for stream in one.streams}
-    return list(offers(SITE, one, plan, labelled, SIZES, lies or {}))
+    return list(offers(SITE, one, plan, labelled, SIZES, already_there or {}))
 
 
 def test_the_config_offered_is_what_a_gpu_of_its_own_would_bring_most_with() -> None:
@@ -89,7 +89,7 @@ def test_offers_are_of_streams_that_could_be_retrained_and_gain_by_it(one) -> No
 
 def test_what_lies_at_a_server_need_not_be_sent() -> None:
     there = SiteName("there")
-    one = offer(lies={there: Lies(crops_mb=0.5, model_mb=45.0)})
+    one = offer(already_there={there: AlreadyThere(crops_mb=0.5, model_mb=45.0)})
     assert one.sent_mb(SiteName("elsewhere")) == pytest.approx(46.2)
     assert one.sent_mb(SiteName("elsewhere"), part=0.5) == pytest.approx(45.6)
     assert one.sent_mb(there) == pytest.approx(0.7)

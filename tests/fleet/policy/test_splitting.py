@@ -11,7 +11,7 @@ from ekya.fleet.policy.brokering import worth
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies
+from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.splitting import Splitter, best_alone, spreads, table_of, worth_lending
 from ekya.fleet.policy.spreading import Spread
@@ -130,8 +130,8 @@ def test_it_is_over_when_the_last_of_them_is_through_with_all_epochs() -> None:
 def test_a_faraway_server_is_not_waited_for() -> None:
     loan = Splitter()(NOW_US, offer(), FOUR, links(12.5, home_d=0.25))
     assert set(loan.hosts) == {A, B, C}
-    lies = {D: Lies(crops_mb=1.2, model_mb=45.0)}
-    assert D in Splitter()(NOW_US, offer(lies=lies), FOUR, links(12.5, home_d=0.25)).hosts
+    already_there = {D: AlreadyThere(crops_mb=1.2, model_mb=45.0)}
+    assert D in Splitter()(NOW_US, offer(already_there=already_there), FOUR, links(12.5, home_d=0.25)).hosts
 
 
 def test_shares_that_cost_more_than_they_speed_up_are_not_lent() -> None:

@@ -10,8 +10,8 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.awaited import Interrupted
 from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.elsewhere import Interrupted
 
 S = 1_000_000
 CAM = StreamId("cam")

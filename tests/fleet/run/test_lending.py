@@ -11,7 +11,7 @@ from ekya.core.ids import JobId, StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.awaited import AsForeseen, Interrupted
+from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 
 S = 1_000_000

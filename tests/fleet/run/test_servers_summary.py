@@ -2,8 +2,7 @@
 
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.loan_file import LoanRecord
-from ekya.fleet.run.ran import RanServers
-from ekya.fleet.run.servers_summary import summarise_servers
+from ekya.fleet.run.servers_summary import RanServers, summarise_servers
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 

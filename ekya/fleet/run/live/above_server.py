@@ -9,11 +9,11 @@ from ekya.control.step import Turn
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.desk_actor import RemoteTier
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
-from ekya.fleet.run.sizes import sizes_of
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.servers_file import Server
 from ekya.runtime.above import Exchange

@@ -14,8 +14,8 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.awaited import Interrupted
 from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.runtime.complaining import in_words

@@ -20,9 +20,9 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
-from ekya.fleet.run.ran import RanServers
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.runfolder import RunFolder

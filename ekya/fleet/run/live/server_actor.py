@@ -15,7 +15,7 @@ from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.server import LendingServer

@@ -12,7 +12,7 @@ from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.run.awaited import Ended, Interrupted
+from ekya.fleet.run.elsewhere import Ended, Interrupted
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingFailedError, TrainingHandle

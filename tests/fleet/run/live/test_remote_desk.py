@@ -12,7 +12,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import desk_actor
 from ekya.fleet.run.live.desk_actor import DeskActor, RemoteTier
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans

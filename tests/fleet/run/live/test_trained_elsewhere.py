@@ -14,7 +14,7 @@ from ekya.errors import UserError
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.awaited import Interrupted
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import Progress, Trained, TrainingFailedError, TrainingTask

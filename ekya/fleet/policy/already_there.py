@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies
+from ekya.fleet.policy.offers import AlreadyThere
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class _Made:
     home_in: int | None = None
 
 
-class Kept:
+class KeptModels:
     """Models of one server's streams that lie at others.
 
     A host has the model that a loan began with; where the parameter server was is the one that came of it.
@@ -63,19 +63,21 @@ class Kept:
             del self._made[stream]
             self._models[stream, made.at] = version
 
-    def lies(self, stream: StreamId, serving: ModelVersion, model_mb: float) -> dict[SiteName, Lies]:
+    def already_there(
+        self, stream: StreamId, serving: ModelVersion, model_mb: float
+    ) -> dict[SiteName, AlreadyThere]:
         """Where a stream's serving model need not be sent to."""
         return {
-            host: Lies(model_mb=model_mb)
+            host: AlreadyThere(model_mb=model_mb)
             for (whose, host), version in self._models.items()
             if whose == stream and version == serving
         }
 
 
-def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, Lies]:
+def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, AlreadyThere]:
     """What hosts have when another of them is gone: their crops.
 
     What they go on from is the last snapshot at home.
     """
     offer = loan.offer
-    return {part.host: Lies(part.crops * offer.crops_mb) for part in loan.parts if part.host != gone}
+    return {part.host: AlreadyThere(part.crops * offer.crops_mb) for part in loan.parts if part.host != gone}

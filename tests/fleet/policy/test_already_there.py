@@ -4,15 +4,15 @@ import pytest
 from loan_cases import HOME, NOW_US, links, offer, room
 
 from ekya.core.ids import ModelVersion
+from ekya.fleet.policy.already_there import KeptModels, left_behind
 from ekya.fleet.policy.brokering import alone
-from ekya.fleet.policy.lying import Kept, left_behind
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Lies
+from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.splitting import Splitter
 
 A, B = SiteName("a"), SiteName("b")
 V0, V1, V2 = map(ModelVersion, range(3))
-MODEL = Lies(model_mb=45.0)
+MODEL = AlreadyThere(model_mb=45.0)
 
 
 def by(site):
@@ -23,55 +23,55 @@ def split():
     return Splitter()(NOW_US, offer(), [room("a", [0.0, 0.0]), room("b", [0.0, 0.0])], links())
 
 
-def lies(kept, version, stream="cam"):
-    return kept.lies(stream, version, 45.0)
+def already_there(kept, version, stream="cam"):
+    return kept.already_there(stream, version, 45.0)
 
 
 def test_a_host_keeps_the_model_that_it_was_sent() -> None:
-    kept = Kept()
-    assert lies(kept, V0) == {}
+    kept = KeptModels()
+    assert already_there(kept, V0) == {}
     kept.begins(split(), V0)
-    assert lies(kept, V0) == {A: MODEL, B: MODEL}
-    assert (lies(kept, V1), lies(kept, V0, "another")) == ({}, {})
+    assert already_there(kept, V0) == {A: MODEL, B: MODEL}
+    assert (already_there(kept, V1), already_there(kept, V0, "another")) == ({}, {})
 
 
 def test_what_came_of_a_loan_lies_where_its_parameter_server_was_once_it_serves() -> None:
-    kept, loan = Kept(), split()
+    kept, loan = KeptModels(), split()
     kept.begins(loan, V0)
     kept.serves("cam", V1, 3)
-    assert lies(kept, V1) == {}  # Nothing has come home yet: it is another's.
+    assert already_there(kept, V1) == {}  # Nothing has come home yet: it is another's.
     kept.arrived("cam", 3)
     kept.serves("cam", V0, 3)
     kept.serves("cam", V1, 3)
-    assert lies(kept, V1) == {loan.server: MODEL}
-    assert lies(kept, V0) == {({A, B} - {loan.server}).pop(): MODEL}
+    assert already_there(kept, V1) == {loan.server: MODEL}
+    assert already_there(kept, V0) == {({A, B} - {loan.server}).pop(): MODEL}
     kept.serves("cam", V2, 3)
-    assert lies(kept, V2) == {}
+    assert already_there(kept, V2) == {}
 
 
 def test_weights_that_did_not_serve_in_their_window_are_nobody_s_start() -> None:
-    kept = Kept()
+    kept = KeptModels()
     kept.begins(by(A), V0)
     kept.arrived("cam", 3)
     kept.serves("cam", V0, 4)
     kept.serves("cam", V1, 4)
-    assert (lies(kept, V0), lies(kept, V1)) == ({A: MODEL}, {})
+    assert (already_there(kept, V0), already_there(kept, V1)) == ({A: MODEL}, {})
 
 
 def test_who_goes_on_for_another_begins_with_a_snapshot() -> None:
-    kept = Kept()
+    kept = KeptModels()
     kept.begins(by(A), V0)
     kept.goes_on(by(B))
-    assert lies(kept, V0) == {A: MODEL}
+    assert already_there(kept, V0) == {A: MODEL}
     kept.arrived("cam", 3)
     kept.serves("cam", V1, 3)
-    assert lies(kept, V1) == {B: MODEL}
+    assert already_there(kept, V1) == {B: MODEL}
 
 
 def test_when_a_host_is_gone_the_others_have_their_crops() -> None:
     loan = split()
     parts = {part.host: part.crops for part in loan.parts}
-    assert left_behind(loan, A) == {B: Lies(crops_mb=pytest.approx(1.2 * parts[B]))}
+    assert left_behind(loan, A) == {B: AlreadyThere(crops_mb=pytest.approx(1.2 * parts[B]))}
     assert left_behind(by(A), A) == {}
     assert sum(parts.values()) == pytest.approx(1.0)
     assert loan.offer.site == HOME
