@@ -21,7 +21,8 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     run = open_run(fleet, options)
     dashboard = _start_ray(options.dashboard, run.gpus if run.on_gpus else 0)
     try:
-        return run_on_ray(run, console, note=dashboard)
+        with run.open_shares() as shares:
+            return run_on_ray(run, shares, console, note=dashboard)
     finally:
         ray.shutdown()
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.nvml import list_gpus
+from ekya.gpu.protocol import ShareBackend
 from ekya.gpu.registry import ChosenBackend, choose_backend
 from ekya.gpu.window_meter import open_meter
 from ekya.journal import FileJournal
@@ -65,6 +66,14 @@ class OpenRun:
     def homes(self) -> tuple[int, ...]:
         """The GPU of every stream."""
         return deal(len(self.fleet.streams), self.constants.capacity_milli)
+
+    def open_shares(self) -> AbstractContextManager[ShareBackend]:
+        """Around every process that is to work at a share: opened once, for the run and for its guests.
+
+        Raises:
+            UserError: it could not be started.
+        """
+        return self.chosen.backend.open(self.gpus)
 
 
 def open_run(fleet: FleetConfig, options: RunOptions) -> OpenRun:
@@ -118,6 +127,7 @@ def _constants(
 
 def run_on_ray(
     run: OpenRun,
+    shares: ShareBackend,
     console: Console,
     *,
     server: str = "",
@@ -132,6 +142,8 @@ def run_on_ray(
 
     Args:
         run: begun by nobody yet.
+        shares: its backend, opened for its GPUs, and closed by whoever has opened it: a run has one, and so
+            have others' jobs beside it.
         console: for people; a quiet one shows nothing.
         server: whose run it is, where several share a Ray namespace: a prefix of its actors' names.
         above: knows other servers.
@@ -147,8 +159,6 @@ def run_on_ray(
         meter = open_meter(list_gpus(), run.gpus) if run.on_gpus else None
         if meter is not None:
             require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
-        # It outlives every actor.
-        shares = stack.enter_context(run.chosen.backend.open(run.gpus))
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, run.options.scheduler, constants)
         stack.callback(journal.close)

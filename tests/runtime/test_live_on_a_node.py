@@ -115,7 +115,8 @@ class Server:
     def run(self, fleet, options):
         run = open_run(fleet, options)
         console = Console(quiet=True)
-        return run_on_ray(run, console, server="west", above=self.tier, stop=self.tier.stop)
+        with run.open_shares() as shares:
+            return run_on_ray(run, shares, console, server="west", above=self.tier, stop=self.tier.stop)
 
     def wait_ready(self):
         return self.tier.ready.wait(PATIENCE_S)

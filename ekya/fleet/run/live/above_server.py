@@ -14,8 +14,8 @@ from ekya.fleet.run.live.desk_actor import RemoteTier
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
-from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.servers_file import Server
+from ekya.gpu.protocol import ShareBackend
 from ekya.runtime.above import Exchange
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.on_ray import OpenRun
@@ -31,6 +31,7 @@ class AboveServer:
     Args:
         server: whose run it is.
         run: that is about to begin.
+        shares: what its own jobs are held by, and guests as well; it stays open until this is closed.
         desk: where servers agree; None: nobody is there.
         ray_nodes: Ray's number of each server's node.
         begins: waits until everybody is ready; when the run begins, as ``time.monotonic_ns``, and the actors
@@ -45,6 +46,7 @@ class AboveServer:
         self,
         server: Server,
         run: OpenRun,
+        shares: ShareBackend,
         desk: Any | None,
         ray_nodes: Mapping[SiteName, str],
         begins: Callable[[], tuple[int, Mapping[SiteName, Any]]],
@@ -53,8 +55,7 @@ class AboveServer:
         self._begins = begins
         self._servers: Mapping[SiteName, Any] = {}
         self._open = ExitStack()
-        self._shares = self._open.enter_context(run.chosen.backend.open(run.gpus))
-        self.guests = GuestProcesses(server.terms.site, ray_nodes[server.terms.site], self._shares)
+        self.guests = GuestProcesses(server.terms.site, ray_nodes[server.terms.site], shares)
         self._open.callback(self.guests.close)
         self.lending: LendingServer | None = None
 
@@ -69,7 +70,7 @@ class AboveServer:
         """With others' jobs beside its own."""
         run, site = self._run, self._server.terms.site
         tier = None if self._desk is None else RemoteTier(self._desk)
-        processes = HostedProcesses(site, self._servers, Processes(self._shares))
+        processes = HostedProcesses(site, self._servers)
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
             if tier is not None:
@@ -105,5 +106,5 @@ class AboveServer:
             self.lending.follow(turn.state)
 
     def close(self) -> None:
-        """Ends what others still do for it; the desk has heard of it then."""
+        """Ends what others still do for it, of which the desk has heard then, and every guest here."""
         self._open.close()

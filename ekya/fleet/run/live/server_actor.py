@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,20 @@ class ServerActor:
         """
         try:
             run = open_run(self._server.fleet, self._options)
-            self._above = AboveServer(self._server, run, self._desk, self._ray_nodes, self._begins)
-            path = run_on_ray(
-                run,
-                Console(quiet=True),
-                server=str(self._server.terms.site),
-                above=self._above,
-                stop=self._stop,
-            )
+            with run.open_shares() as shares:
+                above = AboveServer(self._server, run, shares, self._desk, self._ray_nodes, self._begins)
+                with closing(above):
+                    self._above = above
+                    path = run_on_ray(
+                        run,
+                        shares,
+                        Console(quiet=True),
+                        server=str(self._server.terms.site),
+                        above=above,
+                        stop=self._stop,
+                    )
         finally:
             self._ready.set()
-            if self._above is not None:
-                self._above.close()
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         return summary
 
@@ -128,7 +131,7 @@ class ServerActor:
         """A process here for that server's training.
 
         Raises:
-            LookupError: it takes no guests yet.
+            LookupError: it takes no guests yet, or no more.
         """
         if self._above is None:
             raise LookupError("this server takes no guests yet")

@@ -17,7 +17,7 @@ from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.material import Material, crop_bytes
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
-from ekya.fleet.run.training.processes import ProcessSource
+from ekya.fleet.run.training.processes import NoProcessError, ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
@@ -146,7 +146,7 @@ class Crew:
         for who, node in places.items():
             if who not in self._members:
                 others = list(self._members.values()) if alone else []
-                actor = others[0].actor if others else self._processes.take(node)
+                actor = others[0].actor if others else self._take(node, who)
                 self._members[who] = _Member(node, who, actor, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
         # In one process they have one share, which the server takes.
@@ -212,6 +212,12 @@ class Crew:
         for member in self._members.values():
             self._processes.end(member.actor)
         self._members.clear()
+
+    def _take(self, node: FleetNode, who: WorkerId | None) -> Any:
+        try:
+            return self._processes.take(node)
+        except NoProcessError as error:
+            raise CrewLostError([Dead(node, who, str(error))]) from error
 
     def _give_back(self, members: Iterable[_Member]) -> None:
         """Each process once."""

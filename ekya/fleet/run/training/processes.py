@@ -16,11 +16,19 @@ _ALIVE_S = 10.0
 """An idle process answers within this, or another is made."""
 
 
+class NoProcessError(Exception):
+    """A node gives no process away; the message says why, in one line."""
+
+
 class ProcessSource(Protocol):
     """Where trainings have their processes from."""
 
     def take(self, node: FleetNode) -> Any:
-        """A process on a node; it may be on its way, or never come, and whoever asks it hears that."""
+        """A process on a node; it may be on its way, or never come, and whoever asks it hears that.
+
+        Raises:
+            NoProcessError: there is none for this training.
+        """
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
         """It has nothing to do any more, and lives."""
@@ -47,6 +55,7 @@ class Processes:
     def __init__(self, backend: ShareBackend) -> None:
         self._backend = backend
         self._idle: dict[str, list[Any]] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def take(self, node: FleetNode) -> Any:
@@ -76,7 +85,10 @@ class Processes:
     def give_back(self, node: FleetNode, actor: Any) -> None:
         """It has nothing to do any more, and lives."""
         with self._lock:
-            self._idle.setdefault(node.ray_node_id, []).append(actor)
+            if not self._closed:
+                self._idle.setdefault(node.ray_node_id, []).append(actor)
+                return
+        self.end(actor)
 
     def end(self, actor: Any) -> None:
         """Ends one that is not to be used again."""
@@ -87,8 +99,9 @@ class Processes:
         return node_is_there(node)
 
     def close(self) -> None:
-        """Ends all that wait."""
+        """Ends all that wait; who comes back later ends as well."""
         with self._lock:
+            self._closed = True
             waiting = [actor for actors in self._idle.values() for actor in actors]
             self._idle.clear()
         for actor in waiting:

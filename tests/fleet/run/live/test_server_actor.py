@@ -1,17 +1,28 @@
 """A server as others reach it, before it runs and when it is stopped; and the processes that it hands out."""
 
+import subprocess
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from byhand import OPTIONS
+from threads_for_actors import Actor, Ray
 
 from ekya.config import RunOptions
-from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.live import hosted_processes
-from ekya.fleet.run.live.hosted_processes import GuestProcesses
+from ekya.errors import UserError
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.live import hosted_processes, server_actor
+from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.training.processes import NoProcessError
+from ekya.fleet.run.training.protocol import FleetNode
+from ekya.gpu.registry import ChosenBackend
+from ekya.runtime.on_ray import OpenRun
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 SECOND_NS = 1_000_000_000
@@ -22,7 +33,7 @@ def actor(tmp_path):
     server = SimpleNamespace(
         terms=ServerTerms(NORTH, crops_may_leave=False), fleet=SimpleNamespace(scheduler="ekya")
     )
-    return ServerActor(server, tmp_path, RunOptions(), None, {})
+    return ServerActor(server, tmp_path, RunOptions(), None, {NORTH: "n"})
 
 
 def begins(actor):
@@ -66,26 +77,65 @@ def test_before_it_runs_nobody_finds_room_or_a_process(actor) -> None:
     actor.other_died(SOUTH)
 
 
+class Process(Actor):
+    """An actor in a process of the kernel's, which does nothing."""
+
+    def __init__(self):
+        super().__init__(self)
+        self.popen = subprocess.Popen(["sleep", "60"])
+
+    def pid_(self):
+        return self.popen.pid
+
+    def call(self, name, arguments):
+        return super().call(name + "_", arguments)
+
+
 class Made:
-    """Processes that are numbers."""
+    """Makes such processes. Who is ended is so a moment later, as with Ray."""
 
     def __init__(self, backend):
-        self.idle, self.ended, self.count = [], [], 0
+        self.backend, self.idle, self.ended, self.all = backend, [], [], []
 
     def take(self, node):
-        self.count += 1
-        return self.idle.pop() if self.idle else self.count
+        if not self.idle:
+            self.idle.append(Process())
+            self.all.append(self.idle[-1])
+        return self.idle.pop()
 
     def give_back(self, node, actor):
         self.idle.append(actor)
 
     def end(self, actor):
         self.ended.append(actor)
+        actor.dead = True
+        threading.Timer(0.1, actor.popen.kill).start()
+
+    def close(self):
+        while self.idle:
+            self.end(self.idle.pop())
 
 
 @pytest.fixture
-def guests(monkeypatch):
-    monkeypatch.setattr(hosted_processes, "Processes", Made)
+def processes(monkeypatch):
+    """Those that were made for guests, in the order in which servers were."""
+    made = []
+
+    def make(backend):
+        made.append(Made(backend))
+        return made[-1]
+
+    monkeypatch.setattr(hosted_processes, "Processes", make)
+    monkeypatch.setattr(hosted_processes, "ray", Ray)
+    yield made
+    for one in made:
+        for process in one.all:
+            process.popen.kill()
+            process.popen.wait()
+
+
+@pytest.fixture
+def guests(processes):
     return GuestProcesses(NORTH, "n", None)
 
 
@@ -105,3 +155,68 @@ def test_who_was_thought_dead_and_gives_a_process_back_gives_nobody_a_dead_one(g
     guests.end_of(SOUTH)
     guests.give_back(SOUTH, process)
     assert guests._processes.idle == []
+
+
+def test_when_a_server_is_over_no_guests_process_is_left_and_none_comes(guests) -> None:
+    guests.warm()
+    waits, works, gone = guests.take(SOUTH), guests.take(WEST), guests.take(WEST)
+    guests.give_back(SOUTH, waits)
+    gone.die()
+    guests.close()
+    assert set(guests._processes.ended) == {waits, works, gone}
+    assert [process.popen.poll() is None for process in (waits, works)] == [False, False]
+    guests.give_back(WEST, works)
+    with pytest.raises(LookupError, match="no guests any more"):
+        guests.take(SOUTH)
+    assert [process.dead for process in guests._processes.all] == [True] * 4
+
+
+class Shares:
+    """A backend that writes down when it is open, and which guests it is closed upon."""
+
+    def __init__(self):
+        self.told, self.guests = [], []
+
+    @contextmanager
+    def open(self, gpus):
+        self.told.append(f"opened for {gpus}")
+        try:
+            yield self
+        finally:
+            living = [guest for guest in self.guests if guest.popen.poll() is None]
+            self.told.append(f"closed upon {len(living)} of {len(self.guests)}")
+
+
+def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(
+    actor, processes, monkeypatch
+) -> None:
+    shares = Shares()
+    backend = ChosenBackend("fake", shares, None, ())
+    run = OpenRun(None, None, None, replace(OPTIONS, capacity_milli=1500), backend, None)
+    monkeypatch.setattr(server_actor, "open_run", lambda fleet, options: run)
+
+    def run_on_ray(run, opened, console, server, above, stop):
+        shares.guests.append(above.guests.take(SOUTH))
+        shares.told.append("runs" if opened is processes[0].backend is shares else "has another")
+        raise UserError("disk: is full")
+
+    monkeypatch.setattr(server_actor, "run_on_ray", run_on_ray)
+    with pytest.raises(UserError, match="is full"):
+        actor.run()
+    assert shares.told == ["opened for 2", "runs", "closed upon 0 of 1"]
+    assert not actor.wait_ready()
+
+
+def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
+    monkeypatch.setattr(hosted_processes, "ray", Ray)
+    full = Actor(SimpleNamespace(take_process=Mock(side_effect=LookupError("no guests any more"))))
+    dead = Actor(None)
+    dead.die()
+    hosted = HostedProcesses(NORTH, {SOUTH: full, WEST: dead})
+    for site, why in (
+        (SOUTH, "south gives no process away: LookupError: no guests"),
+        (WEST, "west gives no"),
+    ):
+        with pytest.raises(NoProcessError, match=why):
+            hosted.take(FleetNode(NodeName("a loan"), site, "n", 300))
+    full.kept.take_process.assert_called_with(NORTH)

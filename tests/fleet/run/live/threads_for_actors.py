@@ -1,6 +1,6 @@
 """What of Ray servers and their desk use, in threads: actors that answer, fail or say nothing."""
 
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -70,7 +70,7 @@ class Ray:
 
     @staticmethod
     def wait(answers, timeout=None, num_returns=1):
-        assert num_returns == 1, "nothing here waits for more"
-        done, _ = wait(answers, timeout, FIRST_COMPLETED)
-        first = [answer for answer in answers if answer in done][:1]
+        assert num_returns in (1, len(answers)), "nothing here waits for some"
+        done, _ = wait(answers, timeout, FIRST_COMPLETED if num_returns == 1 else ALL_COMPLETED)
+        first = [answer for answer in answers if answer in done][:num_returns]
         return first, [answer for answer in answers if answer not in first]
