@@ -56,6 +56,15 @@ class EmulatedCamera:
         self.earlier = before if before is not None and before.version != self.version else None
         self.judged = Served(self.version, self.model)
 
+    def forget_earlier(self) -> None:
+        """What serves has been judged: nothing goes back to the weights before it any more."""
+        self.earlier = None
+
+    def forget_material(self, window: int) -> None:
+        """What was kept of a window, if that is labelled: nobody looks at its frames again."""
+        if self.labels is not None and self.labels.window == window:
+            self.inference.forget_material()
+
     def serve_best(self, now_us: int) -> float | None:
         """The best weights of its retraining serve from now on; their validation accuracy, if any."""
         retraining = self.retraining

@@ -33,7 +33,7 @@ class ArrivingWeights:
         self.window = command.window if trained_in is None else trained_in
         self.due_us: int | None = max(command.elsewhere.arrives_us, now_us)
         self.best: Checkpoint | None = None
-        self._bring = bring
+        self._bring: Callable[[], Checkpoint] | None = bring
 
     def resize(self, share_milli: int, now_us: int) -> None:
         """A share changes nothing."""
@@ -41,12 +41,22 @@ class ArrivingWeights:
     def delay(self, delay_us: int) -> None:
         """What goes on here delays nothing."""
 
+    def end(self, now_us: int) -> None:
+        """They are here: what they were made of is not needed any more."""
+        self._bring = None
+
     def used_gpu_s(self, now_us: int) -> float:
         """Nothing, of the GPUs here."""
         return 0.0
 
     def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """What is told when they are here."""
+        """What is told when they are here.
+
+        Raises:
+            RuntimeError: they were here before.
+        """
+        if self._bring is None:
+            raise RuntimeError("weights arrive once")
         self.due_us = None
         self.best = self._bring()
         return [

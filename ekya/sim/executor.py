@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
@@ -13,18 +13,16 @@ from ekya.core.memory import DidNotFit
 from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.freed_memory import give_back_freed
 from ekya.learning.device_memory import is_out_of_memory
-from ekya.learning.edge import EdgeModel
-from ekya.learning.passed import PassedCrops
-from ekya.sim.camera import EmulatedCamera, Served
+from ekya.sim.camera import EmulatedCamera
 from ekya.sim.elsewhere import ArrivingWeights, trained
 from ekya.sim.instant_shares import InstantShares, ShareCommandT
-from ekya.sim.preparing import EmulatedPreparation, Step, golden_gpu_s
+from ekya.sim.preparing import PreparingWindows
 from ekya.sim.training import Checkpoint, EmulatedRetraining
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
-from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import StreamPreparation
+from ekya.workers.labels import Labels
 from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_US = 2 * US_PER_S
@@ -56,7 +54,7 @@ class EmulatedExecutor:
         self._cameras = dict(cameras)
         self._golden = golden
         self._card = card
-        self._proposer_operations = proposer_operations
+        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
         self._checkpoint_delay_us = checkpoint_delay_us
         self._shares = InstantShares(capacity_milli)
         self._now_us = 0
@@ -64,11 +62,6 @@ class EmulatedExecutor:
         self._outbox: list[ev.Event] = []
         self._scripted = deque(sorted(self._script(), key=lambda event: event.t_us))
         self._tell_scripted(0)
-        self._steps: Iterator[Step] | None = None
-        self._step: Step | None = None
-        self._step_ends_us = 0
-        self._preparing = cmd.BeginPreparation(0, 0, ())
-        self._prepared: dict[StreamId, StreamPreparation] = {}
 
     @property
     def now_us(self) -> int:
@@ -98,6 +91,11 @@ class EmulatedExecutor:
         """Carries commands out at the present virtual time."""
         for command in commands:
             self._execute(command)
+        if any(isinstance(command, cmd.EndPreparation) for command in commands):
+            for camera in self._cameras.values():
+                # Not before: in the same turn the shadow gate may go back to it.
+                camera.forget_earlier()
+            give_back_freed()
 
     def finish(self) -> None:
         """Brings every stream's record up to the present."""
@@ -111,7 +109,7 @@ class EmulatedExecutor:
             case cmd.BeginPreparation():
                 self._change(preparation_holder(command.window), command, self._begin_preparation)
             case cmd.EndPreparation():
-                self._steps = self._step = None
+                self._preparing.end()
                 self._shares.leave(preparation_holder(command.window), self._now_us)
             case cmd.SetInference():
                 self._change(inference_holder(command.stream), command, self._set_inference)
@@ -170,8 +168,8 @@ class EmulatedExecutor:
         ]
         if self._scripted:
             due.append((self._scripted[0].t_us, -1, self._tell_scripted))
-        if self._step is not None:
-            due.append((self._step_ends_us, 1, self._finish_preparation_step))
+        if self._preparing.due_us is not None:
+            due.append((self._preparing.due_us, 1, self._finish_preparation_step))
         for place, stream in enumerate(sorted(self._cameras)):
             retraining = self._cameras[stream].retraining
             if retraining is not None and retraining.due_us is not None:
@@ -207,32 +205,10 @@ class EmulatedExecutor:
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         self._outbox.extend(self._newly_kept())
-        prepared: dict[StreamId, StreamPreparation] = {}
-        for asked in command.streams:
-            camera = self._cameras[asked.stream]
-            camera.labels = None
-            camera.judge()
-            prepared[asked.stream] = self._preparation(camera, command.window, camera.model, camera.earlier)
-        self._preparing, self._prepared = command, prepared
-        self._steps = EmulatedPreparation(
-            command, prepared, self._card, self._proposer_operations, self._keep_labels
-        ).steps()
-        self._next_step(self._now_us)
+        self._outbox.extend(self._preparing.begin(command, self._now_us))
 
-    def _preparation(
-        self, camera: EmulatedCamera, window: int, model: EdgeModel, earlier: Served | None = None
-    ) -> StreamPreparation:
-        return StreamPreparation(
-            camera.settings,
-            camera.inference.material(window - 1, self._now_us),
-            Classifier(model, camera.settings.classes),
-            self._golden,
-            exemplars=camera.memory.size,
-            golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
-            look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
-            earlier=None if earlier is None else Classifier(earlier.model, camera.settings.classes),
-            passed=PassedCrops(),
-        )
+    def _finish_preparation_step(self, t_us: int) -> None:
+        self._outbox.extend(self._preparing.finish_step(t_us))
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:
         """Models of the window that is over: they can serve in the next one."""
@@ -240,25 +216,6 @@ class EmulatedExecutor:
             model = camera.keep(self._golden.background)
             if model is not None:
                 yield ev.ModelCached(self._now_us, stream, model)
-
-    def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        camera = self._cameras[stream]
-        camera.labels = labels
-        camera.models.add_labels(labels)
-
-    def _next_step(self, now_us: int) -> None:
-        self._step = next(self._steps, None) if self._steps is not None else None
-        if self._step is None:
-            self._steps = None
-            self._outbox.append(ev.PreparationEnded(now_us, self._preparing.window))
-            return
-        speed = LINEAR.speed(self._preparing.share_milli)
-        self._step_ends_us = now_us + round(self._step.gpu_s / speed * US_PER_S)
-
-    def _finish_preparation_step(self, t_us: int) -> None:
-        if self._step is not None:
-            self._outbox.append(self._step.finished(t_us))
-            self._next_step(t_us)
 
     def _start(self, command: cmd.StartRetraining) -> None:
         camera = self._cameras[command.stream]
@@ -284,18 +241,13 @@ class EmulatedExecutor:
                 camera.memory,
                 camera.settings,
                 command.window,
-                passed=self._passed_by(command.stream, camera.model),
+                passed=self._preparing.passed_by(command.stream, camera.model),
             ),
             self._card,
             LINEAR,
             self._now_us,
             command.share_milli,
         )
-
-    def _passed_by(self, stream: StreamId, model: EdgeModel) -> PassedCrops | None:
-        """What the micro-profiler has passed through this very model."""
-        prepared = self._prepared.get(stream)
-        return prepared.passed if prepared is not None and prepared.model is model else None
 
     def _from_elsewhere(
         self, command: cmd.StartRetraining, elsewhere: Elsewhere
@@ -311,7 +263,8 @@ class EmulatedExecutor:
         if camera.kept is None or camera.labels is None or trained_in not in camera.kept.models:
             return None
         model, labels = camera.kept.models[trained_in], camera.labels
-        accuracy = self._preparation(camera, command.window, model).serving_accuracy(labels)
+        now, classes = self._preparing.of(camera, command.window, self._now_us), camera.settings.classes
+        accuracy = replace(now, serving=Classifier(model, classes)).serving_accuracy(labels)
         return lambda: Checkpoint(command.config.epochs, accuracy, model)
 
     def _sent_away(
@@ -320,8 +273,8 @@ class EmulatedExecutor:
         """Where nothing was labelled here the golden model labels there; that counts in no accuracy."""
         labels = camera.labels
         if labels is None or labels.window != command.window - 1:
-            labels = self._preparation(camera, command.window, camera.model).label()
-            self._keep_labels(command.stream, labels)
+            labels = self._preparing.of(camera, command.window, self._now_us).label()
+            self._preparing.keep_labels(command.stream, labels)
         if not labels.can_train:
             return None
         start, memory, settings = camera.model, camera.memory, camera.settings
@@ -361,7 +314,7 @@ class EmulatedExecutor:
         """A retraining that is done holds no share; its weights stay at hand until the next one."""
         camera = self._cameras[stream]
         if camera.retraining is not None:
-            camera.retraining.resize(0, self._now_us)
+            camera.retraining.end(self._now_us)
             self._shares.leave(retraining_holder(stream, camera.retraining.job), self._now_us)
             camera.remember()
 

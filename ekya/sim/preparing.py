@@ -1,17 +1,29 @@
 """Labelling and profiling on virtual time, one step after the other, as `profiling.steps` orders them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import Event, InferenceProfiled, LabelsReady, MemoryShort, ProfileReady
+from ekya.core.events import (
+    Event,
+    InferenceProfiled,
+    LabelsReady,
+    MemoryShort,
+    PreparationEnded,
+    ProfileReady,
+)
 from ekya.core.ids import StreamId
 from ekya.core.memory import DidNotFit
+from ekya.core.speed import LINEAR
+from ekya.core.units import US_PER_S
 from ekya.labeling.detections import Question
 from ekya.learning.device_memory import is_out_of_memory
+from ekya.learning.edge import EdgeModel
+from ekya.learning.passed import PassedCrops
 from ekya.profiling.steps import (
     InferenceStep,
     Labelled,
@@ -20,7 +32,9 @@ from ekya.profiling.steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.sim.camera import EmulatedCamera
 from ekya.workers.costs import CostCard
+from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
 
@@ -45,6 +59,8 @@ class EmulatedPreparation:
         card: what it costs.
         proposer_operations: counted operations of finding the objects of one frame.
         keep: is handed each stream's labels as soon as they are made.
+        earlier: what served when labels were taken before, of streams where another model serves now. Made
+            ready one at a time: a model that predicts is as large as one that trains.
     """
 
     def __init__(
@@ -54,12 +70,14 @@ class EmulatedPreparation:
         card: CostCard,
         proposer_operations: int,
         keep: Callable[[StreamId, StreamLabels], None],
+        earlier: Mapping[StreamId, EdgeModel] = MappingProxyType({}),
     ) -> None:
         self._command = command
         self._streams = streams
         self._card = card
         self._proposer_operations = proposer_operations
         self._keep = keep
+        self._earlier = earlier
         self._labels: dict[StreamId, StreamLabels] = {}
         self._labelled: dict[StreamId, Labelled] = {}
 
@@ -79,7 +97,7 @@ class EmulatedPreparation:
                 return self._micro_profile(step)
 
     def _label(self, stream: StreamId) -> Step:
-        prepared = self._streams[stream]
+        prepared = self._with_earlier(stream)
         selection = prepared.select()
         labels = prepared.label(selection)
         self._labels[stream] = labels
@@ -91,7 +109,7 @@ class EmulatedPreparation:
         if compared is not None:
             gpu_s += self._card.forward_gpu_s(2 * compared.objects, prepared.settings.side)
         settled = prepared.settled(compared)
-        self._streams[stream] = settled
+        self._streams[stream] = replace(settled, earlier=None)
         accuracy = settled.serving_accuracy(labels)
         self._labelled[stream] = Labelled(accuracy, labels.can_train)
         ready = partial(
@@ -105,6 +123,12 @@ class EmulatedPreparation:
             compared=compared,
         )
         return Step(gpu_s, ready)
+
+    def _with_earlier(self, stream: StreamId) -> StreamPreparation:
+        prepared, earlier = self._streams[stream], self._earlier.get(stream)
+        if earlier is None:
+            return prepared
+        return replace(prepared, earlier=Classifier(earlier, prepared.settings.classes))
 
     def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
         prepared = self._streams[stream]
@@ -134,6 +158,99 @@ class EmulatedPreparation:
             what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
             return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+
+class PreparingWindows:
+    """The preparation of one window after the other; of one that is over it keeps what a retraining needs.
+
+    Args:
+        cameras: by stream.
+        golden: labels samples.
+        card: what everything costs.
+        proposer_operations: as of ``EmulatedPreparation``.
+
+    Attributes:
+        due_us: when the step under way ends; None while there is none.
+    """
+
+    def __init__(
+        self,
+        cameras: Mapping[StreamId, EmulatedCamera],
+        golden: Labels,
+        card: CostCard,
+        proposer_operations: int,
+    ) -> None:
+        self._cameras, self._golden, self._card = cameras, golden, card
+        self._proposer_operations = proposer_operations
+        self._command = BeginPreparation(0, 0, ())
+        self._prepared: dict[StreamId, StreamPreparation] = {}
+        self._passed: dict[StreamId, tuple[EdgeModel, PassedCrops]] = {}
+        self._steps: Iterator[Step] = iter(())
+        self._step: Step | None = None
+        self.due_us: int | None = None
+
+    def begin(self, command: BeginPreparation, now_us: int) -> Sequence[Event]:
+        """New labels are about to be taken; what is to be told at once."""
+        prepared: dict[StreamId, StreamPreparation] = {}
+        earlier: dict[StreamId, EdgeModel] = {}
+        for asked in command.streams:
+            camera = self._cameras[asked.stream]
+            camera.labels = None
+            camera.judge()
+            prepared[asked.stream] = self.of(camera, command.window, now_us)
+            if camera.earlier is not None:
+                earlier[asked.stream] = camera.earlier.model
+        self._command, self._prepared, self._passed = command, prepared, {}
+        self._steps = EmulatedPreparation(
+            command, prepared, self._card, self._proposer_operations, self.keep_labels, earlier
+        ).steps()
+        return self._next_step(now_us)
+
+    def finish_step(self, t_us: int) -> Sequence[Event]:
+        """The step's time is up: what is told of it, and of the end if it was the last."""
+        return () if self._step is None else (self._step.finished(t_us), *self._next_step(t_us))
+
+    def end(self) -> None:
+        """No step follows: of all that was prepared from, only what models made of crops is still of use."""
+        self._steps, self._step, self.due_us = iter(()), None, None
+        for stream, prepared in self._prepared.items():
+            if prepared.passed is not None:
+                self._passed[stream] = (prepared.model, prepared.passed)
+            self._cameras[stream].forget_material(self._command.window - 1)
+        self._prepared = {}
+
+    def of(self, camera: EmulatedCamera, window: int, now_us: int) -> StreamPreparation:
+        """What a camera's window is prepared from."""
+        return StreamPreparation(
+            camera.settings,
+            camera.inference.material(window - 1, now_us),
+            camera.inference.classifier,
+            self._golden,
+            exemplars=camera.memory.size,
+            golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
+            look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
+            passed=PassedCrops(),
+        )
+
+    def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        """They are a stream's newest."""
+        camera = self._cameras[stream]
+        camera.labels = labels
+        camera.models.add_labels(labels)
+
+    def passed_by(self, stream: StreamId, model: EdgeModel) -> PassedCrops | None:
+        """What the micro-profiler has passed through this very model."""
+        whose, passed = self._passed.get(stream, (None, None))
+        return passed if whose is model else None
+
+    def _next_step(self, now_us: int) -> Sequence[Event]:
+        self._step = next(self._steps, None)
+        if self._step is None:
+            self.end()
+            return (PreparationEnded(now_us, self._command.window),)
+        speed = LINEAR.speed(self._command.share_milli)
+        self.due_us = now_us + round(self._step.gpu_s / speed * US_PER_S)
+        return ()
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:

@@ -16,7 +16,7 @@ from ekya.learning.edge import EdgeModel
 from ekya.streams.frame import Frame, Truth
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.costs import CostCard
-from ekya.workers.inference import InferenceWorker
+from ekya.workers.inference import Classifier, InferenceWorker
 from ekya.workers.proposed import Proposed
 
 _CLASSIFY_AT_ONCE = 16
@@ -66,6 +66,11 @@ class EmulatedStream:
         """Whether the camera has given its last frame."""
         return self._next is None
 
+    @property
+    def classifier(self) -> Classifier:
+        """What serves."""
+        return self._worker.classifier
+
     def advance(self, now_us: int) -> None:
         """Everything that happens before ``now_us``: arrivals, and looks that are begun or done."""
         while self._next is not None and self._next[0].t_us < now_us:
@@ -99,6 +104,10 @@ class EmulatedStream:
         """What was kept of a window that is over by now."""
         self.advance(now_us)
         return self._worker.material(window)
+
+    def forget_material(self) -> None:
+        """Of the last window that is over; nobody asks for it again."""
+        self._worker.forget_material()
 
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
         """What the base model says of the sampled frames; the stream is over after this."""

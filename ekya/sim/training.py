@@ -37,7 +37,7 @@ class EmulatedRetraining:
     ) -> None:
         self.stream, self.job, self.window = stream, job, window
         self.config = retraining.config
-        self._retraining = retraining
+        self._retraining: Retraining | None = retraining
         self._prepare_gpu_s, self._epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
         self._work = ShareWork(speed, now_us, share_milli, self._prepare_gpu_s)
         self._prepared = False
@@ -57,26 +57,38 @@ class EmulatedRetraining:
         """Stands still for a while, as when a checkpoint is taken."""
         self._work.delay(delay_us)
 
+    def end(self, now_us: int) -> None:
+        """No step follows: of all that trained only the best weights are kept."""
+        self.resize(0, now_us)
+        self._retraining = None
+
     def used_gpu_s(self, now_us: int) -> float:
         """GPU-seconds spent since this was last asked."""
         return self._work.used_gpu_s(now_us)
 
     def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Runs the step whose time is up and tells what came of it."""
+        """Runs the step whose time is up and tells what came of it.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        retraining = self._retraining
+        if retraining is None:
+            raise RuntimeError("a retraining that has ended takes no step")
         self._work.next_step(self._epoch_gpu_s, now_us)
         if not self._prepared:
             self._prepared = True
-            self._retraining.prepare()
+            retraining.prepare()
             return []
-        result = self._retraining.run_epoch()
+        result = retraining.run_epoch()
         self._gpu_s = self._prepare_gpu_s + result.epoch * self._epoch_gpu_s
         if self.best is None or result.validation_accuracy >= self.best.validation_accuracy:
-            self.best = Checkpoint(result.epoch, result.validation_accuracy, self._retraining.model())
+            self.best = Checkpoint(result.epoch, result.validation_accuracy, retraining.model())
         told: list[RetrainProgress | RetrainFinished] = [
             RetrainProgress(
                 now_us, self.stream, self.job, result.epoch, result.validation_accuracy, self._gpu_s
             )
         ]
-        if self._retraining.done:
+        if retraining.done:
             told.append(RetrainFinished(now_us, self.stream, self.job, self._gpu_s))
         return told

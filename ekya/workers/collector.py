@@ -133,6 +133,10 @@ class WindowCollector:
         finished = self._finished
         return finished if finished.window == window else WindowMaterial(window, (), ())
 
+    def forget(self) -> None:
+        """What was kept of the last window that is over: it is a megabyte a frame."""
+        self._finished = WindowMaterial(self._finished.window, (), ())
+
     def _enter(self, window: int) -> None:
         """Begins a window that is newer than the present one."""
         if window <= self._window:

@@ -102,6 +102,10 @@ class InferenceWorker:
         """What was kept of a window that is over."""
         return self._collector.close(window)
 
+    def forget_material(self) -> None:
+        """Of the last window that is over; nobody asks for it again."""
+        self._collector.forget()
+
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
         """What the base model says of the sampled frames, for the record (nothing of it is charged)."""
         self.swap(self._base, BASE_VERSION)

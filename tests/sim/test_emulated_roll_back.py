@@ -1,5 +1,7 @@
 """Weights that served badly: the earlier ones are compared with them on new labels, and serve again."""
 
+import gc
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -22,6 +24,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.edge import clone
 from ekya.learning.memory import ExemplarMemory
 from ekya.profiling.gate import why_back
 from ekya.runfolder import RunFolder
@@ -70,14 +73,17 @@ class World:
             self.executor.wait(t_us)
 
     def labels(self, window):
-        """The labels of the window before are made."""
+        """The labels of the window before are made; its turn is not over yet."""
         self.until(window * WINDOW_US)
         self.executor.execute([cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))])
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
             events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
-        self.executor.execute([cmd.EndPreparation(window)])
         return next(event for event in events if isinstance(event, ev.LabelsReady))
+
+    def turn(self, window, *commands):
+        """What is done about them."""
+        self.executor.execute([*commands, cmd.EndPreparation(window)])
 
     def serve(self, model):
         """As when a retraining has brought these weights."""
@@ -91,6 +97,7 @@ def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, 
         world = World(tmp_path, good, stack)
         first = world.labels(1)
         assert first.compared is None, "nothing served before"
+        world.turn(1)
         assert first.serving_accuracy > 0.8
         world.serve(turned_around(good))
         second = world.labels(2)
@@ -99,7 +106,7 @@ def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, 
         assert second.serving_accuracy > 0.8, "the preparation goes on with what is to serve"
         assert second.gpu_s > first.gpu_s, "asking is not free"
         reason = why_back(second.compared, SETTINGS.roll_back_margin)
-        world.executor.execute([cmd.RollBack(CAM, reason)])
+        world.turn(2, cmd.RollBack(CAM, reason))
         (told,) = (
             event for event in world.executor.wait(3 * WINDOW_US).events if isinstance(event, ev.RolledBack)
         )
@@ -108,6 +115,7 @@ def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, 
         rows = world.store.models(CAM)
         assert [(row.version, row.path == rows[0].path) for row in rows] == [(0, True), (2, True)]
         assert world.labels(3).compared is None, "the same weights as before"
+        world.turn(3)
         world.until(4 * WINDOW_US)
         versions = [row.model_version for row in world.camera.inference.take_rows()[0]]
         assert set(versions) == {0, 1, 2}
@@ -118,12 +126,13 @@ def test_better_weights_stay_and_nothing_is_there_to_go_back_to_twice(tmp_path, 
     with ExitStack() as stack:
         world = World(tmp_path, turned_around(good), stack)
         world.labels(1)
+        world.turn(1)
         world.serve(good)
         compared = world.labels(2).compared
         assert compared.new > compared.old
         assert why_back(compared, 0.0) is None
         assert why_back(replace(compared, new=0.0, old=1.0), 0.5) is not None
-        world.executor.execute([cmd.RollBack(CAM, "asked for all the same"), cmd.RollBack(CAM, "and again")])
+        world.turn(2, cmd.RollBack(CAM, "asked for all the same"), cmd.RollBack(CAM, "and again"))
         assert world.camera.version == 2
 
 
@@ -131,9 +140,10 @@ def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, good, stack)
         world.labels(1)
+        world.turn(1)
         world.serve(turned_around(good))
         world.labels(2)
-        world.executor.execute([cmd.RollBack(CAM, "worse")])
+        world.turn(2, cmd.RollBack(CAM, "worse"))
         gamma = RetrainConfig(1, 8, 0, 0, 1.0)
         world.executor.execute([cmd.StartRetraining(CAM, JobId(1), 2, gamma, 1000, 0.5, 1.0)])
         events = []
@@ -143,3 +153,25 @@ def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
         first = good.blocks[0][0].weight
         assert torch.equal(trained.blocks[0][0].weight, first)
         assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5
+
+
+def test_when_a_preparation_is_over_only_what_serves_and_what_it_is_judged_by_is_kept(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        world.labels(1)
+        world.turn(1)
+        serves = clone(good)
+        earlier = weakref.ref(serves)
+        world.serve(serves)
+        del serves
+        world.labels(2)
+        world.turn(2)
+        world.serve(clone(good))
+        assert earlier() is not None, "the next labels judge by it"
+        world.labels(3)
+        assert earlier() is not None, "it may serve again"
+        frames = world.camera.inference.material(2, world.executor.now_us)
+        assert frames.sample == frames.burst == (), "labelled"
+        world.turn(3)
+        gc.collect()
+        assert earlier() is None

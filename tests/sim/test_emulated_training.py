@@ -1,5 +1,6 @@
 """A retraining on virtual time: its work stays the same, however its share changes."""
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -163,3 +164,16 @@ def test_resizing_conserves_the_work(resized, report_at, speed):
 def test_a_resize_to_the_same_share_changes_nothing(times):
     _, _, end_us = run_to_end(begin(0.5, 0.6, 0.7), [(at, 1000) for at in times])
     assert abs(end_us - 7_500_000) <= 4
+
+
+def test_a_retraining_that_ended_keeps_its_best_weights_and_nothing_that_trained():
+    trained = Trained(0.4, 0.6)
+    there = weakref.ref(trained)
+    training = EmulatedRetraining(CAM, JOB, 2, trained, CARD, LINEAR, 0, 1000)
+    del trained
+    run_to_end(training)
+    training.end(9 * S)
+    assert (training.best.model, training.due_us) == ("weights after epoch 2", None)
+    assert there() is None
+    with pytest.raises(RuntimeError, match="has ended"):
+        training.finish_step(10 * S)

@@ -194,3 +194,12 @@ def test_a_picture_that_the_golden_network_has_seen_is_not_kept_and_its_crops_ar
     assert unseen.question.picture is IMAGE
     assert (seen.crops == crop_objects(IMAGE, boxes, SIDE)).all()
     assert (seen.take(np.array([2])).question.boxes == boxes[2]).all()
+
+
+def test_what_was_kept_of_a_window_can_be_forgotten_and_the_next_one_is_not():
+    watched = collector()
+    watch(watched, range(2 * PER_WINDOW))
+    watched.forget()
+    forgotten = watched.close(0)
+    assert (forgotten.window, forgotten.sample, forgotten.burst) == (0, (), ())
+    assert kept(watched.close(1).sample) != []

@@ -1,5 +1,6 @@
 """Servers of the emulated world: everything is really trained and answered, on virtual time, without Ray."""
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
@@ -14,6 +15,7 @@ from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import Server, Servers
+from ekya.freed_memory import give_back_freed
 from ekya.setup import with_classes
 from ekya.sim.emulated import EmulatedRun, open_emulated
 
@@ -38,6 +40,22 @@ def emulate_servers(
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
+    try:
+        return _emulated(folder, servers, broker, failures, seed, observe)
+    finally:
+        # Servers know their executors and these know them: without a collection all their models would stay.
+        gc.collect()
+        give_back_freed()
+
+
+def _emulated(
+    folder: ServersFolder,
+    servers: Servers,
+    broker: Broker | None,
+    failures: Sequence[Failure],
+    seed: int,
+    observe: Callable[[SiteName], Observer],
+) -> RanServers:
     ran = RanServers()
     runs: list[EmulatedRun] = []
     with ExitStack() as stack:

@@ -1,5 +1,6 @@
 """Servers of the emulated world that lend each other shares: real frames, real training, virtual time."""
 
+import gc
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from ekya import cli
 from ekya.control.replay import replay
 from ekya.core import events as ev
 from ekya.journal import read_journal
+from ekya.learning.edge import EdgeModel
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 
@@ -28,6 +30,10 @@ def run(file, folder, *words):
     return json.loads(told.read_text())
 
 
+def models():
+    return sum(issubclass(type(one), EdgeModel) for one in gc.get_objects())
+
+
 def loans_of(folder):
     lines = [json.loads(line) for line in (folder / "town" / "loans.jsonl").read_text().splitlines()]
     over = sorted((line for line in lines if "outcome" in line), key=lambda line: line["loan"])
@@ -37,7 +43,10 @@ def loans_of(folder):
 @pytest.fixture(scope="module")
 def lent(file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return run(file, folder), folder
+    before = models()
+    told = run(file, folder)
+    assert models() == before, "nothing of a run stays when it is over"
+    return told, folder
 
 
 def test_who_cannot_train_at_home_trains_elsewhere_and_its_weights_come_back(lent) -> None:
