@@ -193,6 +193,14 @@ def _require_capacity(servers: Servers, shares: str) -> None:
             f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); give them less, or name "
             "a Ray cluster with --address"
         )
+    # Cores are one pool. Of GPUs every server takes the first ones, whoever else does.
+    first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)
+    if there.device == "cuda" and first_milli > FULL_GPU_MILLI:
+        raise UserError(
+            "gpus: every server would begin with this machine's first GPU, and they ask for "
+            f"{first_milli / FULL_GPU_MILLI:g} of it; give them less, use --shares cpu, or name a Ray "
+            "cluster with --address"
+        )
 
 
 def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName, int], None]:

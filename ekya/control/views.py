@@ -10,7 +10,7 @@ from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.placement.homes import GUESTS_GPU, PREPARATION_GPU
+from ekya.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.placement.pack import rooms_milli
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
@@ -92,11 +92,32 @@ def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     rooms = list(rooms_milli(options.capacity_milli, ()))
     if state.preparing:
         rooms[PREPARATION_GPU] -= options.preparation_share_milli
-    rooms[GUESTS_GPU] -= state.lent_milli
+    rooms[guests_gpu(options.capacity_milli)] -= state.lent_milli
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:
             rooms[homes[stream.stream]] -= stream.job.share_milli
     return tuple(max(room, 0) for room in rooms)
+
+
+def lendable_milli(state: FleetState, options: LoopOptions) -> int:
+    """What jobs of other servers may still have here beside what they hold; negative where that is too much.
+
+    The next preparation, and a quantum for each stream that serves, must fit beside it: over all GPUs, and
+    on that where guests are at home, where every job has one.
+    """
+    serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]
+    free_milli = max(options.capacity_milli - sum(held_milli(state, options)), 0)
+    lendable = free_milli - options.preparation_share_milli - len(serving) * options.quantum_milli
+    if not options.homes:
+        return lendable
+    gpu = guests_gpu(options.capacity_milli)
+    at_home = {one.stream for one in options.homes if one.gpu == gpu}
+    there_milli = (
+        rooms_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli
+    )
+    if gpu == PREPARATION_GPU:
+        there_milli -= options.preparation_share_milli
+    return min(lendable, there_milli)
 
 
 def _stream_view(

@@ -13,9 +13,6 @@ JobT = TypeVar("JobT")
 PREPARATION_GPU = 0
 """Where the preparation is at home: the GPU of which there is always as much as of any other."""
 
-GUESTS_GPU = 0
-"""Where others' trainings are at home: a process that nobody gives another is there."""
-
 
 class InferenceProcess(StrEnum):
     """Which streams' inference runs in one process of a live run."""
@@ -42,6 +39,18 @@ def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
         living[gpu] += 1
         homes.append(gpu)
     return tuple(homes)
+
+
+def guests_gpu(capacity_milli: int) -> int:
+    """The GPU on which jobs of other servers are at home: of those with most room the last one.
+
+    So what is lent comes off one GPU, no guest stands on two, and of several it is not the preparation's.
+
+    Args:
+        capacity_milli: what there is over all GPUs; a part of a GPU is the last one's.
+    """
+    rooms = rooms_milli(max(capacity_milli, 1), ())
+    return max(range(len(rooms)), key=lambda gpu: (rooms[gpu], gpu))
 
 
 class AtHome(Generic[JobT]):

@@ -18,7 +18,7 @@ from ekya.gpu.protocol import ShareBackend
 from ekya.gpu.registry import ChosenBackend, choose_backend
 from ekya.gpu.window_meter import open_meter
 from ekya.journal import FileJournal
-from ekya.placement.homes import deal
+from ekya.placement.homes import deal, guests_gpu
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above, NobodyAbove
@@ -66,6 +66,11 @@ class OpenRun:
     def homes(self) -> tuple[int, ...]:
         """The GPU of every stream."""
         return deal(len(self.fleet.streams), self.constants.capacity_milli)
+
+    @property
+    def guests_gpu(self) -> int:
+        """The GPU of other servers' jobs, which its loop takes what is lent off."""
+        return guests_gpu(self.constants.capacity_milli)
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Around every process that is to work at a share: opened once, for the run and for its guests.

@@ -100,7 +100,7 @@ def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
     assert shares == {A: 500, B: 800}  # The preparation holds its share on the first GPU.
     hand.give(120 * S, ev.PreparationEnded(120 * S, 1), ev.CapacityLent(120 * S, 300))
     shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
-    assert shares == {A: 700, B: 800}  # And what others' jobs have is not planned with there.
+    assert shares == {A: 800, B: 700}  # And what others' jobs have is not planned with on the last.
 
 
 def test_training_is_granted_whole_groups_of_multiprocessors_and_inference_is_not():

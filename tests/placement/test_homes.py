@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.placement.homes import AtHome, deal
+from ekya.placement.homes import PREPARATION_GPU, AtHome, deal, guests_gpu
 from ekya.placement.pack import Packing, pack
 from ekya.placement.steps import Steps
 
@@ -86,3 +86,16 @@ def test_streams_are_dealt_so_that_no_gpu_is_fuller_than_one_stream_must_make_it
 def test_streams_take_turns_on_equal_gpus_and_a_part_of_one_gets_fewer():
     assert deal(5, 2000) == (0, 1, 0, 1, 0)
     assert deal(6, 1500) == (0, 0, 1, 0, 0, 1)
+
+
+def test_guests_are_at_home_on_the_last_gpu_that_has_as_much_as_any():
+    assert [guests_gpu(capacity) for capacity in (0, 350, 1000, 1500, 2000, 2500, 3000)] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]
+    assert guests_gpu(2000) != PREPARATION_GPU

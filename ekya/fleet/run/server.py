@@ -8,10 +8,11 @@ from ekya.control.away import Away, own_part, plan_beside, running_away, without
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Executor, Planner
 from ekya.control.step import LoopState
-from ekya.control.views import window_view
+from ekya.control.views import lendable_milli, window_view
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
+from ekya.core.state import FleetState
 from ekya.core.view import WindowView
 from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.loans import Loan, Way
@@ -122,9 +123,8 @@ class LendingServer:
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
             return None
         view = self._view(state, now_us)
-        # Its next preparation, and a quantum for each stream, must fit beside what is lent.
-        least_milli = options.preparation_share_milli + len(view.streams) * options.quantum_milli
-        shares = [share for share in SHARES_MILLI if share <= view.capacity_milli - least_milli]
+        lendable = lendable_milli(self._with_promised(state.fleet), options)
+        shares = [share for share in SHARES_MILLI if share <= lendable]
         if not shares or not view.streams:
             return None
         return room(self.site, view, self._scheduler.plan, shares, STEP_MILLI)
@@ -196,13 +196,13 @@ class LendingServer:
 
     def _view(self, state: LoopState, now_us: int) -> WindowView:
         """As it stands, without what is promised to others."""
-        executor = self.executor
-        now_us = min(max(now_us, executor.now_us), state.fleet.window_end_us)
-        view = window_view(
-            state.fleet, now_us, self._options, self._scheduler.needs, state.histories, state.phases
-        )
-        promised_milli = max(executor.lent_milli - state.fleet.lent_milli, 0)
-        return own_part(replace(view, capacity_milli=view.capacity_milli - promised_milli))
+        fleet = self._with_promised(state.fleet)
+        now_us = min(max(now_us, self.executor.now_us), fleet.window_end_us)
+        view = window_view(fleet, now_us, self._options, self._scheduler.needs, state.histories, state.phases)
+        return own_part(view)
+
+    def _with_promised(self, fleet: FleetState) -> FleetState:
+        return replace(fleet, lent_milli=max(self.executor.lent_milli, fleet.lent_milli))
 
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         if self._kept is not None and outcome == ARRIVED and self._state is not None:

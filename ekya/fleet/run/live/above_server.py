@@ -55,7 +55,8 @@ class AboveServer:
         self._begins = begins
         self._servers: Mapping[SiteName, Any] = {}
         self._open = ExitStack()
-        self.guests = GuestProcesses(server.terms.site, ray_nodes[server.terms.site], shares)
+        site = server.terms.site
+        self.guests = GuestProcesses(site, ray_nodes[site], shares, run.guests_gpu)
         self._open.callback(self.guests.close)
         self.lending: LendingServer | None = None
 

@@ -9,7 +9,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.processes import NoProcessError, Processes, node_is_there
 from ekya.fleet.run.training.protocol import FleetNode
@@ -34,10 +33,12 @@ class GuestProcesses:
         site: the server's.
         ray_node: on which it is, as this process.
         backend: its own, opened; it is closed after this.
+        gpu: on which of its GPUs guests are at home.
     """
 
-    def __init__(self, site: SiteName, ray_node: str, backend: ShareBackend) -> None:
-        self._node = FleetNode(NodeName(site), site, ray_node, FULL_GPU_MILLI)
+    def __init__(self, site: SiteName, ray_node: str, backend: ShareBackend, gpu: int) -> None:
+        # A process outlives the shares of those whom it serves, and begins at none.
+        self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
         self._processes = Processes(backend)
         self._guests: dict[SiteName, list[Any]] = {}
         self._made: list[Any] = []

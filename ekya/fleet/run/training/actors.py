@@ -31,10 +31,15 @@ class TrainingActor:
 
     As a worker it keeps the crops that it has been sent, for the next shard. Many methods are those of
     ``ParameterServer``.
+
+    Args:
+        name: of its actor.
+        backend: holds its shares.
+        gpu: position of its GPU among those that the backend was opened for.
     """
 
-    def __init__(self, name: str, backend: ShareBackend) -> None:
-        self._name, self._backend = name, backend
+    def __init__(self, name: str, backend: ShareBackend, gpu: int = 0) -> None:
+        self._name, self._backend, self._gpu = name, backend, gpu
         self._device = backend.probe().device
         self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
@@ -120,6 +125,12 @@ class TrainingActor:
         exchange = self._there if server is None else _Remote(server)
         return self._worker.run_epoch(exchange, token, epoch)
 
+    def rest(self) -> None:
+        """Lets go of its share, and of all that it was told, until there is another training."""
+        if self._share is not None:
+            self._share.release()
+        self._share = self._server = self._worker = self._held = None
+
     def resize(self, share_milli: int) -> Resized:
         """Another share from now on."""
         if self._share is None:
@@ -139,7 +150,7 @@ class TrainingActor:
             return self._share
         if self._share is not None:
             self._share.release()
-        self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli))
+        self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli, self._gpu))
         return self._share
 
     @property

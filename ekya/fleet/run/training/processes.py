@@ -54,7 +54,7 @@ class Processes:
 
     def __init__(self, backend: ShareBackend) -> None:
         self._backend = backend
-        self._idle: dict[str, list[Any]] = {}
+        self._idle: dict[tuple[str, int], list[Any]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -69,7 +69,7 @@ class Processes:
                 return actor
         # Two trainers may train on the same nodes, and no two names may be alike.
         name = f"training on {node.name} ({uuid4().hex[:8]})"
-        job = ShareJob(name, "retraining", node.share_milli)
+        job = ShareJob(name, "retraining", node.share_milli, node.gpu)
         options = {
             "name": name,
             "num_cpus": 0,
@@ -80,13 +80,18 @@ class Processes:
         }
         remote: Any = ray.remote  # Ray's own types do not know of groups.
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
-        return made.options(**options).remote(name, self._backend)
+        return made.options(**options).remote(name, self._backend, node.gpu)
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
-        """It has nothing to do any more, and lives."""
+        """It has nothing to do any more, and lives; what it held of a GPU is free when this returns."""
+        try:
+            ray.get(actor.rest.remote(), timeout=_ALIVE_S)
+        except RayError:
+            self.end(actor)
+            return
         with self._lock:
             if not self._closed:
-                self._idle.setdefault(node.ray_node_id, []).append(actor)
+                self._idle.setdefault(_place(node), []).append(actor)
                 return
         self.end(actor)
 
@@ -109,8 +114,13 @@ class Processes:
 
     def _waiting_on(self, node: FleetNode) -> Any | None:
         with self._lock:
-            idle = self._idle.get(node.ray_node_id)
+            idle = self._idle.get(_place(node))
             return idle.pop() if idle else None
+
+
+def _place(node: FleetNode) -> tuple[str, int]:
+    """Where a process stays while it lives."""
+    return node.ray_node_id, node.gpu
 
 
 def node_is_there(node: str) -> bool:

@@ -29,12 +29,14 @@ class FleetNode:
         name, site: as policies know them.
         ray_node_id: of the Ray node that it is, in hexadecimal digits; when it comes back it is another.
         share_milli: what a training may use of it.
+        gpu: on which of its GPUs, counted from 0.
     """
 
     name: NodeName
     site: SiteName
     ray_node_id: str
     share_milli: int
+    gpu: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

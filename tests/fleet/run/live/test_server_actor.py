@@ -95,9 +95,10 @@ class Made:
     """Makes such processes. Who is ended is so a moment later, as with Ray."""
 
     def __init__(self, backend):
-        self.backend, self.idle, self.ended, self.all = backend, [], [], []
+        self.backend, self.nodes, self.idle, self.ended, self.all = backend, [], [], [], []
 
     def take(self, node):
+        self.nodes.append(node)
         if not self.idle:
             self.idle.append(Process())
             self.all.append(self.idle[-1])
@@ -136,7 +137,7 @@ def processes(monkeypatch):
 
 @pytest.fixture
 def guests(processes):
-    return GuestProcesses(NORTH, "n", None)
+    return GuestProcesses(NORTH, "n", None, 0)
 
 
 def test_processes_of_a_dead_servers_guests_end_and_no_others(guests) -> None:
@@ -192,7 +193,7 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
 ) -> None:
     shares = Shares()
     backend = ChosenBackend("fake", shares, None, ())
-    run = OpenRun(None, None, None, replace(OPTIONS, capacity_milli=1500), backend, None)
+    run = OpenRun(None, None, None, replace(OPTIONS, capacity_milli=2000), backend, None)
     monkeypatch.setattr(server_actor, "open_run", lambda fleet, options: run)
 
     def run_on_ray(run, opened, console, server, above, stop):
@@ -203,6 +204,8 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
     monkeypatch.setattr(server_actor, "run_on_ray", run_on_ray)
     with pytest.raises(UserError, match="is full"):
         actor.run()
+    assert processes[0].nodes == [FleetNode(NodeName("north"), NORTH, "n", 0, run.guests_gpu)]
+    assert run.guests_gpu == 1, "not the preparation's"
     assert shares.told == ["opened for 2", "runs", "closed upon 0 of 1"]
     assert not actor.wait_ready()
 

@@ -1,7 +1,41 @@
+"""A process of trainings, without Ray: what it holds of its GPU, and when."""
+
+from contextlib import nullcontext
+
 import pytest
+from crews import HALVES, task_of
 
 from ekya.fleet.run.training.actors import TrainingActor
+from ekya.fleet.run.training.material import Material
 from ekya.gpu.cpu import CpuShares
+from ekya.gpu.protocol import ShareJob
+
+
+class Handle:
+    """A share that says whether it is held."""
+
+    def __init__(self, job):
+        self.job, self.held = job, True
+
+    def scope(self):
+        return nullcontext()
+
+    def release(self):
+        self.held = False
+
+
+class Shares:
+    """A backend that remembers who was attached."""
+
+    def __init__(self):
+        self.handles = []
+
+    def probe(self):
+        return CpuShares(1).probe()
+
+    def attach(self, job):
+        self.handles.append(Handle(job))
+        return self.handles[-1]
 
 
 def test_a_server_that_serves_nothing_yet_may_be_told_that_its_epoch_is_no_more():
@@ -9,3 +43,21 @@ def test_a_server_that_serves_nothing_yet_may_be_told_that_its_epoch_is_no_more(
     server.abort()
     with pytest.raises(LookupError, match="serves no training"):
         server.end_epoch()
+
+
+def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_trainings(model):
+    shares = Shares()
+    actor = TrainingActor("a guest", shares, 1)
+    task = task_of(model)
+    material = Material.of(task)
+    plan = material.plan(HALVES)
+    for share_milli in (300, 600):
+        actor.rest()
+        assert not any(handle.held for handle in shares.handles)
+        actor.serve(task.start, plan, material.validation, share_milli)
+        assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
+        assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
+    actor.rest()
+    for told in (actor.end_epoch, lambda: actor.resize(100)):
+        with pytest.raises(LookupError):
+            told()

@@ -1,0 +1,163 @@
+"""What others' jobs have on a server of several GPUs: it comes off one of them, and none gives too much."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, LONG, OPTIONS, A, B, Hand, S, Wish, labels
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.control.options import StreamHome
+from ekya.control.views import lendable_milli
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.core.state import FleetState, RetrainJob, Status, StreamState
+from ekya.placement.homes import PREPARATION_GPU, deal, guests_gpu
+from ekya.placement.pack import Packing, rooms_milli
+
+STREAMS = tuple(StreamId(f"cam-{number}") for number in range(7))
+TWO_GPUS = replace(OPTIONS, preparation_share_milli=300)
+APART = replace(TWO_GPUS, homes=(StreamHome(A, 0), StreamHome(B, 1)))
+
+
+def serving(lent_milli=0, **changes):
+    streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
+    return FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli, **changes)
+
+
+def test_where_jobs_can_move_all_is_lent_but_the_next_preparation_and_a_quantum_for_each():
+    assert lendable_milli(serving(), TWO_GPUS) == 2000 - 300 - 2 * 100
+    assert lendable_milli(serving(lent_milli=700), TWO_GPUS) == 800
+
+
+def test_where_they_cannot_one_gpu_is_lent_but_a_quantum_for_each_that_lives_there():
+    assert lendable_milli(serving(), APART) == 1000 - 100
+    assert lendable_milli(serving(lent_milli=700), APART) == 200
+    assert lendable_milli(serving(lent_milli=950), APART) == -50
+
+
+def test_on_a_gpu_and_a_part_of_one_guests_leave_the_preparation_its_own():
+    assert lendable_milli(serving(), replace(APART, capacity_milli=1500)) == 1000 - 100 - 300
+
+
+@pytest.mark.parametrize("homes", [(), (StreamHome(A, 0), StreamHome(B, 0))])
+@pytest.mark.parametrize(("capacity", "lent"), [(1000, 0), (1000, 400), (600, 200)])
+def test_with_one_gpu_it_is_the_same_whether_jobs_can_move(homes, capacity, lent):
+    options = replace(TWO_GPUS, capacity_milli=capacity, homes=homes)
+    assert lendable_milli(serving(lent_milli=lent), options) == capacity - lent - 300 - 200
+
+
+def test_who_keeps_a_share_while_its_camera_is_lost_keeps_it_from_guests():
+    state = serving()
+    job = RetrainJob(1, LONG, 1, 250, 0.9, 0.9, 10.0)
+    gone = replace(state.stream(B), job=job, lost="no signal")
+    assert lendable_milli(state.with_stream(gone), APART) == 1000 - 250
+
+
+class Town:
+    """A server whose streams stay where they are dealt, and which lends as much as it says it can."""
+
+    def __init__(self, gpus_milli, streams, packing, wishes):
+        self.streams, self.homes = STREAMS[:streams], deal(streams, gpus_milli)
+        options = replace(
+            OPTIONS,
+            windows=None,
+            capacity_milli=gpus_milli,
+            quantum_milli=40,
+            preparation_share_milli=300,
+            packing=packing,
+            homes=tuple(
+                StreamHome(stream, gpu) for stream, gpu in zip(self.streams, self.homes, strict=True)
+            ),
+        )
+        wished = {
+            stream: Wish(inference, retrain=LONG, retrain_milli=retrain)
+            for stream, (inference, retrain) in zip(self.streams, wishes, strict=False)
+        }
+        self.hand = Hand(wished, options)
+        added = [ev.StreamAdded(0, stream, LAMBDAS) for stream in self.streams]
+        self.window, self.now_us, self.lent = 0, 0, []
+        self.give(*added, ev.WindowOpened(0, 0, 100 * S))
+
+    def give(self, *events):
+        self.hand.give(self.now_us, *events)
+        self.look()
+
+    def look(self):
+        """No GPU gives more than it has: to jobs here, to the preparation and to guests together."""
+        fleet, options = self.hand.state.fleet, self.hand.options
+        held = [0] * len(rooms_milli(options.capacity_milli, ()))
+        held[guests_gpu(options.capacity_milli)] += sum(self.lent)
+        held[PREPARATION_GPU] += options.preparation_share_milli if fleet.preparing else 0
+        of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
+        for stream, gpu in zip(self.streams, self.homes, strict=True):
+            state = fleet.stream(stream)
+            if state.status is Status.SERVING:
+                held[gpu] += of_plan[stream].retrain_share_milli + of_plan[stream].inference_share_milli
+            elif state.job is not None:
+                held[gpu] += state.job.share_milli
+        for gpu, room in enumerate(rooms_milli(options.capacity_milli, ())):
+            assert held[gpu] <= room
+
+    def open_window(self):
+        self.now_us = (self.window + 1) * 100 * S
+        self.window += 1
+        end_us = self.now_us + 100 * S
+        self.give(
+            ev.WindowClosed(self.now_us, self.window - 1), ev.WindowOpened(self.now_us, self.window, end_us)
+        )
+
+    def end_preparation(self):
+        if not self.hand.state.fleet.preparing:
+            return
+        self.now_us += S
+        known = [labels(self.now_us, stream, self.window) for stream in self.streams]
+        self.give(*known, ev.PreparationEnded(self.now_us, self.window))
+
+    def lend(self, asked_milli):
+        if not self.hand.state.fleet.preparing:
+            can_milli = max(lendable_milli(self.hand.state.fleet, self.hand.options), 0)
+            self.lent.append(min(asked_milli, can_milli) // 100 * 100)
+            self.tell_lent()
+
+    def take_back(self, which):
+        if self.lent:
+            self.lent.pop(which % len(self.lent))
+            self.tell_lent()
+
+    def tell_lent(self):
+        self.now_us += S
+        self.give(ev.CapacityLent(self.now_us, sum(self.lent)))
+
+    def lose_camera(self, which):
+        self.now_us += S
+        stream = self.streams[which % len(self.streams)]
+        lost = self.hand.stream(stream).status is Status.LOST
+        self.give(
+            ev.StreamBack(self.now_us, stream) if lost else ev.StreamLost(self.now_us, stream, "no signal")
+        )
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("lend"), st.sampled_from([100, 300, 600, 1000])),
+    st.tuples(st.just("take_back"), st.integers(0, 3)),
+    st.tuples(st.just("lose_camera"), st.integers(0, 6)),
+    st.tuples(st.just("open_window")),
+    st.tuples(st.just("end_preparation")),
+)
+
+
+@pytest.mark.parametrize("packing", list(Packing))
+@settings(max_examples=40)
+@given(
+    gpus_milli=st.sampled_from([1000, 1500, 2000, 2600, 3000]),
+    streams=st.integers(1, 7),
+    wishes=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=7, max_size=7),
+    steps=st.lists(STEPS, min_size=4, max_size=12),
+)
+def test_no_gpu_is_given_more_than_it_has_guests_included(packing, gpus_milli, streams, wishes, steps):
+    town = Town(gpus_milli, streams, packing, wishes)
+    town.open_window()
+    town.end_preparation()
+    for name, *arguments in steps:
+        getattr(town, name)(*arguments)

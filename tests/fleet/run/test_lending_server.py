@@ -1,0 +1,61 @@
+"""What a server of several GPUs says that it could lend: never more than one of them has."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, OPTIONS, A, B, S
+
+from ekya.control.options import StreamHome
+from ekya.control.protocols import Batch
+from ekya.control.step import LoopState
+from ekya.core.state import FleetState, StreamState
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.elsewhere import AsForeseen
+from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.server import LendingServer, ServerTerms
+from ekya.fleet.run.trace_servers import SIZES
+from ekya.scheduling.registry import make_scheduler
+
+MOVING = replace(OPTIONS, quantum_milli=50, preparation_share_milli=300)
+AT_HOME = replace(MOVING, homes=(StreamHome(A, 0), StreamHome(B, 1)))
+
+
+class Idle:
+    """Nothing happens here."""
+
+    def wait(self, until_us):
+        return Batch(until_us, ())
+
+    def execute(self, commands):
+        pass
+
+
+def server(options, lent_milli=0):
+    """Two streams serve in window 1; its loop has been told of so much."""
+    terms = ServerTerms(SiteName("here"), crops_may_leave=False)
+    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, None, Idle(), AsForeseen())
+    streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
+    fleet = FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli)
+    made.follow(LoopState(fleet, {}))
+    return made
+
+
+def units(made):
+    room = made.room(120 * S)
+    return 0 if room is None else len(room.loss)
+
+
+@pytest.mark.parametrize(("options", "all_of_it"), [(MOVING, (10, 10, 2)), (AT_HOME, (8, 4, 0))])
+def test_what_is_promised_comes_off_what_it_can_lend(options, all_of_it) -> None:
+    made = server(options)
+    can_lend = [units(made)]
+    for number, share_milli in enumerate((500, 900)):
+        made.lend(number, Lent(share_milli, 130 * S, 190 * S))
+        can_lend.append(units(made))
+    assert tuple(can_lend) == all_of_it
+
+
+def test_what_its_loop_knows_of_already_is_not_taken_off_twice() -> None:
+    made = server(AT_HOME, lent_milli=500)
+    made.lend(0, Lent(500, 110 * S, 190 * S))
+    assert units(made) == 4

@@ -1,0 +1,110 @@
+"""Processes of trainings, without Ray: with what environment they are made, and which wait for whom."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ray.exceptions import RayActorError
+from threads_for_actors import Actor, Ray
+
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.training import processes as processes_module
+from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.run.training.protocol import FleetNode
+from ekya.gpu.mps import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
+from ekya.gpu.mps_control import PIPE_VARIABLE, VISIBLE_VARIABLE
+from ekya.gpu.mps_service import MpsEnvironment, MpsRoom
+from ekya.gpu.nvml import Gpu, GpuInventory
+
+GPUS = GpuInventory(tuple(Gpu(place, "a GPU", 8, 7, f"GPU-{place}") for place in (0, 1)), "600.1", "2 GPUs")
+ROOMS = tuple(MpsRoom(gpu.uuid, Path(f"/pipes/{gpu.index}")) for gpu in GPUS.gpus)
+OPENED = MpsShares(GPUS, duty_cycle=True, environment=MpsEnvironment(Path("/mps"), ROOMS))
+NODE = FleetNode(NodeName("south"), SiteName("south"), "ray node", 0)
+
+
+class Process:
+    """What is asked of one that works on nothing."""
+
+    def __init__(self, *arguments):
+        self.arguments, self.rests = arguments, 0
+
+    def pid(self):
+        return 7
+
+    def rest(self):
+        self.rests += 1
+
+
+class RayWithActors(Ray):
+    """Makes actors, and ends them."""
+
+    def __init__(self):
+        self.made = []
+
+    def remote(self, **_groups):
+        return lambda kind: self
+
+    def options(self, **options):
+        self.made.append(options)
+        return _Made()
+
+    @staticmethod
+    def kill(actor):
+        actor.die()
+
+
+class _Made:
+    def remote(self, *arguments):
+        return Actor(Process(*arguments))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    made = RayWithActors()
+    monkeypatch.setattr(processes_module, "ray", made)
+    monkeypatch.setattr(processes_module, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
+    return made
+
+
+@pytest.fixture
+def processes(ray):
+    return Processes(OPENED)
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, processes) -> None:
+    actor = processes.take(replace(NODE, gpu=gpu))
+    environment = ray.made[0]["runtime_env"]["env_vars"]
+    assert environment[VISIBLE_VARIABLE] == f"GPU-{gpu}"
+    assert environment[PIPE_VARIABLE] == f"/pipes/{gpu}"
+    assert int(environment[PERCENTAGE]) * 10 == TRAINER_CAP_MILLI, "at a share that nobody knows yet"
+    assert actor.kept.arguments[1:] == (OPENED, gpu)
+
+
+def test_one_that_waits_is_taken_again_on_its_gpu_and_on_no_other(processes) -> None:
+    first, second = (replace(NODE, gpu=gpu) for gpu in (0, 1))
+    actor = processes.take(second)
+    processes.give_back(second, actor)
+    assert actor.kept.rests == 1, "it holds nothing while it waits"
+    other = processes.take(first)
+    assert other is not actor
+    assert processes.take(second) is actor
+
+
+def test_one_that_does_not_answer_waits_for_nobody(ray, processes) -> None:
+    actor = processes.take(NODE)
+    actor.die()
+    processes.give_back(NODE, actor)
+    assert processes.take(NODE) is not actor
+    assert len(ray.made) == 2
+
+
+def test_who_comes_back_after_the_end_ends_too(processes) -> None:
+    waits, late = processes.take(NODE), processes.take(NODE)
+    processes.give_back(NODE, waits)
+    processes.close()
+    assert (waits.dead, late.dead) == (True, False)
+    processes.give_back(NODE, late)
+    assert late.dead
+    with pytest.raises(RayActorError):
+        Ray.get(late.pid.remote())
