@@ -9,6 +9,7 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError
 
+from ekya.fleet.run.training.lone_worker import LoneWorker
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
@@ -43,7 +44,7 @@ class TrainingActor:
         self._device = backend.probe().device
         self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
-        self._worker: Worker | None = None
+        self._worker: Worker | LoneWorker | None = None
         self._held: tuple[Positions, LabelledCrops] | None = None
 
     def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
@@ -103,7 +104,7 @@ class TrainingActor:
             me, number, start, plan, epochs, shard: as of ``Worker``.
             sent: positions of crops that it has not, and these.
             anew: whether what it holds is of another training.
-            share_milli: of its node; None for that of the parameter server that it is.
+            share_milli: of its node; None where it is alone and the parameter server too, and has that one's.
         """
         if anew or self._held is None:
             self._held = sent
@@ -113,17 +114,20 @@ class TrainingActor:
         positions, crops = self._held
         order = np.argsort(positions)
         there = order[np.searchsorted(positions, shard.positions, sorter=order)]
+        crops = crops.take(there)
+        if share_milli is None:
+            self._worker = LoneWorker(me, self._there, epochs, shard, crops)
+            return
         scope = self._at_share(share_milli).scope
-        self._worker = Worker(
-            me, number, start, plan, epochs, shard, crops.take(there), device=self._device, scope=scope
-        )
+        self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
 
-    def run_epoch(self, server: Any | None, token: object, epoch: int) -> EpochWork:
-        """All steps of an epoch, with the parameter server behind this handle; None: it is here."""
+    def run_epoch(self, server: Any, token: object, epoch: int) -> EpochWork:
+        """All steps of an epoch, with the parameter server behind this handle, unless that is here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
-        exchange = self._there if server is None else _Remote(server)
-        return self._worker.run_epoch(exchange, token, epoch)
+        if isinstance(self._worker, LoneWorker):
+            return self._worker.run_epoch(token, epoch)
+        return self._worker.run_epoch(_Remote(server), token, epoch)
 
     def rest(self) -> None:
         """Lets go of its share, and of all that it was told, until there is another training."""
@@ -142,12 +146,8 @@ class TrainingActor:
         """A sign of life."""
         return os.getpid()
 
-    def _at_share(self, share_milli: int | None) -> ShareHandle:
-        """A share for what comes next; None for the one that is there."""
-        if share_milli is None:
-            if self._share is None:
-                raise LookupError(f"{self._name} has no share yet")
-            return self._share
+    def _at_share(self, share_milli: int) -> ShareHandle:
+        """A share for what comes next."""
         if self._share is not None:
             self._share.release()
         self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli, self._gpu))

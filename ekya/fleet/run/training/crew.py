@@ -175,8 +175,7 @@ class Crew:
         token = (self._assembled, epoch)
         self._gather({server: server.actor.begin_epoch.remote(token, tuple(sorted(workers)))})
         asked = {
-            member: member.actor.run_epoch.remote(None if self._alone else server.actor, token, epoch)
-            for member in workers.values()
+            member: member.actor.run_epoch.remote(server.actor, token, epoch) for member in workers.values()
         }
         told: dict[_Member, EpochWork] = {}
         try:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from ekya.fleet.run.training.messages import Push
 from ekya.fleet.run.training.updates import Updates
-from ekya.fleet.run.training.workers import WorkerId
+from ekya.fleet.run.training.workers import Positions, WorkerId
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.trainee import Lesson
 from ekya.learning.trainer import EpochResult
 
 
@@ -78,6 +80,29 @@ class ParameterServer:
             self._changed.notify_all()
             self._changed.wait_for(lambda: token != self._epoch or not self._updates.waits(worker))
             return None if push.last else self._pulled(token, worker)
+
+    def lesson(self, crops: LabelledCrops) -> Lesson:
+        """As of ``Updates``."""
+        return self._updates.lesson(crops)
+
+    def step(
+        self, token: object, worker: WorkerId, lesson: Lesson, batch: Positions, usual: int, last: bool
+    ) -> bool:
+        """A step of a worker that is alone and here; whether that epoch is still under way.
+
+        Args:
+            token, worker: as of ``push``.
+            lesson: of ``lesson``.
+            batch: (B,) positions in its crops.
+            usual: crops in the worker's steps, by its orders.
+            last: whether it is its last one in this epoch.
+        """
+        loss = self._updates.gradient(lesson, batch)
+        with self._changed:
+            if token != self._epoch:
+                return False
+            self._updates.move_alone(worker, loss, len(batch), usual, last)
+            return True
 
     def leave(self, token: object, worker: WorkerId) -> None:
         """A worker that has pulled nothing has nothing to do in this epoch."""

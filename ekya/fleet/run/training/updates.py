@@ -4,16 +4,18 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ekya.fleet.run.training.gate import Gate, within
 from ekya.fleet.run.training.gate import together as all_together
 from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
-from ekya.fleet.run.training.workers import WorkerId
+from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.learning.checkpoints import from_bytes
+from ekya.learning.labelled import LabelledCrops
 from ekya.learning.sgd import Sgd
 from ekya.learning.snapshot import Snapshot, restore_weights, take_snapshot
-from ekya.learning.trainee import Trainee
+from ekya.learning.trainee import Lesson, Trainee
 from ekya.learning.trainer import EpochResult
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -42,7 +44,8 @@ class Updates:
         device: str = "cpu",
         scope: Scope = nullcontext,
     ) -> None:
-        self._plan, self._validation, self._scope = plan, validation, scope
+        self._plan, self._validation = plan, validation
+        self._device, self._scope = device, scope
         self._trainee = Trainee(
             from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
         )
@@ -96,6 +99,37 @@ class Updates:
         """A worker that is away has nothing to do any more in this epoch."""
         self.gate.leave(worker)
         self._move()
+
+    def lesson(self, crops: LabelledCrops) -> Lesson:
+        """For a worker that is alone, and trains these very weights."""
+        inputs = self._trainee.inputs_of(crops.crops)
+        return self._trainee.lesson(inputs, crops.classes, self._plan.distillation_weight)
+
+    def gradient(self, lesson: Lesson, batch: Positions) -> float:
+        """Leaves the gradient of (B,) positions in the weights; their mean loss."""
+        with self._scope():
+            at = torch.from_numpy(np.ascontiguousarray(batch)).to(self._device)
+            return float(lesson.backward(at))
+
+    def move_alone(self, worker: WorkerId, loss: float, crops: int, usual: int, last: bool) -> None:
+        """Moves the weights along the gradient that was left in them.
+
+        Args:
+            worker: that is alone.
+            loss: of that gradient.
+            crops: that it is of.
+            usual: crops in the worker's steps.
+            last: whether it was its last one in this epoch.
+        """
+        self.gate.pull(worker)
+        self.gate.push(worker)
+        self.gate.next_update()
+        with self._scope():
+            self._sgd.set_rates(self._plan.step_crops(usual), self._epochs_done)
+            self._sgd.step()
+        self._losses.append((loss, crops))
+        if last:
+            self.gate.leave(worker)
 
     def waits(self, worker: WorkerId) -> bool:
         """Whether its gradient has not moved the weights yet."""
