@@ -96,6 +96,15 @@ FLEET = (
     Recipe("fleet_servers", "Servers that lend each other shares", 120, False, False, writes=False),
     Recipe("fleet_emulated", "The same, with everything really trained", 400, False, False, writes=False),
     Recipe(
+        "fleet_live",
+        "Two live servers, one of which has too much to do; nothing else should run",
+        600,
+        traces=False,
+        full=False,
+        writes=False,
+        always=False,
+    ),
+    Recipe(
         "fleet_training",
         "One training over several Ray nodes, really; nothing else should run",
         180,

@@ -241,6 +241,9 @@ def _table(summary: dict[str, Any]) -> Table:
     table.add_row("all", "", str(all_streams), accuracy, gain, "", "", "", style="bold")
     frames, loans = summary["frames"], summary["loans"]
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in loans["by_outcome"].items())
+    after_s = loans["arrived_after_s"]
+    if after_s["was"] is not None:
+        outcomes += f" after {after_s['was']:.1f} s, {after_s['foreseen']:.1f} foreseen"
     table.caption = (
         f"{frames['arrived']} frames arrived, {frames['lost']} lost; {loans['made']} loans"
         + (f" ({outcomes})" if outcomes else "")

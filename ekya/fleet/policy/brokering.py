@@ -127,11 +127,12 @@ def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reaso
         arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),
         sent_mb={(offer.site, host.site): sent_mb},
         reason=reason,
+        late_us=host.late_us,
     )
 
 
 def _trains_us(offer: Offer, host: Room, units: int) -> int:
-    return round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
+    return host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
 
 
 def _job(name: JobName, offer: Offer, now_us: int, rooms: Sequence[Room], links: Links) -> TrainJob:

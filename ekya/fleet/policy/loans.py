@@ -52,8 +52,9 @@ class Loan:
         ends_us: when it is trained, if nothing happens.
         arrives_us: when its weights are back.
         sent_mb: by way, before it begins: labelled crops and the model, where they do not lie there already.
-        epoch_mb: by way, in each epoch: what workers and the parameter server exchange.
         reason: one sentence that an operator can read.
+        epoch_mb: by way, in each epoch: what workers and the parameter server exchange.
+        late_us: how much of the time until it is trained is what others took beyond what was foreseen.
     """
 
     offer: Offer
@@ -65,6 +66,7 @@ class Loan:
     sent_mb: Mapping[Way, float]
     reason: str
     epoch_mb: Mapping[Way, float] = field(default_factory=dict)
+    late_us: int = 0
 
     @property
     def hosts(self) -> tuple[SiteName, ...]:

@@ -18,12 +18,14 @@ class Room:
         step_milli: size of a unit.
         loss: accuracy that its streams lose together while 1, 2, ... units are lent; non-decreasing.
         speed: of a training at a share there.
+        late_us: how much later than foreseen trainings end there, by those that have ended.
     """
 
     site: SiteName
     step_milli: int
     loss: tuple[float, ...]
     speed: SpeedCurve
+    late_us: int = 0
 
     def lost(self, share_milli: int) -> float:
         """Accuracy that its streams lose together while so much is lent, a multiple of the step."""

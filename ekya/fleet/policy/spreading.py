@@ -98,7 +98,8 @@ class Spread:
         parts = {host: crops[host] / offer.crops for host in hosts}
         sent_mb = {(offer.site, host): offer.sent_mb(host, parts[host]) for host in hosts}
         begins_us = now_us + max(self.links.takes_us(*way, size_mb) for way, size_mb in sent_mb.items())
-        ends_us = begins_us + round(offer.epochs * self._epoch_s(crops) * US_PER_S)
+        late_us = max(self.rooms[host].late_us for host in hosts)
+        ends_us = begins_us + late_us + round(offer.epochs * self._epoch_s(crops) * US_PER_S)
         return Loan(
             offer=offer,
             parts=tuple(
@@ -111,6 +112,7 @@ class Spread:
             sent_mb=sent_mb,
             epoch_mb=self._epoch_mb(crops),
             reason=reason,
+            late_us=late_us,
         )
 
     def _epoch_s(self, crops: Mapping[SiteName, int]) -> float:

@@ -7,12 +7,13 @@ from typing import Protocol
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.already_there import left_behind
 from ekya.fleet.policy.brokering import Broker
+from ekya.fleet.policy.lateness import Lateness
 from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import AlreadyThere, Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
 
 
 class Peer(Protocol):
@@ -81,6 +82,7 @@ class LoanDesk:
     ) -> None:
         self._broker, self._links, self._seed = broker, links, seed
         self._record, self._held_until = record, held_until
+        self._late = Lateness()
         self._peers: dict[SiteName, Peer] = {}
         self._open: dict[tuple[SiteName, StreamId], Made] = {}
         self._ended: dict[tuple[SiteName, StreamId], Made] = {}
@@ -123,6 +125,10 @@ class LoanDesk:
     ) -> None:
         """Nobody waits for a loan's weights any more: they are here, or too late, or will never come."""
         made = self._open.pop((site, stream), None)
+        if made is not None and outcome == ARRIVED:
+            self._late.arrived(made.loan, now_us)
+        elif made is not None and outcome == GIVEN_UP:
+            self._late.missed(made.loan, now_us)
         if made is None:
             # A host had died, and until who borrowed heard that nobody else has room, others went on.
             self.moved_since(site, stream, moved_mb)
@@ -192,7 +198,8 @@ class LoanDesk:
 
     def _rooms(self, now_us: int, borrower: SiteName) -> list[Room]:
         others = [peer for site, peer in sorted(self._peers.items()) if site != borrower]
-        return [room for peer in others if (room := peer.room(now_us)) is not None]
+        rooms = [room for peer in others if (room := peer.room(now_us)) is not None]
+        return [replace(room, late_us=self._late.of(room.site)) for room in rooms]
 
 
 def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:

@@ -26,12 +26,18 @@ class LoanRecord:
         hosts: who lent.
         outcome: what came of it.
         moved_mb: what it moved over each link.
+        agreed_us: when it was made.
+        arrives_us: when its weights should have been back.
+        over_us: when nobody waited for them any more; 0 before.
     """
 
     site: SiteName
     hosts: tuple[SiteName, ...]
     outcome: str = UNDER_WAY
     moved_mb: Mapping[Way, float] = field(default_factory=dict)
+    agreed_us: int = 0
+    arrives_us: int = 0
+    over_us: int = 0
 
 
 class LoanFile:
@@ -74,10 +80,17 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
             said = json.loads(line)
             if "site" in said:
                 hosts = tuple(part["host"] for part in said["parts"])
-                loans[said["loan"]] = LoanRecord(said["site"], hosts)
+                loans[said["loan"]] = LoanRecord(
+                    said["site"], hosts, agreed_us=said["agreed_us"], arrives_us=said["arrives_us"]
+                )
             else:
                 moved_mb = {(way["from"], way["to"]): way["mb"] for way in said["moved"]}
-                loans[said["loan"]] = replace(loans[said["loan"]], outcome=said["outcome"], moved_mb=moved_mb)
+                loans[said["loan"]] = replace(
+                    loans[said["loan"]],
+                    over_us=said["over_us"],
+                    outcome=said["outcome"],
+                    moved_mb=moved_mb,
+                )
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break  # cut off by a crash: nobody had acted on it yet

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from ekya.core.units import us_to_seconds
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.loan_file import LoanRecord
 
 
@@ -54,9 +56,18 @@ def summarise_servers(
         "loans": {
             "made": len(loans),
             "by_outcome": {outcome: sum(made.outcome == outcome for made in loans) for outcome in outcomes},
+            "arrived_after_s": _arrived_after_s([made for made in loans if made.outcome == ARRIVED]),
         },
         "moved_mb": _moved_mb(loans),
         "servers": {site: _server(site, summaries.get(site), ran, loans) for site in sites},
+    }
+
+
+def _arrived_after_s(loans: Sequence[LoanRecord]) -> dict[str, float | None]:
+    """From agreement to weights, in the mean: as it was foreseen, and as it was."""
+    return {
+        "foreseen": _mean([us_to_seconds(made.arrives_us - made.agreed_us) for made in loans]),
+        "was": _mean([us_to_seconds(made.over_us - made.agreed_us) for made in loans]),
     }
 
 

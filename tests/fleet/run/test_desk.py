@@ -87,6 +87,16 @@ def test_nobody_lends_more_than_its_room_whoever_asks(town) -> None:
     assert [one.number for one in desk.loans] == list(range(len(desk.loans)))
 
 
+def test_the_next_loan_is_foreseen_to_be_as_late_as_the_one_before_it_was(town) -> None:
+    desk, _, _ = town
+    first = desk.agree(0, [offer()])
+    desk.over(HOME, CAM, first.arrives_us + 6 * S, "arrived", {})
+    second = desk.agree(0, [offer()])
+    assert (second.late_us, second.arrives_us) == (6 * S, first.arrives_us + 6 * S)
+    desk.over(HOME, CAM, second.arrives_us - 8 * S, "given up", {})
+    assert desk.agree(0, [offer()]).late_us == 6 * S
+
+
 def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(town) -> None:
     desk, servers, _ = town
     desk.agree(0, [offer()])

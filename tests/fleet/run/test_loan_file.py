@@ -29,7 +29,7 @@ def written(tmp_path):
     first, second = made(0), made(1)
     for one in (first, second):
         file(one)
-    first.outcome, first.moved_mb = "given up", {(HOME, EAST): 46.0}
+    first.outcome, first.over_us, first.moved_mb = "given up", 25 * S, {(HOME, EAST): 46.0}
     file(first)
     first.moved_mb = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}  # what moved since then
     file(first)
@@ -40,8 +40,8 @@ def written(tmp_path):
 def test_a_loan_has_its_last_word_and_one_that_nobody_ended_is_under_way(written) -> None:
     moved = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}
     assert read_loans(written) == (
-        LoanRecord(HOME, (EAST, WEST), "given up", moved),
-        LoanRecord(HOME, (EAST, WEST), UNDER_WAY),
+        LoanRecord(HOME, (EAST, WEST), "given up", moved, 0, 40 * S, 25 * S),
+        LoanRecord(HOME, (EAST, WEST), UNDER_WAY, {}, 0, 40 * S, 0),
     )
 
 

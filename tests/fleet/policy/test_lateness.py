@@ -1,0 +1,67 @@
+"""What trainings took beyond what was foreseen is foreseen for the next ones."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from loan_cases import NOW_US, S, links, offer, room
+
+from ekya.fleet.policy.brokering import alone
+from ekya.fleet.policy.lateness import Lateness
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.splitting import spreads
+
+A, B = SiteName("a"), SiteName("b")
+
+
+def by(host, late_us=0):
+    return alone(NOW_US, offer(), replace(room(host, [0.0]), late_us=late_us), 1, links(), "")
+
+
+def test_nothing_is_late_where_all_end_as_was_foreseen() -> None:
+    late = Lateness()
+    late.arrived(by("a"), by("a").arrives_us)
+    late.missed(by("a"), by("a").arrives_us - 5 * S)
+    assert (late.of(A), late.of(B)) == (0, 0)
+
+
+def test_the_first_training_tells_and_the_next_ones_count_for_half() -> None:
+    late, loan = Lateness(), by("a")
+    late.arrived(loan, loan.arrives_us + 6 * S)
+    assert (late.of(A), late.of(B)) == (6 * S, 0)
+    # What is foreseen now has these six seconds in it, and two too many.
+    foreseen = by("a", late.of(A))
+    assert foreseen.arrives_us - loan.arrives_us == 6 * S
+    late.arrived(foreseen, foreseen.arrives_us - 2 * S)
+    assert late.of(A) == 5 * S
+
+
+def test_one_that_was_given_up_says_only_that_it_takes_longer() -> None:
+    late, loan = Lateness(), by("a")
+    late.missed(loan, loan.arrives_us + 9 * S)
+    late.missed(loan, loan.arrives_us + 3 * S)
+    assert late.of(A) == 9 * S
+
+
+@given(st.lists(st.integers(-5 * S, 20 * S), min_size=12, max_size=20))
+def test_what_is_foreseen_comes_to_what_is_never_below_nothing(wrong) -> None:
+    late = Lateness()
+    for by_us in wrong:
+        loan = by("a", late.of(A))
+        late.arrived(loan, loan.arrives_us - loan.late_us + by_us)
+        assert 0 <= late.of(A) <= max(0, *wrong)
+    for _ in range(40):
+        loan = by("a", late.of(A))
+        late.arrived(loan, loan.arrives_us - loan.late_us + 4 * S)
+    assert abs(late.of(A) - 4 * S) <= 1
+
+
+def test_several_hosts_wait_for_the_latest() -> None:
+    ways, crops = links(1000.0), {A: 200, B: 200}
+    prompt, late = room("a", [0.0] * 3), replace(room("b", [0.0] * 3), late_us=7 * S)
+
+    def ends_us(*rooms):
+        by_a = next(one for one in spreads(offer(), rooms, ways) if one.server == A)
+        return by_a.loan(NOW_US, crops, "").ends_us
+
+    assert ends_us(prompt, late) - ends_us(prompt, replace(late, late_us=0)) == 7 * S
