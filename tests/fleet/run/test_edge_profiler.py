@@ -51,6 +51,12 @@ def test_readings_come_while_it_lasts() -> None:
     assert len(watch.states) == read
 
 
+def test_what_is_over_at_once_has_a_state_too() -> None:
+    with watched(10.0) as watch:
+        pass
+    assert 0.0 <= watch.state().cpu <= 1.0
+
+
 @pytest.mark.parametrize("part", [-0.1, 1.0, 20])
 def test_a_stress_is_a_part(part) -> None:
     with pytest.raises(UserError, match="give a part of 1"):

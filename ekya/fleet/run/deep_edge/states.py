@@ -85,7 +85,7 @@ def watched(
     stat: Callable[[], str] = STAT.read_text,
     meminfo: Callable[[], str] = MEMINFO.read_text,
 ) -> Iterator[Watch]:
-    """Reads this machine's state again and again as long as the block lasts.
+    """Reads this machine's state again and again as long as the block lasts, and at least once.
 
     A machine without an NVIDIA GPU has none in use: 0, and it is not guessed.
 
@@ -98,7 +98,8 @@ def watched(
 
     def read_on() -> None:
         before = ticks(stat())
-        while not ended.wait(every_s):
+        # A last reading would be of a moment, and coarse; but there has to be one.
+        while not ended.wait(every_s) or not watch.states:
             now = ticks(stat())
             watch.states.append(NodeState(now.since(before), _gpu_activity(reader), memory_in_use(meminfo())))
             before = now
