@@ -48,7 +48,10 @@ def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(r
     chosen, fleet = recipe("all").chosen, recipe("all").FLEET
     assert chosen("fleet") == fleet
     assert [one.name for one in chosen("fleet,figure6")] == ["figure6", *(one.name for one in fleet)]
-    assert {one.name for one in fleet} - {one.name for one in chosen(None)} == {"fleet_live", "fleet_training"}
+    assert {one.name for one in fleet} - {one.name for one in chosen(None)} == {
+        "fleet_live",
+        "fleet_training",
+    }
     with pytest.raises(UserError, match="no recipe or group 'figure5'"):
         chosen("figure5,fleet")
 
