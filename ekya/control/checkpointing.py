@@ -14,11 +14,9 @@ def worth_serving(
 
     A checkpoint brings (its accuracy - what serves now) until the retraining's own end, or the
     window's. Taking it stands the retraining still for ``checkpoint_delay_us``, which costs at most the
-    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds. Weights that
-    are trained elsewhere arrive as a whole.
+    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds. One that runs
+    on other servers goes on meanwhile; that its weights are made ready here is taken to cost as much.
     """
-    if job.elsewhere is not None:
-        return False
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False
     gain = job.best_accuracy - (stream.accuracy or 0.0)
@@ -51,6 +49,9 @@ def early_part(option: RetrainOption, accuracy: float, options: LoopOptions) -> 
 
 
 def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOptions) -> int:
+    if job.elsewhere is not None:
+        # Of one that is late nobody knows when it ends.
+        return job.elsewhere.arrives_us if job.elsewhere.arrives_us > now_us else end_us
     speed = options.training_speed.speed(job.share_milli)
     if speed == 0.0:
         return end_us
@@ -61,9 +62,11 @@ def gpu_s_left(job: RetrainJob) -> float:
     """GPU-seconds that a retraining still needs: by its own pace once it has one.
 
     The first epoch shows no pace: all that prepares a retraining is in it, and of one that trains the head
-    alone that is nearly everything.
+    alone that is nearly everything. Of one elsewhere it is not told what it has used.
     """
     done = len(job.accuracies)
+    if job.elsewhere is not None:
+        return job.expected_gpu_s * (1.0 - min(done / job.config.epochs, 1.0))
     if done < 2:
         return max(job.expected_gpu_s - job.gpu_s, 0.0)
     pace = (job.gpu_s - job.first_epoch_gpu_s) / (done - 1)

@@ -262,7 +262,9 @@ def _answers(
         case ev.RetrainProgress():
             stream = after.fleet.stream(event.stream)
             job = stream.job
-            if job is not None and worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
+            if job is None or _comes_whole(job, needs):
+                return
+            if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
                 yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
@@ -296,7 +298,7 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
     What a scheduler has trained elsewhere serves in any case: nobody here has measured what serves on the
     same labels. What another server trained was measured on the labels here.
     """
-    if job.elsewhere is not None and job.accuracies and (needs.elsewhere or needs.kept_models):
+    if _comes_whole(job, needs) and job.accuracies:
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
         return
     if job.best_epoch <= job.served_epoch:
@@ -306,6 +308,11 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
     else:
         yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
+
+
+def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
+    """What a scheduler has trained elsewhere comes once; what another server trains, epoch by epoch."""
+    return job.elsewhere is not None and (needs.elsewhere or needs.kept_models)
 
 
 INFERENCE_PROFILE_EVERY = 4
@@ -355,6 +362,9 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
     stream = state.fleet.stream(event.stream)
     job = stream.job
     if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
+        return state, False
+    # What is trained elsewhere has no share here that another plan could change.
+    if job.elsewhere is not None:
         return state, False
     if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):
         return state, False

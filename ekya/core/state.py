@@ -44,7 +44,7 @@ class RetrainJob:
         share_milli: the share it was last given.
         promised_accuracy, expected_gpu_s: what its profile said of the whole job.
         expected_accuracy: what is expected of it by now.
-        accuracies: validation accuracy after each epoch so far.
+        accuracies: validation accuracy after each epoch so far; 0 for one whose weights never came here.
         gpu_s: GPU-seconds used so far.
         first_epoch_gpu_s: GPU-seconds used by the end of the first epoch; what prepares it is in there.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
@@ -320,7 +320,9 @@ def _apply_to_job(
         return stream
     match event:
         case ev.RetrainProgress():
-            accuracies = (*job.accuracies, event.validation_accuracy)
+            # A link may be too thin for the weights of every epoch elsewhere.
+            missing = (0.0,) * (event.epoch - 1 - len(job.accuracies))
+            accuracies = (*job.accuracies, *missing, event.validation_accuracy)
             first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
             going_on = replace(
                 job,

@@ -1,11 +1,14 @@
 """The seam between the run of one server and whoever knows other servers: a tier above it."""
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import Turn
-from ekya.core.ids import JobId, StreamId
+from ekya.core.commands import StartRetraining
+from ekya.core.ids import StreamId
+from ekya.runtime.brought import Brought
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.material import MaterialToFetch
 
@@ -19,11 +22,19 @@ class Exchange(Protocol):
     def material(self, stream: StreamId) -> MaterialToFetch:
         """What a retraining of the stream would be made of if it began now; waits for nothing."""
 
-    def bring(self, job: JobId, weights: bytes, accuracy: float) -> None:
-        """What a retraining has come to, before the inner executor is given its ``StartRetraining``.
+    def bring(
+        self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], Brought], over: bool
+    ) -> None:
+        """What a retraining has come to by now; its loop is told of epochs that are news, and of γ's end.
 
-        Whatever ``elsewhere`` of that command says, the weights are there then, and serve as any others. A
-        job of which nothing was brought fails.
+        Its best weights serve as any others as soon as the inner executor is asked for them, also if it was
+        told to stop it by then.
+
+        Args:
+            command: what the loop had asked for. The inner executor never sees it.
+            accuracies: after each epoch so far, on the validation crops of the stream's material.
+            best: makes the weights of the best of them, if they are wanted.
+            over: nothing more will come.
         """
 
 
@@ -39,8 +50,7 @@ class Above(Protocol):
     def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
         """What stands between the loop and the executor; ``clock`` gives run time and knows its beginning.
 
-        A ``StartRetraining`` that says ``elsewhere`` is to be held back until its weights are there: the
-        inner one begins it only then.
+        A ``StartRetraining`` that says ``elsewhere`` is to be kept from the inner one, which cannot begin it.
         """
 
     def planner(self, plan: Planner) -> Planner:

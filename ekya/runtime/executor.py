@@ -15,6 +15,7 @@ from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S
+from ekya.runtime.brought import Brought, BroughtWeights
 from ekya.runtime.complaining import in_words
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
@@ -80,7 +81,7 @@ class RayExecutor:
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
         self._met = MetLabels()
-        self._brought: dict[JobId, tuple[bytes, float]] = {}
+        self._brought = BroughtWeights(actors.streams, self._materials, clock, self._tell)
         self._news.follow(actors.preparation)
         for stream, own in actors.streams.items():
             for role in ev.Role:
@@ -103,15 +104,18 @@ class RayExecutor:
         """What a retraining of the stream would be made of if it began now; waits for nothing."""
         return self._materials.of(stream)
 
-    def bring(self, job: JobId, weights: bytes, accuracy: float) -> None:
-        """What a retraining elsewhere has come to, for the ``StartRetraining`` of it that is given next.
-
-        Args:
-            job: as the loop numbers it.
-            weights: a checkpoint of its best model.
-            accuracy: of these on the validation crops of the stream's material.
-        """
-        self._brought[job] = (weights, accuracy)
+    def bring(
+        self,
+        command: cmd.StartRetraining,
+        accuracies: Sequence[float],
+        best: Callable[[], Brought],
+        over: bool,
+    ) -> None:
+        """What a retraining elsewhere has come to by now, as of ``above.Exchange``."""
+        self._started.add(command.job)
+        self._brought.bring(command, accuracies, best)
+        if over:
+            self._adopt(command.stream, command.job)
 
     def _hear_within(self, seconds: float) -> None:
         left_us = self._shares.left_us()
@@ -154,7 +158,9 @@ class RayExecutor:
                     command.stream, command.config, command.share_milli, command.plan_epoch
                 )
             case cmd.StartRetraining() if command.elsewhere is not None:
-                return self._adopt(command)
+                reason = "there is no other server that could train it"
+                now_us = max(self._clock.now_us(), 0)
+                self._tell(ev.RetrainFailed(now_us, command.stream, command.job, reason))
             case cmd.StartRetraining():
                 holder, begin = retraining_holder(command.stream, command.job), self._retraining(command)
                 self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
@@ -163,6 +169,7 @@ class RayExecutor:
                 self._shares.resize(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
                 self._shares.leave(retraining_holder(command.stream, command.job))
+                self._adopt(command.stream, command.job)
             case cmd.ServeModel():
                 return [self._serve(command)] if command.job in self._started else []
             case cmd.RollBack():
@@ -206,16 +213,11 @@ class RayExecutor:
 
         return begin
 
-    def _adopt(self, command: cmd.StartRetraining) -> list[Any]:
-        """What was brought is the job's best from now on; it has no share, and needs none."""
-        if command.job not in self._brought:
-            now_us = max(self._clock.now_us(), 0)
-            self._tell(ev.RetrainFailed(now_us, command.stream, command.job, "nobody brought its weights"))
-            return []
-        self._started.add(command.job)
-        weights, accuracy = self._brought.pop(command.job)
-        own, labels = self._actors.streams[command.stream], self._materials.labels(command.stream)
-        return [own.retraining.adopt.remote(command, weights, accuracy, labels)]
+    def _adopt(self, stream: StreamId, job: JobId) -> list[Any]:
+        """The best that was brought of a job is its best in the trainer after these calls."""
+        adopted = self._brought.adopt(stream, job)
+        self._errands.update(dict.fromkeys(adopted, "adopt"))
+        return adopted
 
     def _roll_back(self, command: cmd.RollBack) -> list[Any]:
         """Weights of before are still in the object store: they are made ready there, and take over."""
@@ -233,14 +235,16 @@ class RayExecutor:
     def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
         version = ModelVersion(own.version + 1)
+        # What was trained elsewhere is handed over once the trainer has it.
+        after = self._adopt(command.stream, command.job)
         taken: list[Any] = []
         if self._on_the_gpu:
             lend = own.retraining.lend.options(num_returns=2)
-            lent, accuracy = lend.remote(command.job, version)
+            lent, accuracy = lend.remote(command.job, version, *after)
             taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
             self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
         hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.job, version, taken)
+        weights, accuracy = hand_over.remote(command.job, version, taken, *after)
         if self._on_the_gpu:
             self._unkept.add(command.stream, version, accuracy)
         own.version, own.newest_weights = version, weights

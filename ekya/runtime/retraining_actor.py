@@ -59,6 +59,7 @@ class _Job:
 
     Attributes:
         use: what it has used; ShareMeasured tells it.
+        memory: exemplars of the windows before it.
         over: set when its thread has done its last work.
     """
 
@@ -68,6 +69,7 @@ class _Job:
     use: JobUse
     labels: StreamLabels
     passed: PassedCrops | None
+    memory: ExemplarMemory
     stopped: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     best_epoch: int = 0
@@ -131,14 +133,21 @@ class RetrainingActor:
     def adopt(
         self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
     ) -> None:
-        """A job whose best model was trained elsewhere, on what ``memory`` and these labels say.
+        """A job whose best model so far was trained elsewhere, on what ``memory`` and these labels say.
 
-        It has no share: what it does here is what every job does after its end.
+        It has no share: what it does here is what every job does after its end. When it has better weights,
+        it is adopted again.
         """
         with self._beginning(command):
+            model, before = from_bytes(weights), self._current(command.job)
+            if before is not None:
+                before.over.wait()
             job = self._new_job(command, 0, labels, None)
+            if before is not None:
+                job.memory = before.memory
+            job.best_accuracy, job.best_model = accuracy, model
             job.share.release()
-            self._set_to_work(job, lambda: self._take_over(job, weights, accuracy))
+            self._set_to_work(job, lambda: None)
 
     def memory(self) -> ExemplarMemory:
         """Exemplars of the windows so far, for a retraining that begins now."""
@@ -172,7 +181,7 @@ class RetrainingActor:
             ShareJob(name, "retraining", share_milli, self._orders.gpu)
         )
         use = JobUse(handle, command.training_speed, share_milli)
-        job = _Job(command, handle, OrderedShare(handle), use, labels, passed)
+        job = _Job(command, handle, OrderedShare(handle), use, labels, passed, self._memory)
         with self._lock:
             self._job = job
         return job
@@ -197,8 +206,10 @@ class RetrainingActor:
         running.stopped.set()
         return running.share.end(running.over)
 
-    def lend(self, job: JobId, version: ModelVersion) -> tuple[LentWeights, float]:
+    def lend(self, job: JobId, version: ModelVersion, adopted: None = None) -> tuple[LentWeights, float]:
         """The best weights so far for inference on the same GPU, and their accuracy; ``hand_over`` follows.
+
+        Ray calls it once what is to be ``adopted`` before is.
 
         Raises:
             LookupError: as of ``hand_over``.
@@ -221,10 +232,13 @@ class RetrainingActor:
         ray.wait(list(taken), num_returns=len(taken), timeout=LOAN_S)
         return None if self._lender is None else self._lender.end(version)
 
-    def hand_over(self, job: JobId, version: ModelVersion, taken: Sequence[Any] = ()) -> tuple[bytes, float]:
+    def hand_over(
+        self, job: JobId, version: ModelVersion, taken: Sequence[Any] = (), adopted: None = None
+    ) -> tuple[bytes, float]:
         """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
 
-        Those that were lent under this number are handed over as they were then, once they are ``taken``.
+        Ray calls it once what is to be ``adopted`` before is. Those that were lent under this number are
+        handed over as they were then, once they are ``taken``.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
@@ -294,7 +308,7 @@ class RetrainingActor:
             start,
             command.config,
             job.labels,
-            self._memory,
+            job.memory,
             self._settings,
             command.window,
             scope=lambda: self._turn(job),
@@ -312,14 +326,6 @@ class RetrainingActor:
             self._tell_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
         self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
 
-    def _take_over(self, job: _Job, weights: bytes, accuracy: float) -> None:
-        """Whatever others did for it is one epoch of this job, and cost nothing here."""
-        command, model = job.command, from_bytes(weights)
-        with self._lock:
-            job.best_epoch, job.best_accuracy, job.best_model = 1, accuracy, model
-        self._tell_epoch(command, 1, accuracy, 0.0)
-        self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, 0.0))
-
     @contextmanager
     def _turn(self, job: _Job) -> Iterator[None]:
         """Around each batch: waits for the share, leaves a job that was stopped, counts what was used."""
@@ -333,7 +339,7 @@ class RetrainingActor:
         with self._lock:
             best = job.best_model
         if best is not None:
-            self._memory = self._memory.update(best, job.labels.training.crops)
+            self._memory = job.memory.update(best, job.labels.training.crops)
 
     def _begun_job(self, job: JobId) -> _Job | None:
         """The job, once it has begun; None where it is over, or never came."""

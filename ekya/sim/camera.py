@@ -8,7 +8,7 @@ from ekya.core.ids import ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
-from ekya.sim.elsewhere import ArrivingWeights, KeptModels
+from ekya.sim.elsewhere import ArrivingWeights, ComingHome, KeptModels
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.labels import StreamLabels
@@ -41,7 +41,7 @@ class EmulatedCamera:
     version: ModelVersion
     memory: ExemplarMemory
     labels: StreamLabels | None = None
-    retraining: EmulatedRetraining | ArrivingWeights | None = None
+    retraining: EmulatedRetraining | ArrivingWeights | ComingHome | None = None
     kept: KeptModels | None = None
     joins_us: int = 0
     misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()

@@ -65,6 +65,74 @@ class ArrivingWeights:
         ]
 
 
+class ComingHome:
+    """A retraining on other servers, whose weights come home snapshot by snapshot; it is not made before.
+
+    Args:
+        command: what asked for it.
+        retraining: from the weights that it began with.
+    """
+
+    due_us: int | None = None
+
+    def __init__(self, command: StartRetraining, retraining: Retraining) -> None:
+        self.stream, self.job, self.config = command.stream, command.job, command.config
+        self.window = command.window
+        self.best: Checkpoint | None = None
+        self._retraining: Retraining | None = retraining
+        self._done = 0
+
+    def resize(self, share_milli: int, now_us: int) -> None:
+        """A share changes nothing."""
+
+    def delay(self, delay_us: int) -> None:
+        """What goes on here delays nothing."""
+
+    def end(self, now_us: int) -> None:
+        """Nothing more will come."""
+        self._retraining = None
+
+    def used_gpu_s(self, now_us: int) -> float:
+        """Nothing, of the GPUs here."""
+        return 0.0
+
+    def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
+        """Nothing, since no step of it is due here."""
+        return []
+
+    def receive(self, epochs: int, now_us: int) -> list[RetrainProgress | RetrainFinished]:
+        """Runs it so far, and tells what came: the last of these epochs, or the best, where they end it.
+
+        Of epochs between two snapshots only the best come, and only at the end.
+
+        Raises:
+            RuntimeError: nothing more was to come.
+        """
+        retraining = self._retraining
+        if retraining is None:
+            raise RuntimeError("a retraining that has ended brings no more weights")
+        if self._done == 0:
+            retraining.prepare()
+        came: Checkpoint | None = None
+        ends = epochs == self.config.epochs
+        while self._done < epochs:
+            result = retraining.run_epoch()
+            self._done = result.epoch
+            accuracy = result.validation_accuracy
+            if came is None or not ends or accuracy >= came.validation_accuracy:
+                came = Checkpoint(result.epoch, accuracy, retraining.model())
+        if came is None:
+            return []
+        if self.best is None or came.validation_accuracy >= self.best.validation_accuracy:
+            self.best = came
+        told: list[RetrainProgress | RetrainFinished] = [
+            RetrainProgress(now_us, self.stream, self.job, came.epoch, came.validation_accuracy, 0.0)
+        ]
+        if ends:
+            told.append(RetrainFinished(now_us, self.stream, self.job, 0.0))
+        return told
+
+
 @dataclass(slots=True, eq=False)
 class KeptModels:
     """A model of each of a stream's windows, trained on from the one before on that window's labels.

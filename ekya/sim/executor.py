@@ -15,8 +15,9 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.freed_memory import give_back_freed
 from ekya.learning.device_memory import is_out_of_memory
+from ekya.learning.trainer import Retraining
 from ekya.sim.camera import EmulatedCamera
-from ekya.sim.elsewhere import ArrivingWeights, trained
+from ekya.sim.elsewhere import ArrivingWeights, ComingHome, trained
 from ekya.sim.instant_shares import InstantShares, ShareCommandT
 from ekya.sim.preparing import PreparingWindows
 from ekya.sim.training import Checkpoint, EmulatedRetraining
@@ -96,6 +97,21 @@ class EmulatedExecutor:
                 # Not before: in the same turn the shadow gate may go back to it.
                 camera.forget_earlier()
             give_back_freed()
+
+    def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
+        """Weights that other servers have trained are here, as of the fleet's ``Home``."""
+        camera = self._cameras[command.stream]
+        coming = camera.retraining
+        if not isinstance(coming, ComingHome) or coming.job != command.job:
+            retraining = self._sent_away(camera, command)
+            if retraining is None:
+                if over:
+                    self._failed(command, "there is nothing that could be sent")
+                return
+            camera.retraining = coming = ComingHome(command, retraining)
+        self._outbox.extend(coming.receive(epochs, self._now_us))
+        if over:
+            self._finished(command.stream)
 
     def finish(self) -> None:
         """Brings every stream's record up to the present."""
@@ -255,7 +271,8 @@ class EmulatedExecutor:
         camera = self._cameras[command.stream]
         if elsewhere.trained_in is not None:
             return self._kept(camera, command, elsewhere.trained_in)
-        return self._sent_away(camera, command)
+        sent = self._sent_away(camera, command)
+        return None if sent is None else lambda: trained(sent)
 
     def _kept(
         self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int
@@ -267,9 +284,7 @@ class EmulatedExecutor:
         accuracy = replace(now, serving=Classifier(model, classes)).serving_accuracy(labels)
         return lambda: Checkpoint(command.config.epochs, accuracy, model)
 
-    def _sent_away(
-        self, camera: EmulatedCamera, command: cmd.StartRetraining
-    ) -> Callable[[], Checkpoint] | None:
+    def _sent_away(self, camera: EmulatedCamera, command: cmd.StartRetraining) -> Retraining | None:
         """Where nothing was labelled here the golden model labels there; that counts in no accuracy."""
         labels = camera.labels
         if labels is None or labels.window != command.window - 1:
@@ -277,8 +292,9 @@ class EmulatedExecutor:
             self._preparing.keep_labels(command.stream, labels)
         if not labels.can_train:
             return None
-        start, memory, settings = camera.model, camera.memory, camera.settings
-        return lambda: trained(retraining_of(start, command.config, labels, memory, settings, command.window))
+        return retraining_of(
+            camera.model, command.config, labels, camera.memory, camera.settings, command.window
+        )
 
     def _failed(self, command: cmd.StartRetraining, reason: str) -> None:
         self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
@@ -292,7 +308,7 @@ class EmulatedExecutor:
             try:
                 told = retraining.finish_step(t_us)
             except Exception as error:
-                if isinstance(retraining, ArrivingWeights) or not is_out_of_memory(error):
+                if not isinstance(retraining, EmulatedRetraining) or not is_out_of_memory(error):
                     raise
                 self._out_of_memory(retraining, t_us, error)
                 return
@@ -342,6 +358,7 @@ class EmulatedExecutor:
 
     def _stop(self, stream: StreamId) -> None:
         camera = self._cameras[stream]
-        if camera.retraining is not None and camera.retraining.due_us is not None:
+        retraining = camera.retraining
+        if isinstance(retraining, ComingHome) or (retraining is not None and retraining.due_us is not None):
             camera.remember()
         camera.retraining = None

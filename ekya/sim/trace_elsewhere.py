@@ -58,6 +58,62 @@ class TraceArrival:
         ]
 
 
+class TraceComingHome:
+    """A recorded training on other servers, whose weights come home snapshot by snapshot.
+
+    Args:
+        command: what asked for it.
+        training: from the weights that it began with.
+        exact: whether the truth is told.
+    """
+
+    due_us: int | None = None
+
+    def __init__(self, command: StartRetraining, training: Training, exact: bool) -> None:
+        self.stream, self.job = command.stream, command.job
+        self._window, self._config = command.window, command.config
+        self._training, self._exact = training, exact
+        self._done = 0
+        self._best = (0.0, 0)
+
+    @property
+    def best(self) -> TraceModel | None:
+        """The best weights that are here, of equals the last; None before the first."""
+        epoch = self._best[1]
+        return TraceModel(self._window, self._training, epoch) if epoch else None
+
+    @property
+    def best_accuracy(self) -> float:
+        """What was told of them; 0 before they are here."""
+        return self._best[0]
+
+    def resize(self, share_milli: int, now_us: int) -> None:
+        """A share changes nothing."""
+
+    def delay(self, delay_us: int) -> None:
+        """What goes on here delays nothing."""
+
+    def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
+        """Nothing, since no epoch of it is due here."""
+        return []
+
+    def receive(self, epochs: int, now_us: int) -> list[RetrainProgress | RetrainFinished]:
+        """What is told of these epochs: the last of them is here, or the best, where they end it."""
+        ends = epochs == self._config.epochs
+        new = self._training.epochs[self._done if ends else max(self._done, epochs - 1) : epochs]
+        self._done = epochs
+        if not new:
+            return []
+        accuracy, epoch = max((told(one.standings[0], self._exact), one.epoch) for one in new)
+        self._best = max(self._best, (accuracy, epoch))
+        events: list[RetrainProgress | RetrainFinished] = [
+            RetrainProgress(now_us, self.stream, self.job, epoch, accuracy, 0.0)
+        ]
+        if ends:
+            events.append(RetrainFinished(now_us, self.stream, self.job, 0.0))
+        return events
+
+
 def cached_model(stream: StreamTrace, window: int) -> CachedModel | None:
     """The model that a window leaves behind: of the most thorough γ recorded in it; None without one."""
     known = {

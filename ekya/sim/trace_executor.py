@@ -31,7 +31,13 @@ from ekya.profiling.steps import (
     preparation_steps,
 )
 from ekya.sim.instant_shares import InstantShares
-from ekya.sim.trace_elsewhere import TraceArrival, cached_model, kept_training, labelled_histogram
+from ekya.sim.trace_elsewhere import (
+    TraceArrival,
+    TraceComingHome,
+    cached_model,
+    kept_training,
+    labelled_histogram,
+)
 from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_stream import TraceRetraining, TraceStream, told, training_for
 from ekya.sim.work import ShareWork
@@ -69,7 +75,7 @@ class TraceExecutor:
         self._steps: Iterator[PreparationStep] = iter(())
         self._step: PreparationStep | None = None
         self._work = ShareWork(trace.training_speed, 0, 0, 0.0)
-        self._training: dict[StreamId, TraceRetraining | TraceArrival] = {}
+        self._training: dict[StreamId, TraceRetraining | TraceArrival | TraceComingHome] = {}
         self._ends = _ends(trace, options)
 
     @property
@@ -106,6 +112,19 @@ class TraceExecutor:
         """Carries commands out at the present virtual time."""
         for command in commands:
             self._execute(command)
+
+    def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
+        """Weights that other servers have trained are here, as of the fleet's ``Home``."""
+        coming = self._training.get(command.stream)
+        if not isinstance(coming, TraceComingHome) or coming.job != command.job:
+            training = self._asked_for(command)
+            if training is None:
+                if over:
+                    self._failed(command)
+                return
+            coming = TraceComingHome(command, training, self._estimates.exact)
+            self._training[command.stream] = coming
+        self._outbox.extend(coming.receive(epochs, self._now_us))
 
     def mean_accuracy(self, stream: StreamId, window: int) -> float:
         """A stream's accuracy in a window that is over."""
@@ -251,9 +270,7 @@ class TraceExecutor:
         stream = self._streams[command.stream]
         training = self._asked_for(command)
         if training is None:
-            reason = f"the trace does not know what {command.config.name} gives"
-            self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
-            self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
+            self._failed(command)
             return
         if command.elsewhere is not None:
             self._training[command.stream] = TraceArrival(
@@ -272,6 +289,11 @@ class TraceExecutor:
             work,
             self._estimates.exact,
         )
+
+    def _failed(self, command: cmd.StartRetraining) -> None:
+        reason = f"the trace does not know what {command.config.name} gives"
+        self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
+        self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
 
     def _asked_for(self, command: cmd.StartRetraining) -> Training | None:
         stream = self._streams[command.stream]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.control.checkpointing import early_part, gpu_s_left, worth_serving
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.view import RetrainOption
@@ -80,6 +81,27 @@ def test_a_better_best_than_expected_makes_the_delay_dearer():
 )
 def test_never_worth_it(a_job, accuracy):
     assert not worth(a_job, accuracy, delay_us=0)
+
+
+def away(arrives_us, **changes):
+    """One that other servers do: what it has used is not told."""
+    return job(share_milli=0, gpu_s=0.0, elsewhere=Elsewhere(arrives_us), **changes)
+
+
+def test_one_on_other_servers_is_expected_when_its_loan_says():
+    assert worth(away(168 * S), delay_us=round(0.1 * 18 / 0.8 * S) - 1)
+    assert not worth(away(168 * S), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
+
+
+def test_of_one_that_is_late_what_is_here_serves_until_the_window_ends():
+    assert worth(away(149 * S), delay_us=round(0.1 * 50 / 0.8 * S) - 1)
+    assert not worth(away(149 * S), delay_us=round(0.1 * 50 / 0.8 * S) + 1)
+
+
+def test_what_is_left_of_one_on_other_servers_follows_from_its_epochs():
+    assert gpu_s_left(away(168 * S, accuracies=())) == 10.0
+    assert gpu_s_left(away(168 * S, accuracies=(0.0, 0.6))) == pytest.approx(8.0)
+    assert gpu_s_left(away(168 * S, accuracies=(0.6,) * 10)) == 0.0
 
 
 def test_of_several_epochs_the_best_counts():

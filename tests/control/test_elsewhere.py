@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1
+from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1, retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -81,6 +81,86 @@ def test_the_cloud_needs_no_labels_and_keeps_to_its_times(monkeypatch):
     assert arrived.commands == (cmd.ServeModel(A, JobId(1), 1),)
     hand.give(at, ev.ModelSwapped(at, A, ModelVersion(1), JobId(1), 0.4, 100))
     assert hand.stream().accuracy == 0.4
+
+
+def test_what_comes_as_a_whole_from_the_cloud_is_served_once_even_before_its_time(monkeypatch):
+    monkeypatch.setattr(Scheduled, "name", "cloud")
+    hand = Scheduled(needs=make_scheduler("cloud").needs)
+    hand.state = opened_1(needs=hand.needs).state
+    hand.give(100 * S, ev.StreamBack(100 * S, B))
+    assert hand.give(102 * S, ev.RetrainProgress(102 * S, A, JobId(1), 1, 0.9, 0.0)).commands == ()
+
+
+def lent() -> Hand:
+    """Job 1 of stream ``a`` runs on another server until 150 s; what serves has 0.5."""
+    hand = retraining()
+    stream = hand.stream()
+    away = replace(stream.job, elsewhere=Elsewhere(150 * S), share_milli=0)
+    hand.state = replace(hand.state, fleet=hand.state.fleet.with_stream(replace(stream, job=away)))
+    return hand
+
+
+def home(hand, t_us, epoch, accuracy):
+    return hand.give(t_us, ev.RetrainProgress(t_us, A, JobId(1), epoch, accuracy, 0.0))
+
+
+def served(hand, t_us, accuracy, version=1):
+    hand.give(t_us, ev.ModelSwapped(t_us, A, ModelVersion(version), JobId(1), accuracy, 100))
+
+
+def about_job_1(turn):
+    kinds = (cmd.ServeModel, cmd.KeepServing, cmd.StopRetraining)
+    return [command for command in turn.commands if isinstance(command, kinds)]
+
+
+def test_an_epoch_that_came_home_serves_where_it_is_worth_it_and_nothing_is_planned_anew():
+    hand = lent()
+    turn = home(hand, 120 * S, 1, 0.6)
+    assert (turn.commands, turn.plan) == ((cmd.ServeModel(A, JobId(1), 1),), None)
+    served(hand, 120 * S, 0.6)
+    assert home(hand, 130 * S, 2, 0.55).commands == ()
+    # A hundredth for the two seconds that are left is not.
+    assert home(hand, 148 * S, 3, 0.61).commands == ()
+
+
+def test_epochs_whose_weights_stayed_away_are_counted_and_never_served():
+    hand = lent()
+    assert home(hand, 120 * S, 4, 0.6).commands == (cmd.ServeModel(A, JobId(1), 4),)
+    assert hand.stream().job.accuracies == (0.0, 0.0, 0.0, 0.6)
+
+
+def closed(hand):
+    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+
+
+def test_of_one_that_is_not_in_time_the_best_that_is_home_serves_from_the_next_window_on():
+    hand = lent()
+    assert home(hand, 149 * S, 2, 0.505).commands == ()
+    serve, stop = cmd.ServeModel(A, JobId(1), 2), cmd.StopRetraining(A, JobId(1))
+    assert about_job_1(closed(hand)) == [serve, stop]
+
+
+def test_nothing_is_left_to_serve_of_one_that_is_not_in_time_where_the_best_serves_already():
+    hand = lent()
+    home(hand, 120 * S, 1, 0.7)
+    served(hand, 120 * S, 0.7)
+    home(hand, 130 * S, 2, 0.6)
+    assert about_job_1(closed(hand)) == [cmd.StopRetraining(A, JobId(1))]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "answer"), [(0.505, cmd.ServeModel), (0.2, cmd.KeepServing)], ids=["not worse", "worse"]
+)
+def test_of_one_whose_host_is_gone_the_best_that_is_home_goes_through_the_gate(accuracy, answer):
+    hand = lent()
+    home(hand, 149 * S, 1, accuracy)
+    failed = hand.give(149 * S, ev.RetrainFailed(149 * S, A, JobId(1), "south died"))
+    assert [type(command) for command in about_job_1(failed)] == [answer]
+
+
+def test_one_whose_host_is_gone_before_an_epoch_came_home_leaves_nothing():
+    hand = lent()
+    assert about_job_1(hand.give(115 * S, ev.RetrainFailed(115 * S, A, JobId(1), "south died"))) == []
 
 
 @pytest.mark.parametrize(

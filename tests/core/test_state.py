@@ -124,6 +124,11 @@ def test_of_epochs_that_measure_alike_the_last_is_the_best():
     assert (replace(JOB, accuracies=()).best_epoch, replace(JOB, accuracies=()).best_accuracy) == (0, 0.0)
 
 
+def test_epochs_whose_weights_never_came_count_and_are_not_the_best():
+    stream = after(in_window_2(), ev.RetrainProgress(21, A, JobId(3), 5, 0.65, 0.0))
+    assert stream.job.accuracies == (*JOB.accuracies, *(0.0,) * (4 - len(JOB.accuracies)), 0.65)
+
+
 def test_a_finished_retraining_counts_with_its_best_epoch():
     stream = after(in_window_2(), ev.RetrainFinished(21, A, JobId(3), 8.0))
     assert stream.job is None

@@ -1,4 +1,4 @@
-"""Weights of a retraining elsewhere: brought to the executor, adopted by the trainer, served as others."""
+"""A retraining elsewhere: told of epoch by epoch, adopted by the trainer, served as any other."""
 
 import time
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
 from ekya.runfolder import RunFolder
+from ekya.runtime.brought import Brought
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.mailbox import RunClock
@@ -69,11 +70,8 @@ def told(actor, kind):
     return events
 
 
-def test_adopted_weights_are_the_best_of_a_job_that_is_over_and_cost_nothing(actor, model, labels):
+def test_adopted_weights_are_the_best_of_their_job_at_once(actor, model, labels):
     actor.adopt(START, to_bytes(model), 0.75, labels)
-    progress, finished = told(actor, ev.RetrainFinished)
-    assert (progress.job, progress.epoch, progress.validation_accuracy, progress.gpu_s) == (JOB, 1, 0.75, 0.0)
-    assert (finished.job, finished.gpu_s) == (JOB, 0.0)
     weights, accuracy = actor.hand_over(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, model.head.weight), accuracy) == (True, 0.75)
     assert actor.stop(JOB).share_milli == 0, "by then it has learnt by heart"
@@ -83,6 +81,18 @@ def test_adopted_weights_are_the_best_of_a_job_that_is_over_and_cost_nothing(act
     actor.end()
     saved = load_model(actor._orders.common.folder.model(CAM, ONE))
     assert torch.allclose(saved.head.weight, model.head.weight, atol=1e-3)
+
+
+def test_better_weights_are_adopted_later_and_labels_are_learnt_by_heart_once(actor, model, labels):
+    better = build_edge_model(("car", "bus"), 0, 6, "shufflenet_v2_x1_0").eval()
+    actor.adopt(START, to_bytes(model), 0.75, labels)
+    actor.adopt(START, to_bytes(better), 0.8, labels)
+    weights, accuracy = actor.hand_over(JOB, ONE)
+    assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
+    assert actor.stop(JOB).share_milli == 0
+    same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
+    assert np.array_equal(actor.memory().exemplars().crops, same.exemplars().crops)
+    actor.end()
 
 
 def test_weights_that_cannot_be_read_or_whose_labels_are_gone_fail_their_job(actor, model, labels):
@@ -130,24 +140,68 @@ def executor(ledger):
     return made
 
 
-def test_what_was_brought_is_adopted_without_a_share_and_served(executor, ledger):
+def bring(executor, *accuracies, over=False):
+    """As many epochs as accuracies; the best is made only if it is wanted."""
+    best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
+    made = Brought(f"weights {best + 1}".encode(), accuracies[best], best + 1)
+    executor.bring(START, accuracies, lambda: made, over)
+
+
+def adopted(executor):
     trainer = executor._actors.streams[CAM].retraining
-    executor.bring(JOB, b"weights", 0.8)
-    executor.execute([START])
-    assert trainer.asked == [("adopt", START, b"weights", 0.8, "labels")]
-    assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
+    return [(weights, accuracy) for name, _, weights, accuracy, _ in trainer.asked if name == "adopt"]
+
+
+def heard(executor):
+    events, executor._outbox = executor._outbox, []
+    return [(type(event), getattr(event, "epoch", None)) for event in events]
+
+
+def test_each_epoch_that_comes_is_told_once_and_with_the_last_the_end(executor):
+    bring(executor, 0.7)
+    (progress,) = executor._outbox
+    assert (progress.job, progress.epoch, progress.validation_accuracy, progress.gpu_s) == (JOB, 1, 0.7, 0.0)
+    assert heard(executor) == [(ev.RetrainProgress, 1)]
+    bring(executor, 0.7, 0.8, over=True)
+    assert heard(executor) == [(ev.RetrainProgress, 2), (ev.RetrainFinished, None)]
+
+
+def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not_before(executor, ledger):
+    trainer = executor._actors.streams[CAM].retraining
+    bring(executor, 0.7)
+    assert trainer.asked == []
     executor.execute([cmd.ServeModel(CAM, JOB, 1)])
-    assert trainer.asked[-1] == ("hand_over", JOB, ONE, [])
-    asked = len(trainer.asked)
-    executor.execute([cmd.StopRetraining(CAM, JOB)])
-    assert len(trainer.asked) == asked, "it holds nothing that it could let go of"
+    asked, (_, *handed_over) = trainer.asked
+    assert asked == ("adopt", START, b"weights 1", 0.7, "labels")
+    # Ray hands over once what it is given as the last argument is there.
+    assert handed_over[:3] == [JOB, ONE, []] and handed_over[3] in executor._errands
+    assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 
 
-def test_a_job_of_which_nothing_was_brought_fails_and_what_was_brought_is_used_once(executor):
-    executor.bring(JOB, b"weights", 0.8)
-    executor.execute([START, START])
+def test_only_better_weights_are_adopted_again(executor):
+    bring(executor, 0.7)
+    executor.execute([cmd.ServeModel(CAM, JOB, 1)])
+    bring(executor, 0.7, 0.6, over=True)
+    assert adopted(executor) == [(b"weights 1", 0.7)]
+    bring(executor, 0.7, 0.8, over=True)
+    assert adopted(executor) == [(b"weights 1", 0.7), (b"weights 2", 0.8)]
+
+
+def test_of_one_that_is_stopped_what_is_here_serves_and_is_learnt_by_heart(executor):
+    bring(executor, 0.7)
+    executor.execute([cmd.ServeModel(CAM, JOB, 1), cmd.StopRetraining(CAM, JOB)])
+    assert adopted(executor) == [(b"weights 1", 0.7)]
+    executor.execute([cmd.StopRetraining(CAM, JobId(8))])
+    assert adopted(executor) == [(b"weights 1", 0.7)]
+    bring(executor, 0.7)
+    executor.execute([cmd.KeepServing(CAM, JOB, 1, "it is worse"), cmd.StopRetraining(CAM, JOB)])
+    assert len(adopted(executor)) == 1
+
+
+def test_a_retraining_that_nobody_keeps_from_the_executor_fails(executor):
+    executor.execute([START])
     (failed,) = executor._outbox
-    assert (type(failed), failed.job, failed.reason) == (ev.RetrainFailed, JOB, "nobody brought its weights")
+    assert (type(failed), failed.job) == (ev.RetrainFailed, JOB)
 
 
 def test_what_a_retraining_elsewhere_takes_along(executor, monkeypatch):

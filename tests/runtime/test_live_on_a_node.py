@@ -30,6 +30,7 @@ from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.runtables import read_predictions
 from ekya.runtime.above import NobodyAbove
+from ekya.runtime.brought import Brought
 from ekya.runtime.on_ray import open_run, run_on_ray
 from ekya.shipped import shipped_path
 
@@ -78,10 +79,11 @@ class Tier(NobodyAbove):
         for command in commands:
             if isinstance(command, cmd.StartRetraining) and command.elsewhere:
                 self._train(command)
-            self._inner.execute([command])
+            else:
+                self._inner.execute([command])
 
     def _train(self, command):
-        """In the place of another server; what it brings is what the trainer there would."""
+        """In the place of another server; what it brings is what the trainer there would after an epoch."""
         material = self._exchange.material(command.stream).fetch(PATIENCE_S)
         task = guest_task(JobName("guest"), command, material, WEST)
         retraining = Retraining(
@@ -96,7 +98,8 @@ class Tier(NobodyAbove):
         retraining.prepare()
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())
-        self._exchange.bring(command.job, self.trained, accuracy)
+        best = Brought(self.trained, accuracy, 1)
+        self._exchange.bring(command, [accuracy], lambda: best, over=False)
 
     def observe(self, batch, turn):
         if self._ends and any(isinstance(event, ev.ModelSwapped) for event in batch.events):
@@ -198,8 +201,9 @@ def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes,
     summary = json.loads(folder.summary.read_text())
     assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
     assert summary["frames"]["lost"] == 0
-    (swapped,), (finished,) = events_of(folder, ev.ModelSwapped), events_of(folder, ev.RetrainFinished)
-    assert (swapped.version, swapped.job, finished.gpu_s) == (1, finished.job, 0.0)
+    (swapped,), (epoch,) = events_of(folder, ev.ModelSwapped), events_of(folder, ev.RetrainProgress)
+    assert (swapped.version, swapped.job, epoch.gpu_s) == (1, epoch.job, 0.0)
+    assert swapped.validation_accuracy == epoch.validation_accuracy
     served = load_model(folder.model("cam-1", swapped.version))
     trained = from_bytes(ray.get(server.trained.remote()))
     assert served.classes == trained.classes

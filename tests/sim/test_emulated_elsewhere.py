@@ -8,12 +8,13 @@ from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import Elsewhere
+from ekya.core.events import RetrainFinished
 from ekya.core.ids import JobId, StreamId
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
-from ekya.sim.elsewhere import ArrivingWeights, KeptModels, trained
+from ekya.sim.elsewhere import ArrivingWeights, ComingHome, KeptModels, trained
 from ekya.sim.seen import watch
 from ekya.sim.training import Checkpoint
 from ekya.workers.collector import WindowCollector
@@ -94,6 +95,48 @@ def test_the_best_epoch_of_a_whole_retraining_comes(base, labels):
     assert best.validation_accuracy == max(told)
     assert best.epoch == max(epoch for epoch, accuracy in enumerate(told, 1) if accuracy == max(told))
     assert not same(best.model, base)
+
+
+def coming(base, labels):
+    command = StartRetraining(CAM, JobId(4), 1, GAMMA, 0, 0.5, 0.0, Elsewhere(9 * S))
+    return ComingHome(command, retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1))
+
+
+def test_epoch_by_epoch_the_same_comes_home_as_would_have_been_made_there(base, labels):
+    stepped = retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
+    stepped.prepare()
+    made = [(stepped.run_epoch().validation_accuracy, stepped.model()) for _ in range(GAMMA.epochs)]
+    home = coming(base, labels)
+    assert home.best is None
+    for epoch, (accuracy, _) in enumerate(made, 1):
+        progress, *rest = home.receive(epoch, epoch * S)
+        assert (progress.t_us, progress.epoch, progress.gpu_s) == (epoch * S, epoch, 0.0)
+        assert progress.validation_accuracy == accuracy
+        assert [type(event) for event in rest] == [RetrainFinished] * (epoch == GAMMA.epochs)
+        assert home.best.validation_accuracy == max(accuracy for accuracy, _ in made[:epoch])
+    assert same(home.best.model, made[home.best.epoch - 1][1])
+    assert (home.due_us, home.used_gpu_s(9 * S)) == (None, 0.0)
+
+
+def test_of_a_thin_link_some_epochs_come_and_at_the_end_the_best_of_the_rest(base, labels):
+    stepped = coming(base, labels)
+    accuracies = [stepped.receive(epoch, epoch * S)[0].validation_accuracy for epoch in (1, 2, 3)]
+    home = coming(base, labels)
+    (first,) = home.receive(1, S)
+    assert first.epoch == 1
+    last, _ = home.receive(3, 3 * S)
+    assert last.validation_accuracy == max(accuracies[1:])
+    assert last.epoch in (2, 3)
+
+
+def test_one_that_has_ended_brings_nothing_more(base, labels):
+    home = coming(base, labels)
+    home.receive(1, S)
+    assert home.receive(1, 2 * S) == []
+    home.end(2 * S)
+    with pytest.raises(RuntimeError, match="has ended"):
+        home.receive(2, 3 * S)
+    assert home.best is not None
 
 
 def test_each_window_leaves_a_model_that_goes_on_from_the_one_before(base, labels):

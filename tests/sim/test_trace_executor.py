@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.profile import Family, FamilyCurve, family_of
@@ -155,6 +156,58 @@ def test_serving_the_middle_of_a_training_holds_it_up_and_its_end_does_not():
     assert executor.wait(40 * S).events[0].validation_accuracy == pytest.approx(0.6)
     progress = executor.wait(40 * S).events[0]
     assert progress.t_us == 29 * S
+
+
+AWAY = replace(start(0), elsewhere=Elsewhere(36 * S))
+
+
+def test_what_comes_home_is_told_of_and_may_serve_while_the_rest_is_on_its_way():
+    executor = executor_of()
+    executor.wait(22 * S)
+    executor.receive(AWAY, 1, False)
+    executor.execute([cmd.ServeModel(CAM, JobId(1), 1)])
+    progress, swapped = executor.wait(22 * S).events
+    assert (progress.epoch, progress.validation_accuracy, progress.gpu_s) == (1, pytest.approx(0.6), 0.0)
+    assert (type(swapped), swapped.validation_accuracy) == (ev.ModelSwapped, pytest.approx(0.6))
+    assert events_until(executor, 36 * S) == []
+    # It goes on from the weights that it began with, whatever serves.
+    executor.receive(AWAY, 2, True)
+    progress, finished = executor.wait(36 * S).events
+    assert (progress.epoch, progress.validation_accuracy) == (2, pytest.approx(0.8))
+    assert (type(finished), finished.gpu_s) == (ev.RetrainFinished, 0.0)
+
+
+def test_what_was_home_when_the_rest_is_lost_or_stopped_may_serve():
+    executor = executor_of()
+    executor.wait(22 * S)
+    executor.receive(AWAY, 1, False)
+    executor.receive(AWAY, 1, True)
+    executor.execute([cmd.ServeModel(CAM, JobId(1), 1), cmd.StopRetraining(CAM, JobId(1))])
+    told = [type(event) for event in executor.wait(22 * S).events]
+    assert told == [ev.RetrainProgress, ev.ModelSwapped]
+
+
+def test_of_epochs_whose_snapshots_were_not_sent_the_best_comes_at_the_end():
+    better, worse = training().epochs
+    falling = replace(
+        training(),
+        epochs=(replace(better, standings=worse.standings), replace(worse, standings=better.standings)),
+    )
+    window = stream_window(1, trainings=(falling,))
+    executor = executor_of(trace_of(stream_window(0), window, stream_window(2)))
+    executor.wait(36 * S)
+    executor.receive(AWAY, 2, True)
+    progress, _ = executor.wait(36 * S).events
+    assert (progress.epoch, progress.validation_accuracy) == (1, pytest.approx(0.8))
+
+
+def test_what_the_trace_knows_nothing_of_fails_when_it_would_be_over():
+    executor = executor_of(trace_of(stream_window(0), stream_window(1, trainings=()), stream_window(2)))
+    executor.wait(36 * S)
+    executor.receive(AWAY, 1, False)
+    assert executor.wait(36 * S).events == ()
+    executor.receive(AWAY, 2, True)
+    assert [type(event) for event in executor.wait(36 * S).events] == [ev.RetrainFailed]
 
 
 def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():

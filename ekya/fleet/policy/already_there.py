@@ -15,12 +15,12 @@ class _Made:
 
     Attributes:
         at: where its parameter server is.
-        start: the version that it began with.
+        before: versions that are newer come of it.
         home_in: the window in which they came home; None while they have not.
     """
 
     at: SiteName
-    start: ModelVersion
+    before: ModelVersion
     home_in: int | None = None
 
 
@@ -59,8 +59,9 @@ class KeptModels:
             return
         if made.home_in != window:
             del self._made[stream]
-        elif version != made.start:
-            del self._made[stream]
+        elif version != made.before:
+            # Where this is of an earlier epoch, the best one may follow.
+            self._made[stream] = replace(made, before=version)
             self._models[stream, made.at] = version
 
     def already_there(

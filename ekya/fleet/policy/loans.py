@@ -89,14 +89,33 @@ class Loan:
 
         A snapshot is sent when an epoch is over and the link has taken the one before.
         """
-        epochs = self.offer.epochs
-        epoch_us = max((self.ends_us - self.begins_us) // epochs, 1)
-        back_us = self.arrives_us - self.ends_us
-        between = max(1, ceil(back_us / epoch_us))
+        epochs, between = self.offer.epochs, self._epochs_between
         if at_us >= self.arrives_us:
             return epochs, ceil(epochs / between)
-        snapshots = max(at_us - back_us - self.begins_us, 0) // (between * epoch_us)
+        sent_us = max(at_us - self._back_us - self.begins_us, 0)
+        snapshots = min(sent_us // (between * self._epoch_us), (epochs - 1) // between)
         return snapshots * between, snapshots
+
+    def next_home(self, epochs_home: int) -> tuple[int, int]:
+        """When more epochs than these are safe at home, and how many then."""
+        between = self._epochs_between
+        epochs = (epochs_home // between + 1) * between
+        if epochs >= self.offer.epochs:
+            return self.arrives_us, self.offer.epochs
+        return self.begins_us + epochs * self._epoch_us + self._back_us, epochs
+
+    @property
+    def _epoch_us(self) -> int:
+        return max((self.ends_us - self.begins_us) // self.offer.epochs, 1)
+
+    @property
+    def _back_us(self) -> int:
+        return self.arrives_us - self.ends_us
+
+    @property
+    def _epochs_between(self) -> int:
+        """Epochs from one snapshot that is sent to the next."""
+        return max(1, ceil(self._back_us / self._epoch_us))
 
     def moved_mb(self, at_us: int) -> Mapping[Way, float]:
         """What has crossed each link by then."""

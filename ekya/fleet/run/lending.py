@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from ekya.control.protocols import Batch, Executor
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
@@ -152,8 +151,8 @@ class LendingExecutor:
                 self._begin(command)
                 return True
             case cmd.StopRetraining() if command.stream in self._away:
+                # What is here of it stays in the executor's hands, and may be about to serve.
                 self._give_up(command.stream)
-                return True
             case cmd.SetAside() | cmd.RestartWorker(role=ev.Role.RETRAINING) if command.stream in self._away:
                 # The loop counts its retraining as lost, wherever that is, and does not stop it by name.
                 self._give_up(command.stream)
@@ -211,14 +210,13 @@ class LendingExecutor:
 
     def _arrivals(self) -> list[ev.Event]:
         """Weights that are here now, or known never to come."""
-        events: list[ev.Event] = []
-        for ended in self._awaited.take_ended(self.now_us):
-            command = ended.command
-            self._away.remove(command.stream)
-            self._over(command.stream, self.now_us, ended.failed or ARRIVED, ended.moved_mb)
-            if ended.failed:
-                events.append(ev.RetrainFailed(self.now_us, command.stream, command.job, ended.failed))
-                continue
-            self._inner.execute([replace(command, elsewhere=Elsewhere(self.now_us))])
-            events += self._inner.wait(self.now_us).events
+        news = self._awaited.take_home(self.now_us)
+        events = list(self._inner.wait(self.now_us).events) if news else []
+        for came in news:
+            stream, job = came.command.stream, came.command.job
+            if came.failed:
+                events.append(ev.RetrainFailed(self.now_us, stream, job, came.failed))
+            if came.over:
+                self._away.remove(stream)
+                self._over(stream, self.now_us, came.failed or ARRIVED, came.moved_mb)
         return events

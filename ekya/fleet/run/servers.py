@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ekya.control.loop import Observer, turns
 from ekya.control.options import LoopOptions
-from ekya.control.protocols import Executor, Journal, Planner
+from ekya.control.protocols import Journal, Planner
 from ekya.control.step import LoopState
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
@@ -17,7 +17,7 @@ from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk
-from ekya.fleet.run.elsewhere import AsForeseen
+from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.scheduling.protocol import Scheduler
 
@@ -41,7 +41,7 @@ class ServerSpec:
     """
 
     terms: ServerTerms
-    executor: Executor
+    executor: Home
     journal: Journal
     scheduler: Scheduler
     options: LoopOptions
@@ -114,7 +114,7 @@ class ServerFleet:
             spec.sizes,
             self._desk,
             spec.executor,
-            AsForeseen(),
+            AsForeseen(spec.executor),
             kept=KeptModels(),
         )
 

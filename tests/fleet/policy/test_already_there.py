@@ -11,7 +11,7 @@ from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.splitting import Splitter
 
 A, B = SiteName("a"), SiteName("b")
-V0, V1, V2 = map(ModelVersion, range(3))
+V0, V1, V2, V3 = map(ModelVersion, range(4))
 MODEL = AlreadyThere(model_mb=45.0)
 
 
@@ -39,14 +39,26 @@ def test_what_came_of_a_loan_lies_where_its_parameter_server_was_once_it_serves(
     kept, loan = KeptModels(), split()
     kept.begins(loan, V0)
     kept.serves("cam", V1, 3)
-    assert already_there(kept, V1) == {}  # Nothing has come home yet: it is another's.
+    assert already_there(kept, V1) == {}  # It has not all come home yet, and goes on there.
     kept.arrived("cam", 3)
     kept.serves("cam", V0, 3)
     kept.serves("cam", V1, 3)
     assert already_there(kept, V1) == {loan.server: MODEL}
     assert already_there(kept, V0) == {({A, B} - {loan.server}).pop(): MODEL}
     kept.serves("cam", V2, 3)
-    assert already_there(kept, V2) == {}
+    assert already_there(kept, V2) == {loan.server: MODEL}, "V1 was of an epoch before the best"
+    kept.serves("cam", V3, 4)
+    assert already_there(kept, V3) == {}
+
+
+def test_an_epoch_that_served_before_the_last_and_is_the_best_lies_there_too() -> None:
+    kept = KeptModels()
+    kept.begins(by(A), V0)
+    kept.serves("cam", V1, 3)
+    kept.arrived("cam", 3)
+    kept.serves("cam", V1, 3)
+    kept.serves("cam", V1, 4)
+    assert already_there(kept, V1) == {A: MODEL}
 
 
 def test_weights_that_did_not_serve_in_their_window_are_nobody_s_start() -> None:

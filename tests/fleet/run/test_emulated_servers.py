@@ -7,6 +7,7 @@ import pytest
 
 from ekya import cli
 from ekya.control.replay import replay
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.journal import read_journal
 from ekya.learning.edge import EdgeModel
@@ -102,5 +103,14 @@ def test_a_host_that_dies_breaks_only_what_it_did(lent, file, tmp_path) -> None:
     _, options, turns = read_journal(RunFolder(tmp_path / "town" / "north").journal)
     failed = [event for turn in turns for event in turn.events if isinstance(event, ev.RetrainFailed)]
     assert "nobody else has room" in failed[0].reason
+    home = {event.job for turn in turns for event in turn.events if isinstance(event, ev.RetrainProgress)}
+    answered = {
+        command.job
+        for turn in turns
+        for command in turn.commands
+        if isinstance(command, cmd.ServeModel | cmd.KeepServing)
+    }
+    assert {event.job for event in failed} & home <= answered, "its epochs that were home are not thrown away"
+    assert failed[0].job in home
     assert told["servers"]["north"]["mean_accuracy"] > 0.3
     assert turns[-1].now_us >= 2 * options.window_us

@@ -1,5 +1,7 @@
 """The executor of one of several servers, around one that does what a test says."""
 
+from dataclasses import replace
+
 import pytest
 
 from ekya.control.protocols import Batch
@@ -23,10 +25,10 @@ STOP = cmd.StopRetraining(CAM, JOB)
 
 
 class Inner:
-    """Time passes as it is asked to; weights that are started elsewhere are here at once."""
+    """Time passes as it is asked to; of weights from elsewhere it tells as every world does."""
 
     def __init__(self):
-        self.now_us, self.told, self.executed = 0, [], []
+        self.now_us, self.told, self.executed, self.received = 0, [], [], []
 
     def wait(self, until_us):
         self.now_us = max(self.now_us, until_us)
@@ -35,16 +37,36 @@ class Inner:
 
     def execute(self, commands):
         self.executed += commands
-        self.told += [
-            ev.RetrainFinished(self.now_us, command.stream, command.job, 0.0)
-            for command in commands
-            if isinstance(command, cmd.StartRetraining)
-        ]
+
+    def receive(self, command, epochs, over):
+        assert command == START
+        self.received.append((self.now_us // S, epochs, over))
+        if epochs == command.config.epochs:
+            self.told.append(finished(self.now_us))
+        else:
+            self.told.append(progress(self.now_us, epochs))
 
 
-def loan(arrives_us):
+def progress(t_us, epoch):
+    return ev.RetrainProgress(t_us, CAM, JOB, epoch, 0.5, 0.0)
+
+
+def finished(t_us):
+    return ev.RetrainFinished(t_us, CAM, JOB, 0.0)
+
+
+def loan(arrives_us, epochs=4):
     parts = (LoanPart(THERE, 300),)
-    return Loan(OFFER, parts, THERE, 5 * S, arrives_us - 4 * S, arrives_us, {(HERE, THERE): 46.0}, "it fits")
+    return Loan(
+        replace(OFFER, epochs=epochs),
+        parts,
+        THERE,
+        5 * S,
+        arrives_us - 4 * S,
+        arrives_us,
+        {(HERE, THERE): 46.0},
+        "it fits",
+    )
 
 
 @pytest.fixture
@@ -53,13 +75,17 @@ def over():
 
 
 @pytest.fixture
-def awaited():
-    return AsForeseen()
+def inner():
+    return Inner()
 
 
 @pytest.fixture
-def server(over, awaited):
-    inner = Inner()
+def awaited(inner):
+    return AsForeseen(inner)
+
+
+@pytest.fixture
+def server(over, awaited, inner):
     return LendingExecutor(inner, awaited, lambda *told: over.append(told)), inner
 
 
@@ -95,34 +121,81 @@ def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
     assert executor.wait(60 * S).events == (ev.CapacityLent(10 * S, 0),)
 
 
-def test_a_retraining_elsewhere_begins_here_when_its_weights_are_back(server, away, over) -> None:
+def until(executor, until_us):
+    """All events by then."""
+    events = []
+    while executor.now_us < until_us:
+        events += executor.wait(until_us).events
+    return events
+
+
+def test_a_retraining_elsewhere_is_told_of_as_its_epochs_come_home_and_never_begins_here(
+    server, away, over
+) -> None:
     _, inner = server
+    # Epochs of 7.75 s, whose snapshots are 4 s on their way.
+    homes_us = [16_750_000, 24_500_000, 32_250_000]
+    for epoch, at_us in enumerate(homes_us, 1):
+        assert away.wait(60 * S) == Batch(at_us, (progress(at_us, epoch),))
+        assert over == []
+    assert away.wait(60 * S) == Batch(40 * S, (finished(40 * S),))
+    assert away.wait(60 * S).events == ()
     assert inner.executed == []
-    assert away.wait(60 * S) == Batch(40 * S, (ev.RetrainFinished(40 * S, CAM, JOB, 0.0),))
-    assert [command.elsewhere for command in inner.executed] == [Elsewhere(40 * S)]
-    # Epochs are of 8 s, and a snapshot of 45 MB is sent after each.
+    assert inner.received == [(16, 1, False), (24, 2, False), (32, 3, False), (40, 4, True)]
+    # A snapshot of 45 MB was sent after each.
     assert over == [(CAM, 40 * S, ARRIVED, {(HERE, THERE): 46.0, (THERE, HERE): 180.0})]
 
 
-def test_what_a_host_did_goes_on_elsewhere_or_fails(server, away, awaited, over) -> None:
+def test_what_a_host_did_goes_on_elsewhere_or_fails_with_what_is_home(server, away, awaited, over) -> None:
     _, inner = server
-    away.wait(20 * S)
+    until(away, 20 * S)
     stood = awaited.interrupted(CAM, 20 * S)
     assert (stood.epochs_left, stood.moved_mb) == (3, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})
-    awaited.go_on(CAM, loan(50 * S))
-    assert away.wait(45 * S).events == ()
-    awaited.fail(CAM, "its server died", 46 * S)
-    assert away.wait(60 * S) == Batch(46 * S, (ev.RetrainFailed(46 * S, CAM, JOB, "its server died"),))
+    # Its first epoch of 13.7 s is γ's second.
+    awaited.go_on(CAM, loan(50 * S, epochs=3))
+    assert until(away, 30 * S) == [progress(22_666_666, 2)]
+    awaited.fail(CAM, "its server died", 31 * S)
+    assert away.wait(60 * S).events == (
+        progress(31 * S, 2),
+        ev.RetrainFailed(31 * S, CAM, JOB, "its server died"),
+    )
+    assert inner.received == [(16, 1, False), (22, 2, False), (31, 2, True)]
     assert inner.executed == []
     assert [told[2] for told in over] == ["its server died"]
 
 
-def test_who_is_stopped_is_waited_for_no_more(server, away, over) -> None:
+def test_who_is_stopped_is_waited_for_no_more_and_what_is_home_of_it_may_serve(server, away, over) -> None:
     _, inner = server
-    away.wait(30 * S)
-    away.execute([STOP])
+    until(away, 30 * S)
+    serve = cmd.ServeModel(CAM, JOB, 2)
+    away.execute([serve, STOP])
     assert [told[:3] for told in over] == [(CAM, 30 * S, GIVEN_UP)]
-    assert (away.wait(60 * S).events, inner.executed) == ((), [])
+    assert (away.wait(60 * S).events, inner.executed) == ((), [serve, STOP])
+
+
+def test_of_one_that_fails_before_an_epoch_is_home_nothing_is_received(server, away, awaited) -> None:
+    _, inner = server
+    until(away, 10 * S)
+    awaited.fail(CAM, "its server died", 10 * S)
+    assert away.wait(60 * S).events == (ev.RetrainFailed(10 * S, CAM, JOB, "its server died"),)
+    assert inner.received == []
+
+
+def test_over_a_thin_link_a_snapshot_stands_for_several_epochs(server, inner) -> None:
+    executor, _ = server
+    thin = loan(60 * S)
+    executor.expect(replace(thin, ends_us=25 * S))  # of 5 s, and 35 s are their way
+    executor.execute([START])
+    assert until(executor, 70 * S) == [finished(60 * S)]
+    executor.expect(replace(thin, begins_us=75 * S, ends_us=95 * S, arrives_us=103 * S))
+    executor.execute([START])
+    assert until(executor, 120 * S) == [progress(93 * S, 2), finished(103 * S)]
+    assert inner.received == [(60, 4, True), (93, 2, False), (103, 4, True)]
+
+
+def test_who_was_behind_is_told_of_every_snapshot_that_came_meanwhile(server, away, inner) -> None:
+    inner.now_us = 30 * S  # planning took so long
+    assert away.wait(60 * S) == Batch(30 * S, (progress(30 * S, 1), progress(30 * S, 2)))
 
 
 def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
@@ -170,12 +243,11 @@ def test_a_host_that_dies_between_the_agreement_and_the_beginning_is_not_begun_o
     assert executor.interrupted(CAM, 0) == Interrupted(4, {})
     executor.go_on(CAM, loan(50 * S))
     executor.execute([START])
-    assert executor.wait(45 * S).events == ()
-    assert executor.wait(60 * S) == Batch(50 * S, (ev.RetrainFinished(50 * S, CAM, JOB, 0.0),))
-    executor.expect(loan(80 * S))
-    executor.fail(CAM, "its server died", 50 * S)
+    assert until(executor, 60 * S)[-1] == finished(50 * S)
+    executor.expect(replace(loan(80 * S), begins_us=65 * S))
+    executor.fail(CAM, "its server died", 60 * S)
     executor.execute([START])
-    assert executor.wait(60 * S).events == (ev.RetrainFailed(50 * S, CAM, JOB, "its server died"),)
+    assert executor.wait(90 * S).events == (ev.RetrainFailed(60 * S, CAM, JOB, "its server died"),)
     assert [told[2] for told in over] == [ARRIVED, "its server died"]
     assert over[1][3] == {}
 
@@ -198,7 +270,7 @@ def test_a_retraining_that_the_loop_counts_as_lost_is_given_up_and_the_command_i
     command, server, away, over
 ) -> None:
     _, inner = server
-    away.wait(30 * S)
+    until(away, 30 * S)
     away.execute([command])
     assert ([told[:3] for told in over], inner.executed) == ([(CAM, 30 * S, GIVEN_UP)], [command])
     assert away.wait(60 * S).events == ()
@@ -206,18 +278,18 @@ def test_a_retraining_that_the_loop_counts_as_lost_is_given_up_and_the_command_i
 
 def test_a_death_of_inference_at_home_leaves_what_is_away_alone(away, over) -> None:
     away.execute([cmd.RestartWorker(CAM, ev.Role.INFERENCE)])
-    assert away.wait(60 * S).events == (ev.RetrainFinished(40 * S, CAM, JOB, 0.0),)
+    assert until(away, 60 * S)[-1] == finished(40 * S)
 
 
 def test_a_run_that_ends_early_waits_for_nothing_and_says_what_was_moved(away, over) -> None:
-    away.wait(20 * S)
+    until(away, 20 * S)
     away.give_up_all()
     away.give_up_all()
     assert over == [(CAM, 20 * S, GIVEN_UP, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})]
 
 
 def test_what_was_told_of_when_a_host_died_is_not_told_again(away, awaited, over) -> None:
-    away.wait(20 * S)
+    until(away, 20 * S)
     away.interrupted(CAM, 20 * S)
     away.fail(CAM, "its server died", 20 * S)
     away.give_up_all()

@@ -33,7 +33,8 @@ class Idle:
 def server(options, lent_milli=0):
     """Two streams serve in window 1; its loop has been told of so much."""
     terms = ServerTerms(SiteName("here"), crops_may_leave=False)
-    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, None, Idle(), AsForeseen())
+    idle = Idle()
+    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, None, idle, AsForeseen(idle))
     streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
     fleet = FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli)
     made.follow(LoopState(fleet, {}))

@@ -149,6 +149,17 @@ def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room
     assert all(min(windows) > 0.0 for windows in alone.accuracy[BUSY].values())
 
 
+def test_epochs_that_were_home_when_their_host_died_are_not_lost(lent) -> None:
+    first = lent.loans[0].loan
+    home_us = [first.next_home(epoch)[0] for epoch in (0, 2)]
+    stream, window = first.offer.stream, first.offer.now_us // (first.offer.until_us // 2)
+    before, after = (
+        play(servers(), CHEAPEST, failures=[Failure(IDLE, at_us)]).accuracy[BUSY][stream][window]
+        for at_us in (home_us[0] - 1, home_us[1] + 1)
+    )
+    assert before < after < lent.accuracy[BUSY][stream][window]
+
+
 def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch() -> None:
     three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
     lives = play(three, CHEAPEST)

@@ -12,12 +12,13 @@ from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.run.elsewhere import Ended, Interrupted
+from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
-from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingFailedError, TrainingHandle
+from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.above import Exchange
+from ekya.runtime.brought import Brought
 from ekya.runtime.material import MaterialToFetch
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class _Away:
 
     Attributes:
         handle: None while what it needs is gathered.
+        epochs_home: of how many the loop knows.
         failed: why it will never come.
         counted_mb: what was told of already, when a host died or it was given up.
         stranded_us: since when it has no node; None where it has one.
@@ -56,6 +58,7 @@ class _Away:
     command: cmd.StartRetraining
     loan: Loan
     handle: TrainingHandle | None = None
+    epochs_home: int = 0
     failed: str = ""
     counted_mb: Mapping[Way, float] = field(default_factory=dict)
     stranded_us: int | None = None
@@ -145,13 +148,11 @@ class TrainedElsewhere:
         """Nobody knows."""
         return None
 
-    def take_ended(self, now_us: int) -> Sequence[Ended]:
-        """Those whose weights are here, or that have failed."""
+    def take_home(self, now_us: int) -> Sequence[Came]:
+        """Those of which a checkpoint is here, and those that are over."""
         with self._lock:
-            over = [away for _, away in sorted(self._away.items()) if self._is_over(away, now_us)]
-            for away in over:
-                del self._away[away.command.stream]
-        return [self._ended(away) for away in over]
+            waiting = [away for _, away in sorted(self._away.items())]
+        return [came for away in waiting if (came := self._come(away, now_us)) is not None]
 
     def close(self) -> None:
         """Ends everything that is under way, and waits until what was given up has told what it moved."""
@@ -197,28 +198,37 @@ class TrainedElsewhere:
         job = JobName(f"{command.stream}, retraining {command.job}")
         return Assignment(job, parts, loan.reason, names[loan.server])
 
-    def _is_over(self, away: _Away, now_us: int) -> bool:
-        if away.failed or away.handle is None:
-            return bool(away.failed)
-        now = away.handle.poll()
+    def _come(self, away: _Away, now_us: int) -> Came | None:
+        command, handle, failed = away.command, away.handle, away.failed
+        if handle is None:
+            return self._ended(away, failed) if failed else None
+        now = handle.poll()
+        epochs = len(now.epochs)
+        whole = epochs >= command.config.epochs
+        over = whole or bool(failed) or self._is_over(away, handle, now, now_us)
+        news = epochs > away.epochs_home
+        if news or (over and epochs):
+            away.epochs_home = epochs
+            accuracies = [epoch.validation_accuracy for epoch in now.epochs]
+            self._exchange.bring(command, accuracies, lambda: _best(handle), over)
+        if over:
+            reason = failed or now.reason or f"it ended after {epochs} epochs"
+            return self._ended(away, "" if whole else reason)
+        return Came(command, False, "", {}) if news else None
+
+    def _is_over(self, away: _Away, handle: TrainingHandle, now: Progress, now_us: int) -> bool:
         if now.state != "stranded":
             away.stranded_us = None
         elif away.stranded_us is None:
             away.stranded_us = now_us
         elif now_us - away.stranded_us >= MOVED_WITHIN_US:
-            away.handle.stop()
+            handle.stop()
         return now.over
 
-    def _ended(self, away: _Away) -> Ended:
-        command, failed = away.command, away.failed
-        if not failed and away.handle is not None:
-            try:
-                trained = away.handle.result(0)
-                self._exchange.bring(command.job, trained.weights, trained.validation_accuracy)
-            except TrainingFailedError as error:
-                failed = str(error)
+    def _ended(self, away: _Away, failed: str) -> Came:
         with self._lock:
-            return Ended(command, failed, self._leave(away))
+            self._away.pop(away.command.stream, None)
+            return Came(away.command, True, failed, self._leave(away))
 
     def _leave(self, away: _Away) -> Mapping[Way, float]:
         """Nobody waits for it any more; what it has moved that was not told of."""
@@ -248,3 +258,10 @@ class TrainedElsewhere:
             if way[0] != way[1]:
                 moved[way] = moved.get(way, 0.0) + count / 1e6
         return moved
+
+
+def _best(handle: TrainingHandle) -> Brought:
+    trained = handle.best_yet()
+    if trained is None:
+        raise RuntimeError("an epoch was told of that has left no weights")
+    return Brought(trained.weights, trained.validation_accuracy, trained.epoch)

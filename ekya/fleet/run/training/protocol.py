@@ -221,6 +221,9 @@ class TrainingHandle(Protocol):
             TrainingFailedError: no epoch was ever completed.
         """
 
+    def best_yet(self) -> Trained | None:
+        """What it would end with now, made anew by each call; None before the first epoch is over."""
+
 
 class FleetTrainer(Protocol):
     """Runs trainings on the nodes of a fleet."""

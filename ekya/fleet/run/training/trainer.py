@@ -156,10 +156,17 @@ class Training:
         """
         if not self.wait(timeout_s):
             raise TimeoutError(f"{self._task.job} is not trained within {timeout_s:g} s")
-        if self._best is None:
+        trained = self.best_yet()
+        if trained is None:
             raise TrainingFailedError(
                 self.poll().reason or f"{self._task.job} was stopped in its first epoch"
             )
+        return trained
+
+    def best_yet(self) -> Trained | None:
+        """What it would end with now."""
+        if self._best is None:
+            return None
         accuracy, epoch, snapshot = self._best
         task = self._task
         trainee = Trainee(from_bytes(task.start), task.config, task.classes, task.seed)

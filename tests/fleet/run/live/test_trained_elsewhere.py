@@ -14,10 +14,10 @@ from ekya.errors import UserError
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import Progress, Trained, TrainingFailedError, TrainingTask
+from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.learning.trainer import EpochResult
 
@@ -43,7 +43,7 @@ class Handle:
     def __init__(self, task, assignment):
         self.task, self.assignments = task, [assignment]
         self.now = Progress("training", task.config.epochs)
-        self.stopped, self.steps_on, self.fails = threading.Event(), lambda: None, ""
+        self.stopped, self.steps_on = threading.Event(), lambda: None
 
     def poll(self):
         return self.now
@@ -58,17 +58,17 @@ class Handle:
         self.steps_on()
         return True
 
-    def result(self, timeout_s=None):
-        if self.fails:
-            raise TrainingFailedError(self.fails)
-        return Trained(b"weights", 0.75, len(self.now.epochs))
+    def best_yet(self):
+        best = max(self.now.epochs, key=lambda epoch: (epoch.validation_accuracy, epoch.epoch))
+        return Trained(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
 
     def sends(self, origin, target, size_mb):
         traffic = self.now.traffic.plus(origin, target, Kind.MODEL, size_mb * MB)
         self.now = replace(self.now, traffic=traffic)
 
-    def ends_epoch(self):
-        self.now = replace(self.now, epochs=(*self.now.epochs, EpochResult(1, 0.5, 0.5)))
+    def ends_epoch(self, accuracy=0.5):
+        before = self.now.epochs
+        self.now = replace(self.now, epochs=(*before, EpochResult(len(before) + 1, accuracy, 0.5)))
 
 
 class Trainer:
@@ -112,8 +112,9 @@ class Exchange:
     def material(self, stream):
         return self.gathered
 
-    def bring(self, *brought):
-        self.brought.append(brought)
+    def bring(self, command, accuracies, best, over):
+        made = best()
+        self.brought.append((command.job, accuracies, (made.weights, made.accuracy, made.epoch), over))
 
 
 class Town:
@@ -175,25 +176,56 @@ def test_several_hosts_do_not_wait_for_each_other(town) -> None:
     assert [part.chunks for part in handle.assignments[0].parts] == [5000, 5000]
 
 
-def test_its_weights_are_brought_once_and_every_megabyte_between_sites_is_told(town) -> None:
+def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(town) -> None:
+    handle = town.begun(loan(EAST))
+    assert town.awaits.take_home(10 * S) == []
+    handle.ends_epoch(0.6)
+    assert town.awaits.take_home(11 * S) == [Came(START, False, "", {})]
+    assert town.awaits.take_home(12 * S) == []
+    handle.ends_epoch(0.5)
+    handle.ends_epoch(0.5)
+    assert town.awaits.take_home(13 * S) == [Came(START, False, "", {})]
+    handle.ends_epoch(0.7)  # its processes are still being let go
+    assert town.awaits.take_home(14 * S) == [Came(START, True, "", {})]
+    first = (b"weights 1", 0.6, 1)
+    assert town.exchange.brought == [
+        (JOB, [0.6], first, False),
+        (JOB, [0.6, 0.5, 0.5], first, False),
+        (JOB, [0.6, 0.5, 0.5, 0.7], (b"weights 4", 0.7, 4), True),
+    ]
+    handle.now = replace(handle.now, state="done")
+    assert town.awaits.take_home(15 * S) == []
+
+
+def test_every_megabyte_between_sites_is_told(town) -> None:
     handle = town.begun(loan(EAST, WEST))
-    assert town.awaits.take_ended(10 * S) == []
+    assert town.awaits.take_home(10 * S) == []
     handle.sends(AT_HOME, AT_EAST, 46)
     handle.sends(AT_EAST, AT_WEST, 3)
     handle.sends(AT_EAST, AT_EAST, 99)
     handle.sends(AT_EAST, AT_HOME, 45)
-    handle.now = replace(handle.now, state="done")
-    (ended,) = town.awaits.take_ended(20 * S)
-    assert (ended.command, ended.failed) == (START, "")
+    for _ in range(CONFIG.epochs):
+        handle.ends_epoch()
+    (ended,) = town.awaits.take_home(20 * S)
+    assert (ended.command, ended.over, ended.failed) == (START, True, "")
     assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, WEST): 3.0, (EAST, HOME): 45.0}
-    assert town.exchange.brought == [(JOB, b"weights", 0.75)]
-    assert town.awaits.take_ended(21 * S) == []
+    assert town.awaits.take_home(21 * S) == []
 
 
-def test_a_training_without_weights_has_failed_in_its_own_words(town) -> None:
+def test_a_training_that_ends_early_has_failed_in_its_own_words_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.fails, handle.now = "it did not fit", replace(handle.now, state="failed")
-    (ended,) = town.awaits.take_ended(20 * S)
+    handle.ends_epoch()
+    town.awaits.take_home(19 * S)
+    handle.now = replace(handle.now, state="failed", reason="it did not fit")
+    (ended,) = town.awaits.take_home(20 * S)
+    assert (ended.over, ended.failed) == (True, "it did not fit")
+    assert [(told, over) for _, told, _, over in town.exchange.brought] == [([0.5], False), ([0.5], True)]
+
+
+def test_a_training_without_weights_brings_none(town) -> None:
+    handle = town.begun(loan(EAST))
+    handle.now = replace(handle.now, state="failed", reason="it did not fit")
+    (ended,) = town.awaits.take_home(20 * S)
     assert (ended.failed, town.exchange.brought) == ("it did not fit", [])
 
 
@@ -210,7 +242,7 @@ def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, sa
     town.exchange.gathered.error = error
     town.awaits.begin(START, loan(EAST))
     ended = []
-    soon(lambda: ended.extend(town.awaits.take_ended(S)) or ended)
+    soon(lambda: ended.extend(town.awaits.take_home(S)) or ended)
     assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
     assert town.trainer.handles == []
 
@@ -243,7 +275,7 @@ def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     town.awaits.fail(CAM, "east died, and nobody else has room", S)
     gathered.there.set()
     soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
-    (ended,) = town.awaits.take_ended(S)
+    (ended,) = town.awaits.take_home(S)
     assert ended.failed == "east died, and nobody else has room"
     assert town.trainer.handles == []
 
@@ -256,8 +288,9 @@ def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(tow
     town.awaits.go_on(CAM, loan(WEST, epochs=3))
     assert [part.node for part in handle.assignments[-1].parts] == [AT_WEST]
     handle.sends(AT_HOME, AT_WEST, 44)
-    handle.now = replace(handle.now, state="done")
-    (ended,) = town.awaits.take_ended(40 * S)
+    for _ in range(3):
+        handle.ends_epoch()
+    (ended,) = town.awaits.take_home(40 * S)
     assert ended.moved_mb == {(HOME, EAST): 0.0, (HOME, WEST): 44.0}
 
 
@@ -265,14 +298,16 @@ def test_who_asks_of_what_is_over_hears_nothing_that_breaks_anything(town) -> No
     assert town.awaits.interrupted(CAM, S) == Interrupted(1, {})
     town.awaits.go_on(CAM, loan(WEST))
     town.awaits.fail(CAM, "nobody", S)
-    assert town.awaits.take_ended(S) == []
+    assert town.awaits.take_home(S) == []
 
 
-def test_nobody_else_has_room_and_it_is_stopped(town) -> None:
+def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
+    handle.ends_epoch()
     town.awaits.fail(CAM, "nobody has room", 20 * S)
-    (ended,) = town.awaits.take_ended(20 * S)
+    (ended,) = town.awaits.take_home(20 * S)
     assert ended.failed == "nobody has room"
+    assert town.exchange.brought == [(JOB, [0.5], (b"weights 1", 0.5, 1), True)]
     assert handle.stopped.is_set()
 
 
@@ -287,20 +322,22 @@ def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> N
     assert town.trainer.closed
 
 
-def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_is_given_up_in_time(town) -> None:
+def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
+    handle.ends_epoch()
     training, stranded = handle.now, replace(handle.now, state="stranded", reason="no node is left")
     handle.now = stranded
-    town.awaits.take_ended(20 * S)
-    town.awaits.take_ended(20 * S + MOVED_WITHIN_US - 1)
+    town.awaits.take_home(20 * S)
+    town.awaits.take_home(20 * S + MOVED_WITHIN_US - 1)
     assert not handle.stopped.is_set()
     handle.now = training  # it was moved
-    town.awaits.take_ended(20 * S + MOVED_WITHIN_US)
+    town.awaits.take_home(20 * S + MOVED_WITHIN_US)
     handle.now = stranded
-    town.awaits.take_ended(60 * S)
+    town.awaits.take_home(60 * S)
     assert not handle.stopped.is_set()
-    town.awaits.take_ended(60 * S + MOVED_WITHIN_US)
+    town.awaits.take_home(60 * S + MOVED_WITHIN_US)
     assert handle.stopped.is_set()
     handle.now = replace(stranded, state="stopped")
-    (ended,) = town.awaits.take_ended(61 * S + MOVED_WITHIN_US)
-    assert (ended.failed, len(town.exchange.brought)) == ("", 1)
+    (ended,) = town.awaits.take_home(61 * S + MOVED_WITHIN_US)
+    assert ended.failed == "no node is left"
+    assert town.exchange.brought[-1][1:] == ([0.5], (b"weights 1", 0.5, 1), True)
