@@ -110,7 +110,7 @@ class TrainedElsewhere:
                 return Interrupted(epochs, {})
             now = away.handle.poll()
             moved_mb = self._newly_moved(away, now)
-            return Interrupted(max(1, now.planned_epochs - len(now.epochs)), moved_mb)
+            return Interrupted(max(1, now.planned_epochs - now.epochs_home), moved_mb)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
         """From its last checkpoint."""
@@ -203,17 +203,16 @@ class TrainedElsewhere:
         if handle is None:
             return self._ended(away, failed) if failed else None
         now = handle.poll()
-        epochs = len(now.epochs)
-        whole = epochs >= command.config.epochs
-        over = whole or bool(failed) or self._is_over(away, handle, now, now_us)
+        epochs = now.epochs_home
+        over = bool(failed) or self._is_over(away, handle, now, now_us)
         news = epochs > away.epochs_home
         if news or (over and epochs):
             away.epochs_home = epochs
-            accuracies = [epoch.validation_accuracy for epoch in now.epochs]
+            accuracies = [epoch.validation_accuracy for epoch in now.epochs[:epochs]]
             self._exchange.bring(command, accuracies, lambda: _best(handle), over)
         if over:
             reason = failed or now.reason or f"it ended after {epochs} epochs"
-            return self._ended(away, "" if whole else reason)
+            return self._ended(away, "" if epochs >= command.config.epochs else reason)
         return Came(command, False, "", {}) if news else None
 
     def _is_over(self, away: _Away, handle: TrainingHandle, now: Progress, now_us: int) -> bool:

@@ -82,8 +82,9 @@ class TrainingActor:
         if self._server is not None:
             self._server.abort()
 
-    def end_epoch(self) -> EpochEnd:
-        """The epoch is over."""
+    @ray.method(num_returns=2)
+    def end_epoch(self) -> tuple[EpochEnd, bytes]:
+        """The epoch is over; its snapshot stays on this node until somebody fetches it."""
         return self._there.end_epoch()
 
     def work(

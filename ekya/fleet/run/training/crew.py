@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material, crop_bytes
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
@@ -164,8 +165,10 @@ class Crew:
         restored = self._gather({member: member.actor.restore.remote(snapshot)})
         return float(restored[member])
 
-    def run_epoch(self, epoch: int, interrupted: Callable[[], bool]) -> EpochEnd | None:
-        """An epoch on all shards; None where it was interrupted.
+    def run_epoch(
+        self, epoch: int, interrupted: Callable[[], bool]
+    ) -> tuple[EpochEnd, CheckpointThere] | None:
+        """An epoch on all shards, and where its checkpoint lies; None where it was interrupted.
 
         Raises:
             CrewLostError: somebody died meanwhile.
@@ -182,11 +185,17 @@ class Crew:
             self._gather(asked, told, interrupted)
             if interrupted():
                 return None
-            end: EpochEnd = self._gather({server: server.actor.end_epoch.remote()})[server]
+            ended, snapshot = server.actor.end_epoch.remote()
+            end: EpochEnd = self._gather({server: ended})[server]
         finally:
             self._tell_work(server, {who: told[member] for who, member in workers.items() if member in told})
-        self._ledger.sent(server.node, self._material.task.home, Kind.CHECKPOINT, len(end.snapshot))
-        return end
+        result = end.result
+        return end, CheckpointThere(
+            server.node,
+            result.epoch,
+            result.validation_accuracy,
+            lambda: bytes(ray.get(snapshot, timeout=SILENT_S)),
+        )
 
     def pids(self) -> dict[tuple[NodeName, str], int]:
         """Processes at work, by node and by what they are, as ``Dead.what`` says it."""

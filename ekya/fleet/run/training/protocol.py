@@ -140,6 +140,7 @@ class Progress:
         planned_epochs: how many there will be.
         start_accuracy: on the validation crops before the first epoch; None while nobody has measured.
         epochs: those that are done.
+        epochs_home: how many of them the newest checkpoint at home comes after.
         epoch_s: of wall time, each of them; those that were begun again count once.
         failures: so far.
         traffic: bytes that went from node to node, and those that stayed on one.
@@ -153,6 +154,7 @@ class Progress:
     planned_epochs: int
     start_accuracy: float | None = None
     epochs: tuple[EpochResult, ...] = ()
+    epochs_home: int = 0
     epoch_s: tuple[float, ...] = ()
     failures: tuple[Failure, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)

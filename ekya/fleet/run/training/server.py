@@ -15,19 +15,17 @@ from ekya.learning.trainee import Lesson
 from ekya.learning.trainer import EpochResult
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class EpochEnd:
     """What an epoch came to.
 
     Attributes:
         result: for people, and for who decides how many there will be.
-        snapshot: bytes to go on from.
         updates: of the weights.
         stalest: by how many updates a gradient was behind, at most.
     """
 
     result: EpochResult
-    snapshot: bytes
     updates: int
     stalest: int
 
@@ -121,12 +119,12 @@ class ParameterServer:
         with self._changed:
             self._end()
 
-    def end_epoch(self) -> EpochEnd:
-        """Validates and gives what to go on from; every worker has pushed its last gradient."""
+    def end_epoch(self) -> tuple[EpochEnd, bytes]:
+        """Validates; also gives a snapshot to go on from. Every worker has pushed its last gradient."""
         with self._changed:
             result, snapshot = self._updates.end_epoch()
             self._epoch = None
-            return EpochEnd(result, snapshot, self._updates.gate.version, self._updates.gate.stalest)
+            return EpochEnd(result, self._updates.gate.version, self._updates.gate.stalest), snapshot
 
     def _end(self) -> None:
         self._epoch = None

@@ -12,6 +12,7 @@ from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
+from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
@@ -102,8 +103,7 @@ class Training:
         self._next: Assignment | None = assignment
         self._stopped = threading.Event()
         self._strikes = Strikes()
-        self._newest: bytes | None = None
-        self._best: tuple[float, int, bytes] | None = None
+        self._checkpoints = Homecoming(self._came_home)
         self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
 
     def begin(self) -> None:
@@ -156,6 +156,7 @@ class Training:
         """
         if not self.wait(timeout_s):
             raise TimeoutError(f"{self._task.job} is not trained within {timeout_s:g} s")
+        self._checkpoints.wait_home()
         trained = self.best_yet()
         if trained is None:
             raise TrainingFailedError(
@@ -164,14 +165,13 @@ class Training:
         return trained
 
     def best_yet(self) -> Trained | None:
-        """What it would end with now."""
-        if self._best is None:
+        """What it would end with now, of what is home."""
+        best, task = self._checkpoints.best, self._task
+        if best is None:
             return None
-        accuracy, epoch, snapshot = self._best
-        task = self._task
         trainee = Trainee(from_bytes(task.start), task.config, task.classes, task.seed)
-        restore_weights(Snapshot.from_bytes(snapshot), trainee)
-        return Trained(to_bytes(trainee.model()), accuracy, epoch)
+        restore_weights(Snapshot.from_bytes(best.data), trainee)
+        return Trained(to_bytes(trainee.model()), best.accuracy, best.epochs)
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Bytes of its crew."""
@@ -212,9 +212,13 @@ class Training:
             except CrewLostError as lost:
                 _LOG.warning("%s: %s", self._task.job, lost)
                 self._strike(lost)
+                self._go_back()
                 setting = self._standing(setting)
                 continue
-            if self._stopped.is_set() or self._next is None:
+            if self._stopped.is_set():
+                break
+            self._go_back()
+            if self._next is None:
                 break
             setting = self._standing(self._ordered(setting))
         self._crew.release()
@@ -268,8 +272,10 @@ class Training:
         return replace(setting, shards=shards, server=server)
 
     def _assemble(self, setting: _Setting) -> None:
-        accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, self._newest)
-        first = self._newest is None
+        newest = self._checkpoints.newest
+        snapshot = None if newest is None else newest.data
+        accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, snapshot)
+        first = newest is None
 
         def begun(now: Progress) -> Progress:
             return replace(now, state="training", start_accuracy=accuracy if first else now.start_accuracy)
@@ -284,9 +290,26 @@ class Training:
                 if self._next is not None or done >= self._progress.planned_epochs:
                     return
             began_s = time.monotonic()
-            end = self._crew.run_epoch(done, self._stopped.is_set)
-            if end is not None:
+            ended = self._crew.run_epoch(done, self._stopped.is_set)
+            if ended is not None:
+                end, checkpoint = ended
                 self._note_epoch(end, time.monotonic() - began_s)
+                self._checkpoints.add(checkpoint)
+
+    def _go_back(self) -> None:
+        """To the newest checkpoint that there is: nothing, unless it is lost with who had it."""
+        self._checkpoints.wait_home()
+        newest = self._checkpoints.newest
+        home = 0 if newest is None else newest.epochs
+
+        def back(now: Progress) -> Progress:
+            return replace(now, epochs=now.epochs[:home], epoch_s=now.epoch_s[:home])
+
+        self._note(back)
+
+    def _came_home(self, checkpoint: CheckpointThere, count: int) -> None:
+        self.sent(checkpoint.node, self._task.home, Kind.CHECKPOINT, count)
+        self._note(lambda now: replace(now, epochs_home=max(now.epochs_home, checkpoint.epochs)))
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
@@ -298,11 +321,6 @@ class Training:
             self._note(partial(_with_failure, failure))
 
     def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
-        self._newest = end.snapshot
-        accuracy = end.result.validation_accuracy
-        if self._best is None or accuracy >= self._best[0]:
-            self._best = (accuracy, end.result.epoch, end.snapshot)
-
         def with_it(now: Progress) -> Progress:
             return replace(
                 now,

@@ -66,9 +66,13 @@ class Handle:
         traffic = self.now.traffic.plus(origin, target, Kind.MODEL, size_mb * MB)
         self.now = replace(self.now, traffic=traffic)
 
-    def ends_epoch(self, accuracy=0.5):
-        before = self.now.epochs
-        self.now = replace(self.now, epochs=(*before, EpochResult(len(before) + 1, accuracy, 0.5)))
+    def ends_epoch(self, accuracy=0.5, home=True):
+        epochs = (*self.now.epochs, EpochResult(len(self.now.epochs) + 1, accuracy, 0.5))
+        came = len(epochs) if home else self.now.epochs_home
+        self.now = replace(self.now, epochs=epochs, epochs_home=came)
+
+    def ends(self):
+        self.now = replace(self.now, state="done", epochs_home=len(self.now.epochs))
 
 
 class Trainer:
@@ -185,16 +189,17 @@ def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(t
     handle.ends_epoch(0.5)
     handle.ends_epoch(0.5)
     assert town.awaits.take_home(13 * S) == [Came(START, False, "", {})]
-    handle.ends_epoch(0.7)  # its processes are still being let go
-    assert town.awaits.take_home(14 * S) == [Came(START, True, "", {})]
+    handle.ends_epoch(0.7, home=False)
+    assert town.awaits.take_home(14 * S) == []
+    handle.ends()
+    assert town.awaits.take_home(15 * S) == [Came(START, True, "", {})]
     first = (b"weights 1", 0.6, 1)
     assert town.exchange.brought == [
         (JOB, [0.6], first, False),
         (JOB, [0.6, 0.5, 0.5], first, False),
         (JOB, [0.6, 0.5, 0.5, 0.7], (b"weights 4", 0.7, 4), True),
     ]
-    handle.now = replace(handle.now, state="done")
-    assert town.awaits.take_home(15 * S) == []
+    assert town.awaits.take_home(16 * S) == []
 
 
 def test_every_megabyte_between_sites_is_told(town) -> None:
@@ -206,6 +211,7 @@ def test_every_megabyte_between_sites_is_told(town) -> None:
     handle.sends(AT_EAST, AT_HOME, 45)
     for _ in range(CONFIG.epochs):
         handle.ends_epoch()
+    handle.ends()
     (ended,) = town.awaits.take_home(20 * S)
     assert (ended.command, ended.over, ended.failed) == (START, True, "")
     assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, WEST): 3.0, (EAST, HOME): 45.0}
@@ -290,6 +296,7 @@ def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(tow
     handle.sends(AT_HOME, AT_WEST, 44)
     for _ in range(3):
         handle.ends_epoch()
+    handle.ends()
     (ended,) = town.awaits.take_home(40 * S)
     assert ended.moved_mb == {(HOME, EAST): 0.0, (HOME, WEST): 44.0}
 

@@ -1,6 +1,7 @@
 """A training on several nodes in threads of one process, without Ray; and bars to train on."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -11,7 +12,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import TrainingTask
-from ekya.fleet.run.training.server import ParameterServer
+from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.learning.architectures import Trunk
@@ -112,6 +113,22 @@ def in_turn(updates, workers, epoch):
     return updates.end_epoch()
 
 
+@dataclass
+class Ended:
+    """An epoch: what it came to, and its snapshot."""
+
+    end: EpochEnd
+    snapshot: bytes
+
+    @property
+    def result(self):
+        return self.end.result
+
+    @property
+    def stalest(self):
+        return self.end.stalest
+
+
 def run_epochs(server, workers, epochs):
     """Each worker in a thread; what each epoch came to, and what the workers did."""
     ends, works = [], []
@@ -120,5 +137,5 @@ def run_epochs(server, workers, epochs):
             server.begin_epoch(epoch, tuple(workers))
             told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
             works.append([one.result(timeout=10) for one in told])
-            ends.append(server.end_epoch())
+            ends.append(Ended(*server.end_epoch()))
     return ends, works

@@ -118,7 +118,7 @@ def test_without_waiting_for_all_it_learns_too_and_every_crop_is_seen(model):
     assert max(end.stalest for end in ends) <= 3
     for end, work in zip(ends, works, strict=True):
         assert sum(one.crops for one in work) == 60
-        assert end.updates == sum(one.steps for one in work) == 2 * 2 + 4
+        assert end.end.updates == sum(one.steps for one in work) == 2 * 2 + 4
     parameters = sum(weight.numel() for name, weight in model.named_parameters() if _trains(name, model))
     assert works[0][0].pushed == works[0][0].pulled == works[0][0].steps * 4 * parameters
 

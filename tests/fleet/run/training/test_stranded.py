@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from crews import EAST, SITES, WEST, crew_with, parted, run_epochs, task_of
+from ray.exceptions import GetTimeoutError
 
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Part
@@ -13,6 +14,7 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead, shares_of
 from ekya.fleet.run.training.dealing import deal
+from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
@@ -34,10 +36,14 @@ def three_nodes():
 
 
 class Power:
-    """Which Ray nodes are off, and on which others processes die; before which epoch some go off."""
+    """Which Ray nodes are off, and on which others processes die; before which epoch some go off.
 
-    def __init__(self, off=(), deadly=(), **goes_off):
+    A checkpoint of one of the ``slow`` epochs is on its way until its node goes off, and is lost then.
+    """
+
+    def __init__(self, off=(), deadly=(), slow=(), **goes_off):
         self.off, self.deadly, self.goes_off, self.tried = set(off), set(deadly), goes_off, []
+        self.slow = set(slow)
 
 
 class CrewInThreads:
@@ -57,8 +63,20 @@ class CrewInThreads:
     def run_epoch(self, epoch, interrupted):
         self.power.off |= {of for of, at in self.power.goes_off.items() if at == epoch}
         self.look()
-        (end,), _ = run_epochs(*self.crew, [epoch])
-        return None if interrupted() else end
+        (ended,), _ = run_epochs(*self.crew, [epoch])
+        if interrupted():
+            return None
+        result, server = ended.result, self.there[None]
+
+        def fetch():
+            if result.epoch in self.power.slow and server.ray_node_id in self.power.goes_off:
+                while server.ray_node_id not in self.power.off:
+                    time.sleep(0.005)
+                raise GetTimeoutError("it is gone")
+            return ended.snapshot
+
+        accuracy = result.validation_accuracy
+        return ended.end, CheckpointThere(server.name, result.epoch, accuracy, fetch)
 
     def look(self):
         off = self.power.off | self.power.deadly
@@ -127,6 +145,18 @@ def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
     assert [one.validation_accuracy for one in told.epochs] == [
         one.validation_accuracy for one in undisturbed.poll().epochs
     ]
+    assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
+
+
+def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
+    undisturbed = begun(Power())
+    undisturbed.result(PATIENCE_S)
+    training = begun(Power(slow=[2], e=2, w=2))
+    told = until(training, "stranded")
+    assert ([one.epoch for one in told.epochs], told.epochs_home, len(told.epoch_s)) == ([1], 1, 1)
+    training.move(AT_HUB)
+    other = learnt(training)
+    assert [one.epoch for one in training.poll().epochs] == [1, 2, 3]
     assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
 
 

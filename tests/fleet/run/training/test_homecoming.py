@@ -1,0 +1,82 @@
+"""Checkpoints come home one at a time; those that a link has no time for stay behind, but for the best."""
+
+import threading
+
+import pytest
+from crews import EAST
+from ray.exceptions import GetTimeoutError
+
+from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
+
+PATIENCE_S = 10
+
+
+class Link:
+    """Lets a checkpoint through when it is told to; unless it is slow, at once."""
+
+    def __init__(self, slow=False, lost=()):
+        self.slow, self.lost, self.sent = slow, set(lost), []
+        self.lets, self.asked = threading.Semaphore(0), threading.Semaphore(0)
+
+    def there(self, epochs, accuracy):
+        def fetch():
+            self.asked.release()
+            if self.slow:
+                assert self.lets.acquire(timeout=PATIENCE_S)
+            if epochs in self.lost:
+                raise GetTimeoutError("the node is gone")
+            self.sent.append(epochs)
+            return bytes([epochs])
+
+        return CheckpointThere(EAST, epochs, accuracy, fetch)
+
+
+@pytest.fixture
+def home():
+    arrived = []
+    coming = Homecoming(lambda there, count: arrived.append((there.epochs, count)))
+    return coming, arrived
+
+
+def test_all_come_where_the_link_takes_them_and_the_last_of_equals_is_best(home) -> None:
+    coming, arrived = home
+    link = Link()
+    for epochs, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
+        coming.add(link.there(epochs, accuracy))
+        coming.wait_home()
+    assert (coming.newest.epochs, coming.best.epochs, coming.best.data) == (4, 3, b"\3")
+    assert arrived == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def test_a_slow_link_leaves_some_behind_and_holds_nobody_up(home) -> None:
+    coming, _ = home
+    link = Link(slow=True)
+    coming.add(link.there(1, 0.5))
+    assert link.asked.acquire(timeout=PATIENCE_S)
+    for epochs, accuracy in ((2, 0.9), (3, 0.6), (4, 0.7)):
+        coming.add(link.there(epochs, accuracy))
+    assert (coming.newest, coming.best) == (None, None)
+    for _ in range(3):
+        link.lets.release()
+    coming.wait_home()
+    assert link.sent == [1, 4, 2]
+    assert (coming.newest.epochs, coming.best.epochs) == (4, 2)
+
+
+def test_one_that_is_lost_is_nobody_elses_matter(home) -> None:
+    coming, arrived = home
+    link = Link(lost=[2, 3])
+    for epochs, accuracy in ((1, 0.5), (2, 0.6), (3, 0.9)):
+        coming.add(link.there(epochs, accuracy))
+        coming.wait_home()
+    assert (coming.newest.epochs, coming.best.epochs, arrived) == (1, 1, [(1, 1)])
+    # The epoch is trained again, and what it comes to now counts.
+    coming.add(Link().there(2, 0.4))
+    coming.wait_home()
+    assert (coming.newest.epochs, coming.best.epochs) == (2, 1)
+
+
+def test_nothing_comes_of_nothing(home) -> None:
+    coming, arrived = home
+    coming.wait_home()
+    assert (coming.newest, coming.best, arrived) == (None, None, [])
