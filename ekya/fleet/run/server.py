@@ -113,8 +113,7 @@ class LendingServer:
         if self._kept is not None:
             for stream in state.fleet.streams:
                 self._kept.serves(stream.stream, stream.version, state.fleet.window)
-        prepared = before is not None and before.fleet.preparing and not state.fleet.preparing
-        if prepared and self._tier is not None:
+        if before is not None and self._tier is not None and _has_more_room(before.fleet, state.fleet):
             self._tier.more_room(self.site)
 
     def room(self, now_us: int) -> Room | None:
@@ -209,3 +208,15 @@ class LendingServer:
             self._kept.arrived(stream, self._state.fleet.window)
         if self._tier is not None:
             self._tier.over(self.site, stream, now_us, outcome, moved_mb)
+
+
+def _has_more_room(before: FleetState, after: FleetState) -> bool:
+    """Whether it can lend more now: it was prepared, a guest has left, or a retraining has ended."""
+    if after.preparing:
+        return False
+    return before.preparing or after.lent_milli < before.lent_milli or _training(after) < _training(before)
+
+
+def _training(fleet: FleetState) -> int:
+    """Its own retrainings at home."""
+    return sum(stream.job is not None and stream.job.elsewhere is None for stream in fleet.streams)

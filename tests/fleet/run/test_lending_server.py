@@ -8,7 +8,10 @@ from byhand import LAMBDAS, OPTIONS, A, B, S
 from ekya.control.options import StreamHome
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState
-from ekya.core.state import FleetState, StreamState
+from ekya.core.configs import RetrainConfig
+from ekya.core.elsewhere import Elsewhere
+from ekya.core.ids import JobId
+from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen
 from ekya.fleet.run.lending import Lent
@@ -30,11 +33,21 @@ class Idle:
         pass
 
 
-def server(options, lent_milli=0):
+class Tier:
+    """Counts how often somebody has more room."""
+
+    def __init__(self):
+        self.heard = 0
+
+    def more_room(self, site):
+        self.heard += 1
+
+
+def server(options, lent_milli=0, tier=None):
     """Two streams serve in window 1; its loop has been told of so much."""
     terms = ServerTerms(SiteName("here"), crops_may_leave=False)
     idle = Idle()
-    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, None, idle, AsForeseen(idle))
+    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, tier, idle, AsForeseen(idle))
     streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
     fleet = FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli)
     made.follow(LoopState(fleet, {}))
@@ -60,3 +73,28 @@ def test_what_its_loop_knows_of_already_is_not_taken_off_twice() -> None:
     made = server(AT_HOME, lent_milli=500)
     made.lend(0, Lent(500, 110 * S, 190 * S))
     assert units(made) == 4
+
+
+def test_whoever_has_more_to_lend_says_so_once() -> None:
+    tier = Tier()
+    made = server(MOVING, tier=tier)
+    (first, second) = FleetState(tuple(StreamState(stream, LAMBDAS) for stream in (A, B))).streams
+    config = RetrainConfig(4, 16, 0, 1, 1.0)
+    job = RetrainJob(JobId(1), config, 1, 300, 0.8, 0.8, 10.0)
+    away = replace(job, elsewhere=Elsewhere(190 * S))
+
+    def heard(**changes):
+        told = {"streams": (first, second), "window": 1, "window_end_us": 200 * S} | changes
+        before = tier.heard
+        made.follow(LoopState(FleetState(**told), {}))
+        return tier.heard - before
+
+    assert heard() == 0
+    assert heard(preparing=True) == 0
+    assert heard(lent_milli=300) == 1  # it is prepared
+    assert heard(lent_milli=500) == 0
+    assert heard(lent_milli=300) == 1  # a guest has left
+    assert heard(lent_milli=300, streams=(replace(first, job=job), replace(second, job=away))) == 0
+    assert heard(lent_milli=300, streams=(replace(first, job=job), second)) == 0
+    assert heard(lent_milli=300) == 1  # a retraining of its own has ended
+    assert heard(preparing=True) == 0
