@@ -63,9 +63,9 @@ class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
     ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are what the plan counts on. With
-    ``elsewhere`` nothing is trained here: the weights arrive when that says, and how good they are and the
-    end of the retraining are told then; a live run must have been brought them. GPU-seconds are told by
-    ``training_speed``, the curve that its window is planned with.
+    ``elsewhere`` nothing is trained here: all weights are here when that says, and how good they are is told
+    as they come; in a live run only other servers send them. GPU-seconds are told by ``training_speed``, the
+    curve that its window is planned with.
     """
 
     stream: StreamId

@@ -68,6 +68,12 @@ def test_every_megabyte_has_a_way_and_a_reason(name, offers, rooms, ways) -> Non
         snapshots = loan.came_home(loan.arrives_us)[1]
         moved = sum(loan.moved_mb(loan.arrives_us).values())
         assert moved == pytest.approx(whole + snapshots * asked.back_mb)
+        home = 0
+        for _ in range(snapshots):
+            at_us, epochs = loan.next_home(home)
+            assert (loan.came_home(at_us - 1)[0], loan.came_home(at_us)[0]) == (home, epochs)
+            home = epochs
+        assert (at_us, home) == (loan.arrives_us, asked.epochs)
 
 
 @pytest.mark.parametrize("name", TIERS)
