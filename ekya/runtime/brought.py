@@ -83,8 +83,10 @@ class BroughtWeights:
         for epoch in range(len(coming.accuracies) + 1, len(accuracies) + 1):
             accuracy = accuracies[epoch - 1]
             self._tell(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
+        # Its processes may end later than its last epoch: the end is told once.
+        ends = len(coming.accuracies) < command.config.epochs <= len(accuracies)
         coming.accuracies = tuple(accuracies)
-        if len(accuracies) >= command.config.epochs:
+        if ends:
             self._tell(ev.RetrainFinished(now_us, stream, job, 0.0))
 
     def adopt(self, stream: StreamId, job: JobId) -> list[Any]:

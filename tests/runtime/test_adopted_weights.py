@@ -162,8 +162,10 @@ def test_each_epoch_that_comes_is_told_once_and_with_the_last_the_end(executor):
     (progress,) = executor._outbox
     assert (progress.job, progress.epoch, progress.validation_accuracy, progress.gpu_s) == (JOB, 1, 0.7, 0.0)
     assert heard(executor) == [(ev.RetrainProgress, 1)]
-    bring(executor, 0.7, 0.8, over=True)
+    bring(executor, 0.7, 0.8)
     assert heard(executor) == [(ev.RetrainProgress, 2), (ev.RetrainFinished, None)]
+    bring(executor, 0.7, 0.8, over=True)
+    assert heard(executor) == []
 
 
 def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not_before(executor, ledger):
