@@ -109,7 +109,7 @@ def test_a_manager_that_cannot_be_is_refused_in_one_line(capfd, stores) -> None:
         (["--solver", "moon"], "--solver moon: there is none; choose one of deep-edge, "),
         (["--emulate", "east"], "--emulate east: write NAME=PART"),
         (["--emulate", "a=1", "--address", "auto"], "leave --address out"),
-        (["--points", stores / "none.parquet"], "does not exist"),
+        (["--points", stores / "none.parquet"], "there is no such file; measure one with ekya fleet profile"),
         (["--points", stores / "few.parquet"], "5 points of a nano are too few to learn from"),
         (["--points", stores / "other.parquet"], "was measured with 2 of a mobilenet_v3_small on 16"),
         (["--kind", "moon"], "--kind moon: "),

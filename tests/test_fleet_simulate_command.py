@@ -49,6 +49,18 @@ def test_a_node_that_fails_costs_something(capfd) -> None:
     assert halved["makespan_s"] > whole["makespan_s"]
 
 
+def test_in_andreas_moves_are_for_nothing_unless_a_start_takes_something(capfd) -> None:
+    words = ["andreas-two-gpu", "--nodes", "4", "--policy", "andreas,worth,edf"]
+    free, paid = played(capfd, *words)["runs"], played(capfd, *words, "--restart", "60")["runs"]
+    assert [run["lost_s"] for run in free] == [0, 0, 0]
+    assert all(run["migrations"] > 0 for run in (free[0], free[1], paid[0]))
+    assert paid[0]["lost_s"] > 0
+    assert paid[0]["total_cost"] > free[0]["total_cost"]
+    # Ours is told of it, and who moves nobody does not care.
+    assert paid[1]["migrations"] < free[1]["migrations"]
+    assert {**paid[2], "host": free[2]["host"]} == free[2]
+
+
 @pytest.mark.usefixtures("knows")
 def test_deep_edge_is_told_of_what_its_paper_compares(capfd) -> None:
     told = played(capfd, "deep-edge", "--seeds", "2020,2023,2024")
@@ -106,6 +118,8 @@ def test_seeds_are_played_and_averaged(capfd) -> None:
         (["okita", "--fail", "site-1"], "--fail site-1: write NODE@SECONDS, or NODE@FROM:TO"),
         (["okita", "--nodes", "2", "--fail", "moon@5"], "--fail moon: there is no such node"),
         (["deep-edge", "--nodes", "7"], "--nodes 7: deep-edge's testbed has 5, a TX2, three Nanos and a Pi"),
+        (["okita", "--restart", "60"], "--restart: okita says itself what an interruption costs"),
+        (["deep-edge", "--restart", "60"], "--restart: deep-edge says itself what an interruption costs"),
         (["deep-edge", "--jobs", "2"], "--jobs 2: in deep-edge each seed has one update"),
     ],
 )

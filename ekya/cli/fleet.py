@@ -33,7 +33,8 @@ def _group(context: typer.Context) -> None:
     epilog="Examples:\n\n"
     "ekya fleet simulate andreas-two-gpu --nodes 20 --seeds 1,2,3\n\n"
     "ekya fleet simulate okita --policy okita,okita-joint,drf --nodes 20 --json -\n\n"
-    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-003@3600:7200\n\n"
+    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-001@20000:27200\n\n"
+    "ekya fleet simulate andreas-two-gpu --policy andreas,worth,edf --restart 60\n\n"
     "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022\n\n"
     "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -"
 )
@@ -53,6 +54,15 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="NODE@FROM[:TO]", help="A node that fails, in seconds; give it once for each."),
     ] = None,
+    restart: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="In ANDREAS's worlds: what an interrupted job takes to start again, from its last epoch. "
+            "Moves cost nothing if left out, as in the paper's simulator.",
+        ),
+    ] = None,
     json_to: Json = None,
 ) -> None:
     """Play a paper's workload under fleet policies, on virtual time."""
@@ -62,7 +72,7 @@ def simulate(
         from ekya.commands.fleet_simulate import read_outages, simulate_fleet
 
         names = [name for name in policy.split(",") if name]
-        simulate_fleet(world, names, nodes, jobs, numbers(seeds), read_outages(fail or ()), channel)
+        simulate_fleet(world, names, nodes, jobs, numbers(seeds), read_outages(fail or ()), restart, channel)
 
 
 @commands.command(
@@ -81,7 +91,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="Who finds loans between servers: net (ours, if left out), andreas, andreas+split, "
-            "deep-edge, okita, okita-joint, or none.",
+            "deep-edge, okita, okita-joint, one-server, or none.",
         ),
     ] = None,
     fail: Annotated[

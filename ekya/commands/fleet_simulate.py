@@ -46,6 +46,7 @@ def simulate_fleet(
     jobs: int | None,
     seeds: Sequence[int],
     outages: Sequence[Outage],
+    restart_s: float | None,
     output: Output,
 ) -> None:
     """Plays a workload under every policy and seed; then prints one table of means.
@@ -56,6 +57,7 @@ def simulate_fleet(
     """
     kind = world_kind(world)
     chosen = _checked(kind, world, policies)
+    restart_us = None if restart_s is None else round(restart_s * US_PER_S)
     if len(set(seeds)) != len(seeds):
         raise UserError("--seeds: the same one stands there twice; keep one of them")
     count = kind.nodes if nodes is None else nodes
@@ -64,7 +66,8 @@ def simulate_fleet(
     with bars_of(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
-            Asked(nodes, jobs, chosen), lambda part: bars.update(ready, completed=round(100 * part))
+            Asked(nodes, jobs, chosen, restart_us),
+            lambda part: bars.update(ready, completed=round(100 * part)),
         )
         bars.remove_task(ready)
         task = bars.add_task("Runs", total=len(seeds) * len(chosen))

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
+from ekya.core.units import us_to_seconds
 from ekya.errors import UserError
 from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.policy.andreas.greedy import Andreas
@@ -49,11 +51,14 @@ class Asked:
     Attributes:
         nodes, jobs: how many; None: the world's own number.
         policies: who will decide.
+        restart_us: what a job that was interrupted takes to start again, from its last snapshot; None: as
+            the paper's own simulator has it.
     """
 
     nodes: int | None
     jobs: int | None
     policies: tuple[str, ...]
+    restart_us: int | None = None
 
 
 Draw = Callable[[int], World]
@@ -89,10 +94,20 @@ class WorldKind:
     )
 
 
-ANDREAS_POLICIES: Mapping[str, Callable[[], FleetPolicy]] = MappingProxyType(
-    {"andreas": Andreas, "worth": lambda: Worth(moving_s=0.0), "fifo": fifo, "edf": edf, "priority": priority}
+ANDREAS_POLICIES: Mapping[str, Callable[[int | None], FleetPolicy]] = MappingProxyType(
+    {
+        "andreas": lambda _: Andreas(),
+        "worth": lambda restart_us: (
+            Worth(moving_s=0.0, lost_epochs=0.0)
+            if restart_us is None
+            else Worth(moving_s=us_to_seconds(restart_us))
+        ),
+        "fifo": lambda _: fifo(),
+        "edf": lambda _: edf(),
+        "priority": lambda _: priority(),
+    }
 )
-"""In a world where a job that is interrupted goes back to its last epoch, and starts in no time."""
+"""Made from what a start after an interruption takes; None where moves cost nothing."""
 
 OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyType(
     {
@@ -114,9 +129,13 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 
 def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
     def opened(asked: Asked, _done: object) -> Draw:
+        paid = asked.restart_us is not None
+        physics = AndreasPhysics(asked.restart_us or 0, snapshots=paid)
+        policies = {name: partial(make, asked.restart_us) for name, make in ANDREAS_POLICIES.items()}
+
         def draw(seed: int) -> World:
             jobs, places = andreas_workload(scenario, asked.nodes or _ANDREAS_NODES, seed)
-            return World(jobs[: asked.jobs], places, AndreasPhysics(), ANDREAS_POLICIES, "EUR")
+            return World(jobs[: asked.jobs], places, physics, policies, "EUR")
 
         return draw
 
@@ -124,6 +143,7 @@ def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
 
 
 def _okita(asked: Asked, _done: object) -> Draw:
+    _refuse_restart(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
 
@@ -143,6 +163,7 @@ def _okita(asked: Asked, _done: object) -> Draw:
 
 
 def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
+    _refuse_restart(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
             f"--nodes {asked.nodes}: deep-edge's testbed has {EDGE_NODES}, a TX2, three Nanos and a Pi; "
@@ -167,6 +188,11 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
         return World((experiment.job,), experiment.places, EdgePhysics(experiment.truth), policies, "s")
 
     return draw
+
+
+def _refuse_restart(asked: Asked, world: str) -> None:
+    if asked.restart_us is not None:
+        raise UserError(f"--restart: {world} says itself what an interruption costs; leave it out")
 
 
 WORLDS: Mapping[str, WorldKind] = MappingProxyType(

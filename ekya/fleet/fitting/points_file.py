@@ -101,6 +101,8 @@ def read_points(path: Path) -> list[ProfilePoint]:
 
 
 def _table(path: Path) -> Any:
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; measure one with ekya fleet profile")
     with user_errors(path):
         try:
             with path.open("rb") as file:

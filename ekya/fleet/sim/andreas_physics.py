@@ -15,8 +15,9 @@ class AndreasPhysics:
 
     Attributes:
         starts_again_us: a migration or a start after a preemption, before the first epoch goes on.
-        snapshots: whether an interruption goes back to the last one. Without, nothing is ever lost: the
-            paper's own simulator, which knows no cost of a reconfiguration (§V.C).
+        snapshots: whether a job that is moved or sent back goes back to the last one. Without, it loses
+            nothing: the paper's own simulator, which knows no cost of a reconfiguration (§V.C). When a node
+            fails, what was done since the last one is lost in either.
         pace: what an epoch of a job really takes, over what its profile says; 1 where it is missing.
     """
 
@@ -45,15 +46,20 @@ class AndreasPhysics:
         profiled_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
         epoch_us = profiled_us * self.pace.get(state.job.name, 1.0)
 
-        def kept(worked_us: int) -> Interrupted:
+        def leaves(worked_us: int, snapshots: bool) -> Interrupted:
             done = left.begun + worked_us / epoch_us
             # Not the last one: an end is no interruption, whatever was rounded.
             whole = min(int(done), left.epochs - 1)
-            begun = 0.0 if self.snapshots else min(done - whole, 1.0)
-            lost_us = round((done - whole) * epoch_us) if self.snapshots else 0
+            begun = 0.0 if snapshots else min(done - whole, 1.0)
+            lost_us = round((done - whole) * epoch_us) if snapshots else 0
             return Interrupted(replace(left, epochs=left.epochs - whole, begun=begun), lost_us)
 
-        return Stage(max(1, round((left.epochs - left.begun) * epoch_us)), None, kept=kept)
+        return Stage(
+            max(1, round((left.epochs - left.begun) * epoch_us)),
+            None,
+            kept=lambda worked_us: leaves(worked_us, self.snapshots),
+            failed=lambda worked_us: leaves(worked_us, snapshots=True),
+        )
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
         """The container starts and the snapshot is loaded."""

@@ -50,15 +50,16 @@ class _Present:
     resumes: bool = False
     strikes: dict[NodeName, int] = field(default_factory=dict)
 
-    def interrupted(self, now_us: int) -> Interrupted:
+    def interrupted(self, now_us: int, failed: bool = False) -> Interrupted:
         """What there would be of its stage, if that ended now without an end."""
         if self.stage is None:
             return Interrupted(self.left, 0)
         passed_us = now_us - self.began_us
-        if self.stage.kept is None:
+        leaves = (failed and self.stage.failed) or self.stage.kept
+        if leaves is None:
             return Interrupted(self.left, passed_us)
         fetching_us = self.ends_us - self.stage.takes_us - self.began_us
-        kept = self.stage.kept(max(0, passed_us - fetching_us))
+        kept = leaves(max(0, passed_us - fetching_us))
         return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
@@ -180,7 +181,7 @@ class FleetEngine:
         for present in self._present.values():
             assignment = present.assignment
             if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
-                self._interrupt(present)
+                self._interrupt(present, failed=True)
                 for node in down & _nodes_of(assignment):
                     present.strikes[node] = present.strikes.get(node, 0) + 1
                 present.assignment, present.resumes = None, True
@@ -225,8 +226,8 @@ class FleetEngine:
         present.assignment = assignment
         present.resumes = record.started_us is not None
 
-    def _interrupt(self, present: _Present) -> None:
-        interrupted = present.interrupted(self._now_us)
+    def _interrupt(self, present: _Present, failed: bool = False) -> None:
+        interrupted = present.interrupted(self._now_us, failed)
         self._records[present.job.name].lost_us += interrupted.lost_us
         present.left, present.stage = interrupted.left, None
 

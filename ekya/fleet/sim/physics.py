@@ -33,6 +33,7 @@ class Stage:
         link_cost: of that.
         kept: what an interruption after so many microseconds leaves, where snapshots are taken on the way;
             where it is None, all of the stage is lost.
+        failed: the same where a node fails; as ``kept`` where it is None.
         late_apps: background applications that miss their deadline as long as it lasts.
     """
 
@@ -41,6 +42,7 @@ class Stage:
     moved_mb: float = 0.0
     link_cost: float = 0.0
     kept: Callable[[int], Interrupted] | None = None
+    failed: Callable[[int], Interrupted] | None = None
     late_apps: int = 0
 
 

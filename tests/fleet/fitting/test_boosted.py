@@ -117,7 +117,7 @@ def test_what_was_tried_is_kept_beside_the_points(tmp_path) -> None:
 
 
 def test_a_file_without_points_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="there is no such file"):
         read_points(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("no points")
     with pytest.raises(UserError, match="is no Parquet file"):

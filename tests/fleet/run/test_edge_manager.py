@@ -318,6 +318,6 @@ def test_the_components_are_reached_over_rest(world) -> None:
                 assert said.status == 400
                 assert sentence in (await said.json())["error"]
             said = await client.post("/profiler")
-            assert "profiles nothing" in (await said.json())["error"]
+            assert "profiles nothing; start it with --kind" in (await said.json())["error"]
 
     asyncio.run(talk())

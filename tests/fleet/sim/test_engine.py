@@ -143,6 +143,23 @@ def test_a_node_that_fails_loses_what_is_not_in_a_snapshot_and_its_jobs_go_on_el
     assert outcome.jobs[JobName("a")].lost_us == 2 * S
 
 
+def test_a_node_that_fails_may_leave_less_than_a_move() -> None:
+    class LosesNothingByMoves(SnapshotsOnTheWay):
+        def stage(self, view, state, assignment, others):
+            stage = super().stage(view, state, assignment, others)
+
+            def kept(worked_us):
+                return replace(stage.kept(worked_us), lost_us=0)
+
+            return replace(stage, kept=kept, failed=stage.kept)
+
+    jobs, outage = [job("a", 0, 3), job("b", 14, 1)], Outage(NodeName("one"), 14 * S, 20 * S)
+    moved = FleetEngine(InTurn(newest_first=True), LosesNothingByMoves(), jobs, places(one=1)).run()
+    assert moved.jobs[JobName("a")].lost_us == 0
+    failed = FleetEngine(InTurn(), LosesNothingByMoves(), jobs, places(one=1), [outage]).run()
+    assert failed.jobs[JobName("a")].lost_us == 4 * S
+
+
 def test_who_finds_no_node_that_works_waits_for_one() -> None:
     outage = Outage(NodeName("one"), 12 * S, 40 * S)
     assert times(run([job("a", 0, 2)], places(one=1), outages=[outage])) == {"a": (0, 53)}

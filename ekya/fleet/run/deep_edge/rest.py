@@ -194,7 +194,7 @@ class _Endpoints:
     async def profile(self, request: web.Request) -> web.Response:
         offline, query = self._offline, request.query
         if offline is None:
-            raise UserError("this manager profiles nothing; start it with a file for data points")
+            raise UserError("this manager profiles nothing; start it with --kind, of the machine it is on")
         run = ProfileRun(
             offline.work,
             seconds=_number(query, "seconds", 3.0),
