@@ -30,6 +30,20 @@ class AlreadyThere:
 
 
 @dataclass(frozen=True, slots=True)
+class CropCounts:
+    """Crops that a retraining of a stream would be made of.
+
+    Attributes:
+        training, validation: labelled in this window.
+        exemplars: of former windows.
+    """
+
+    training: int
+    validation: int = 0
+    exemplars: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """One stream's retraining, to be had by whoever has room.
 
@@ -44,11 +58,12 @@ class Offer:
             the retraining is not done there; 0 where its plan leaves it out anyhow.
         now_us: when it is offered.
         until_us: end of the window; weights that come later are out of date.
-        crops: that an epoch goes through, at least 1.
-        crops_mb: all of them on their way there.
+        crops: that an epoch goes through, at least 1; exemplars are mixed in, and not counted.
+        crops_mb: all that train on their way there, exemplars too.
         model_mb: the model that it begins with.
         trained_mb: what of it γ trains: one gradient, and what a worker gets for it.
         back_mb: a snapshot on its way back: what γ trains, twice, since momentum is in it.
+        validation_mb: crops that accuracy is measured on, for where the parameter server is.
         already_there: what other servers have already, of former loans.
     """
 
@@ -66,12 +81,20 @@ class Offer:
     model_mb: float
     trained_mb: float
     back_mb: float
+    validation_mb: float = 0.0
     already_there: Mapping[SiteName, AlreadyThere] = field(default_factory=dict)
 
-    def sent_mb(self, host: SiteName, part: float = 1.0) -> float:
-        """What a server still has to be sent that goes through a part of the crops."""
+    def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
+        """What a server still has to be sent.
+
+        Args:
+            host: the server.
+            part: of the crops, that it goes through.
+            validates: the parameter server is there.
+        """
         there = self.already_there.get(host, AlreadyThere())
-        return max(0.0, part * self.crops_mb - there.crops_mb) + max(0.0, self.model_mb - there.model_mb)
+        crops_mb = max(0.0, part * self.crops_mb - there.crops_mb) + validates * self.validation_mb
+        return crops_mb + max(0.0, self.model_mb - there.model_mb)
 
     def brings(self, arrives_us: int) -> float:
         """Accuracy times seconds that its server has more of, if the weights arrive then."""
@@ -84,11 +107,12 @@ class Sizes:
     """What crosses a link for a retraining.
 
     Attributes:
-        crop_mb: one labelled crop.
+        crop_mb: one labelled crop, its label included.
         model_mb: an edge model.
         blocks_mb: weights of its blocks, from the last one on.
         features: that its head sees.
         classes: that its head tells apart.
+        exemplars: the most that a stream remembers.
     """
 
     crop_mb: float
@@ -96,6 +120,7 @@ class Sizes:
     blocks_mb: tuple[float, ...]
     features: int
     classes: int
+    exemplars: int
 
     def trained_mb(self, config: RetrainConfig) -> float:
         """Weights that γ trains, of four bytes each: the head's, and those of blocks from the last one on."""
@@ -111,7 +136,7 @@ def offers(
     site: SiteName,
     view: WindowView,
     planner: Planner,
-    crops: Mapping[StreamId, int],
+    crops: Mapping[StreamId, CropCounts],
     sizes: Sizes,
     already_there: Mapping[StreamId, Mapping[SiteName, AlreadyThere]],
 ) -> Iterator[Offer]:
@@ -121,7 +146,7 @@ def offers(
         site: the server.
         view: its present one.
         planner: its scheduler.
-        crops: labelled for each stream in this window.
+        crops: of each stream.
         sizes: of what would cross a link.
         already_there: for each stream, what other servers have already.
     """
@@ -136,7 +161,8 @@ def offers(
         without = without_retraining(view, stream.stream)
         plan = planner(without)
         answers = dict(evaluate(without, plan.phases).per_stream)[stream.stream]
-        trained = max(1, round(crops.get(stream.stream, 0) * option.config.data_fraction))
+        counts = crops[stream.stream]
+        trained = max(1, round(counts.training * option.config.data_fraction))
         worth = stream.weight * len(view.streams) / total
         yield Offer(
             site=site,
@@ -150,11 +176,12 @@ def offers(
             now_us=view.now_us,
             until_us=view.window_end_us,
             crops=trained,
-            crops_mb=trained * sizes.crop_mb,
+            crops_mb=(trained + counts.exemplars) * sizes.crop_mb,
             model_mb=sizes.model_mb,
             trained_mb=sizes.trained_mb(option.config),
             # Its weights and their momentum.
             back_mb=2.0 * sizes.trained_mb(option.config),
+            validation_mb=counts.validation * sizes.crop_mb,
             already_there=already_there.get(stream.stream, {}),
         )
 

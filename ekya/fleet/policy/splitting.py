@@ -152,6 +152,7 @@ def _at_most(now_us: int, spread: Spread) -> float:
     """What no loan by these servers is worth more than."""
     offer, links = spread.offer, spread.links
     table = table_of(offer, spread.rooms, links, spread.server)
-    model_us = max(links.takes_us(offer.site, site, offer.sent_mb(site, 0.0)) for site in spread.units)
+    model_mb = {site: offer.sent_mb(site, 0.0, validates=False) for site in spread.units}
+    model_us = max(links.takes_us(offer.site, *way) for way in model_mb.items())
     away_us = model_us + links.takes_us(spread.server, offer.site, offer.back_mb)
     return offer.brings(now_us + away_us) - _price(offer.gain, table, spread.units)

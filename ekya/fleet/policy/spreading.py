@@ -96,7 +96,10 @@ class Spread:
         """
         offer, hosts = self.offer, sorted(crops)
         parts = {host: crops[host] / offer.crops for host in hosts}
-        sent_mb = {(offer.site, host): offer.sent_mb(host, parts[host]) for host in hosts}
+        sent_mb = {
+            (offer.site, host): offer.sent_mb(host, parts[host], validates=host == self.server)
+            for host in hosts
+        }
         begins_us = now_us + max(self.links.takes_us(*way, size_mb) for way, size_mb in sent_mb.items())
         late_us = max(self.rooms[host].late_us for host in hosts)
         ends_us = begins_us + late_us + round(offer.epochs * self._epoch_s(crops) * US_PER_S)

@@ -1,19 +1,32 @@
 """What a retraining of a fleet's streams sends over links."""
 
+import numpy as np
+
 from ekya.config import FleetConfig
 from ekya.fleet.policy.offers import Sizes
+from ekya.fleet.run.training.material import crop_bytes
 from ekya.learning.checkpoints import to_bytes
+from ekya.learning.edge import EdgeModel
+from ekya.learning.labelled import LabelledCrops
+from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.setup import base_model, crop_side, fleet_classes
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:
     """Of the fleet's crops and edge models."""
-    side, model = crop_side(fleet), base_model(fleet, seed)
+    return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
+
+
+def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:
+    """Of crops of so many pixels a side and models like this one, for so many classes."""
+    one = np.zeros(1, np.int64)
+    crop = LabelledCrops(np.zeros((1, side, side, 3), np.uint8), one, one, one)
     blocks = [4e-6 * sum(weights.numel() for weights in block.parameters()) for block in model.blocks]
     return Sizes(
-        crop_mb=side * side * 3 / 1e6,
+        crop_mb=crop_bytes(crop) / 1e6,
         model_mb=len(to_bytes(model)) / 1e6,
         blocks_mb=tuple(reversed(blocks)),
         features=model.features,
-        classes=len(fleet_classes(fleet)),
+        classes=classes,
+        exemplars=DEFAULT_BUDGET_CROPS,
     )

@@ -17,7 +17,8 @@ from ekya.core.view import WindowView
 from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, Offer, Sizes, offers
+from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Offer, Sizes, offers
+from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
 from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
@@ -89,7 +90,7 @@ class LendingServer:
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
-        self._tier, self._kept = tier, kept
+        self._tier, self._kept, self._remembered = tier, kept, Remembered(sizes.exemplars)
         self._state: LoopState | None = None
         self._wants = False
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
@@ -110,6 +111,8 @@ class LendingServer:
     def follow(self, state: LoopState) -> None:
         """Its loop has taken a turn."""
         before, self._state = self._state, state
+        if before is not None:
+            self._remembered.follow(before.fleet, state.fleet)
         if self._kept is not None:
             for stream in state.fleet.streams:
                 self._kept.serves(stream.stream, stream.version, state.fleet.window)
@@ -165,7 +168,12 @@ class LendingServer:
         loans: list[Loan] = []
         if self._tier is None or self._state is None or not self._terms.crops_may_leave:
             return ()
-        crops = {stream.stream: stream.training_crops for stream in self._state.fleet.streams}
+        crops = {
+            stream.stream: CropCounts(
+                stream.training_crops, stream.validation_crops, self._remembered.exemplars(stream.stream)
+            )
+            for stream in self._state.fleet.streams
+        }
         already_there = self._already_there(self._state)
         while offered := list(
             offers(self.site, view, self._scheduler.plan, crops, self._sizes, already_there)

@@ -21,13 +21,14 @@ from ekya.sim.trace_estimates import Estimates
 from ekya.sim.trace_executor import TraceExecutor
 
 SIZES = Sizes(
-    crop_mb=32 * 32 * 3 / 1e6,
+    crop_mb=(32 * 32 * 3 + 3 * 8) / 1e6,
     model_mb=45.0,
     blocks_mb=(33.574912, 8.398848, 2.102272, 0.591872, 0.038144),
     features=512,
     classes=6,
+    exemplars=120,
 )
-"""Of crops of 32 pixels and a ResNet18 for six classes."""
+"""Of crops of 32 pixels, each with class, track and time, and a ResNet18 for six classes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, Sizes, best_with_room, offers
+from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Sizes, best_with_room, offers
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.scheduling.registry import make_scheduler
 
-SITE, SIZES = SiteName("here"), Sizes(0.003, 45.0, (33.6, 8.4), 512, 6)
+SITE, SIZES = SiteName("here"), Sizes(0.003, 45.0, (33.6, 8.4), 512, 6, 120)
 HEAD, BLOCK = RetrainConfig(5, 16, 64, 0, 0.5), RetrainConfig(5, 16, 0, 1, 1.0)
+LABELLED = CropCounts(400)
 plan = make_scheduler("thief").plan
 
 
@@ -34,7 +35,7 @@ def view(*streams, capacity=1000):
     return WindowView(20 * S, 200 * S, capacity, 50, 100, 0.0, streams, LINEAR)
 
 
-def offered(one, crops=400, already_there=None):
+def offered(one, crops=LABELLED, already_there=None):
     labelled = {stream.stream: crops for stream in one.streams}
     return list(offers(SITE, one, plan, labelled, SIZES, already_there or {}))
 
@@ -56,7 +57,16 @@ def test_an_offer_says_what_crosses_links_and_what_training_takes() -> None:
     assert (one.crops, one.crops_mb) == (200, pytest.approx(0.6))
     assert (one.model_mb, one.back_mb) == (45.0, 2 * one.trained_mb)
     assert one.trained_mb == SIZES.trained_mb(HEAD)
-    assert offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), crops=0)[0].crops == 1
+    assert offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(0))[0].crops == 1
+
+
+def test_exemplars_and_crops_to_validate_with_are_sent_too() -> None:
+    (one,) = offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(400, 90, 60))
+    assert (one.crops, one.crops_mb, one.validation_mb) == (200, pytest.approx(0.78), pytest.approx(0.27))
+    there = SiteName("there")
+    assert one.sent_mb(there) == pytest.approx(46.05)
+    assert one.sent_mb(there, 0.5) == pytest.approx(45.66)
+    assert one.sent_mb(there, 0.5, validates=False) == pytest.approx(45.39)
 
 
 def test_what_is_trained_is_the_head_and_blocks_from_the_last_one_on() -> None:

@@ -106,7 +106,9 @@ def test_a_model_that_its_host_made_is_not_sent_there_again(lent) -> None:
     for made in lent.loans:
         loan = made.loan
         assert loan.sent_mb[BUSY, IDLE] == pytest.approx(
-            loan.offer.crops_mb + (0.0 if loan.offer.stream in served else SIZES.model_mb)
+            loan.offer.crops_mb
+            + loan.offer.validation_mb
+            + (0.0 if loan.offer.stream in served else SIZES.model_mb)
         )
         served[loan.offer.stream] = True
     assert len(served) < len(lent.loans)

@@ -1,0 +1,116 @@
+"""What an offer says that a retraining would send is what one on a single host is counted to send."""
+
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from crews import EAST, GAMMA, NAMES, SITES, WEST, bars, parted, task_of
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import StreamId
+from ekya.core.speed import LINEAR
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.offers import CropCounts, offers
+from ekya.fleet.run.link_sizes import sizes_with
+from ekya.fleet.run.training import crew as crew_module
+from ekya.fleet.run.training.actors import TrainingActor
+from ekya.fleet.run.training.crew import Crew
+from ekya.fleet.run.training.dealing import deal
+from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.traffic import Kind
+from ekya.learning.memory import ExemplarMemory
+from ekya.scheduling.registry import make_scheduler
+
+COUNTS = CropCounts(training=60, validation=30, exemplars=20)
+
+
+class Called:
+    """An answer that is there at once."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class InThisProcess:
+    """A training's process, and where it comes from."""
+
+    def __init__(self):
+        share = SimpleNamespace(scope=nullcontext, release=lambda: None)
+        whole = SimpleNamespace(probe=lambda: SimpleNamespace(device="cpu"), attach=lambda job: share)
+        self._actor = TrainingActor("west", whole)
+
+    def take(self, node):
+        return self
+
+    def __getattr__(self, name):
+        method = getattr(self._actor, name)
+
+        def remote(*given):
+            answer = method(*given)
+            return tuple(map(Called, answer)) if name == "end_epoch" else Called(answer)
+
+        return SimpleNamespace(remote=remote)
+
+
+class Counted:
+    """Megabytes that left their node, by what they were."""
+
+    def __init__(self):
+        self.mb = Counter()
+
+    def sent(self, origin, target, kind, count):
+        if origin != target:
+            self.mb[kind] += count / 1e6
+
+    def did(self, worker, work):
+        pass
+
+
+@pytest.fixture
+def without_ray(monkeypatch):
+    there = SimpleNamespace(
+        put=lambda value: value,
+        get=lambda called, **_: called.value,
+        wait=lambda called, **_: (called, []),
+    )
+    monkeypatch.setattr(crew_module, "ray", there)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 4])
+def test_a_loan_by_one_host_sends_what_was_offered(model, without_ray, blocks) -> None:
+    config = replace(GAMMA, trainable_blocks=blocks)
+    task = task_of(
+        model,
+        config=config,
+        training={EAST: bars(COUNTS.training, 1)},
+        validation=bars(COUNTS.validation, 3, 500),
+        memory=ExemplarMemory(20, bars(COUNTS.exemplars, 9, 900)),
+    )
+    assignment, material, counted = parted(Part(WEST), server=WEST), Material.of(task), Counted()
+    nodes = KnownNodes({name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)})
+    crew = Crew(material, nodes, InThisProcess(), counted)
+    crew.assemble(material.plan(assignment), deal(material.lying(SITES), assignment), WEST, None)
+    offer = offered(config, model)
+    assert counted.mb[Kind.MODEL] == offer.model_mb
+    assert counted.mb[Kind.DATA] == pytest.approx(offer.crops_mb + offer.validation_mb)
+    assert counted.mb.total() == pytest.approx(offer.sent_mb(SITES[WEST]))
+    for epoch in range(config.epochs):
+        _, snapshot = crew.run_epoch(epoch, lambda: False)
+        # Names of weights and what normalisation has seen are in it too.
+        assert len(snapshot.fetch()) / 1e6 == pytest.approx(offer.back_mb, rel=0.05, abs=0.002)
+    assert set(counted.mb) == {Kind.MODEL, Kind.DATA}
+
+
+def offered(config, model):
+    serves = (InferenceOption(InferenceConfig(1, 32), 1.0, 200),)
+    stream = StreamView(StreamId("cam"), 0.5, (RetrainOption(config, 0.8, 20.0),), serves)
+    view = WindowView(0, 200_000_000, 1000, 50, 100, 0.0, (stream,), LINEAR)
+    sizes = sizes_with(model, side=32, classes=len(NAMES))
+    plan = make_scheduler("thief").plan
+    (offer,) = offers(SITES[EAST], view, plan, {stream.stream: COUNTS}, sizes, {})
+    return offer
