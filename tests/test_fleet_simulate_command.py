@@ -10,6 +10,8 @@ from ekya.errors import UserError
 from ekya.fleet import deep_edge_testbed
 from ekya.fleet.deep_edge_testbed import KNOWN, Models
 from ekya.fleet.policy.deep_edge.solvers import SOLVERS
+from ekya.fleet.run.profiles import save_profiles
+from ekya.fleet.sim.andreas_workload import PROFILE_NAMES
 from ekya.fleet.sim.deep_edge.truth import Truth
 from ekya.fleet.sim.deep_edge.workload import POINTS
 from ekya.fleet.sim.engine import Outage
@@ -59,6 +61,21 @@ def test_in_andreas_moves_are_for_nothing_unless_a_start_takes_something(capfd) 
     # Ours is told of it, and who moves nobody does not care.
     assert paid[1]["migrations"] < free[1]["migrations"]
     assert {**paid[2], "host": free[2]["host"]} == free[2]
+
+
+def test_andreas_jobs_take_what_a_store_of_profiles_says(capfd, tmp_path) -> None:
+    store = tmp_path / "profiles.json"
+    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "1", "--policy", "edf"]
+    (drawn,) = played(capfd, *words)["runs"]
+    save_profiles(store, {name: {("V100", 1): 10 * S} for name in PROFILE_NAMES})
+    (measured,) = played(capfd, *words, "--profiles", str(store))["runs"]
+    assert measured["epoch_s"] == 10 < drawn["epoch_s"]
+    save_profiles(store, {"LSTM-33": {("V100", 1): 1}})
+    assert cli.main(["fleet", "simulate", *words, "--profiles", str(store)]) == cli.USER_ERROR
+    assert "--profiles: profiles.LSTM-33: no job is called so; they are LSTM-32" in capfd.readouterr().err
+    save_profiles(store, {"LSTM-32": {("V100", 1): 1}})
+    assert cli.main(["fleet", "simulate", "okita", "--profiles", str(store)]) == cli.USER_ERROR
+    assert "--profiles: only jobs of ANDREAS have any" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("knows")

@@ -63,6 +63,13 @@ def simulate(
             "Moves cost nothing if left out, as in the paper's simulator.",
         ),
     ] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="In ANDREAS's worlds: what an epoch takes, by node and GPUs (docs/fleet/andreas.md).",
+        ),
+    ] = None,
     json_to: Json = None,
 ) -> None:
     """Play a paper's workload under fleet policies, on virtual time."""
@@ -72,7 +79,9 @@ def simulate(
         from ekya.commands.fleet_simulate import read_outages, simulate_fleet
 
         names = [name for name in policy.split(",") if name]
-        simulate_fleet(world, names, nodes, jobs, numbers(seeds), read_outages(fail or ()), restart, channel)
+        simulate_fleet(
+            world, names, nodes, jobs, numbers(seeds), read_outages(fail or ()), restart, profiles, channel
+        )
 
 
 @commands.command(

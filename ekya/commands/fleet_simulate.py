@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,7 @@ from ekya.commands.output import Output, bars_of
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.profiles import load_profiles
 from ekya.fleet.sim.engine import FleetEngine, Outage
 from ekya.fleet.sim.outcome import FleetOutcome
 from ekya.fleet.worlds import Asked, World, WorldKind, world_kind
@@ -47,12 +49,13 @@ def simulate_fleet(
     seeds: Sequence[int],
     outages: Sequence[Outage],
     restart_s: float | None,
+    profiles: Path | None,
     output: Output,
 ) -> None:
     """Plays a workload under every policy and seed; then prints one table of means.
 
     Raises:
-        UserError: no such world, policy or node, or something named twice.
+        UserError: no such world, policy, node or profile, or something named twice.
         KeyboardInterrupt: Ctrl-C came; what was finished is reported.
     """
     kind = world_kind(world)
@@ -66,7 +69,7 @@ def simulate_fleet(
     with bars_of(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
-            Asked(nodes, jobs, chosen, restart_us),
+            Asked(nodes, jobs, chosen, restart_us, {} if profiles is None else load_profiles(profiles)),
             lambda part: bars.update(ready, completed=round(100 * part)),
         )
         bars.remove_task(ready)

@@ -1,7 +1,7 @@
 """The papers' worlds by name: jobs, places, laws, and who can decide there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.deep_edge.solvers import SOLVERS
-from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.job import EpochUs, TrainJob
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
@@ -19,7 +19,13 @@ from ekya.fleet.policy.okita.oasis import Oasis
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.andreas_physics import AndreasPhysics
-from ekya.fleet.sim.andreas_workload import FOUR_GPUS, TWO_GPUS, Scenario, andreas_workload
+from ekya.fleet.sim.andreas_workload import (
+    FOUR_GPUS,
+    PROFILE_NAMES,
+    TWO_GPUS,
+    Scenario,
+    andreas_workload,
+)
 from ekya.fleet.sim.deep_edge.physics import EdgePhysics
 from ekya.fleet.sim.deep_edge.workload import edge_experiment
 from ekya.fleet.sim.okita_physics import OkitaPhysics
@@ -53,12 +59,14 @@ class Asked:
         policies: who will decide.
         restart_us: what a job that was interrupted takes to start again, from its last snapshot; None: as
             the paper's own simulator has it.
+        profiles: of ANDREAS's jobs, by name, instead of the workload's own.
     """
 
     nodes: int | None
     jobs: int | None
     policies: tuple[str, ...]
     restart_us: int | None = None
+    profiles: Mapping[str, EpochUs] = field(default_factory=dict)
 
 
 Draw = Callable[[int], World]
@@ -129,12 +137,16 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 
 def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
     def opened(asked: Asked, _done: object) -> Draw:
+        if unknown := sorted(asked.profiles.keys() - set(PROFILE_NAMES)):
+            known = ", ".join(PROFILE_NAMES)
+            raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
         paid = asked.restart_us is not None
         physics = AndreasPhysics(asked.restart_us or 0, snapshots=paid)
         policies = {name: partial(make, asked.restart_us) for name, make in ANDREAS_POLICIES.items()}
 
         def draw(seed: int) -> World:
-            jobs, places = andreas_workload(scenario, asked.nodes or _ANDREAS_NODES, seed)
+            nodes = asked.nodes or _ANDREAS_NODES
+            jobs, places = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
             return World(jobs[: asked.jobs], places, physics, policies, "EUR")
 
         return draw
@@ -143,7 +155,7 @@ def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
 
 
 def _okita(asked: Asked, _done: object) -> Draw:
-    _refuse_restart(asked, "okita")
+    _refuse_andreas_options(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
 
@@ -163,7 +175,7 @@ def _okita(asked: Asked, _done: object) -> Draw:
 
 
 def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
-    _refuse_restart(asked, "deep-edge")
+    _refuse_andreas_options(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
             f"--nodes {asked.nodes}: deep-edge's testbed has {EDGE_NODES}, a TX2, three Nanos and a Pi; "
@@ -190,7 +202,9 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
     return draw
 
 
-def _refuse_restart(asked: Asked, world: str) -> None:
+def _refuse_andreas_options(asked: Asked, world: str) -> None:
+    if asked.profiles:
+        raise UserError(f"--profiles: only jobs of ANDREAS have any, and {world}'s do not; leave it out")
     if asked.restart_us is not None:
         raise UserError(f"--restart: {world} says itself what an interruption costs; leave it out")
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.waiting import WaitingCost
 
+EpochUs = Mapping[tuple[str, int], int]
+"""Microseconds of an epoch, by kind of node and number of its GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
@@ -32,7 +35,7 @@ class TrainJob:
     chunks: Mapping[SiteName, int] = field(default_factory=dict)
     chunk_mb: float = 0.0
     model_mb: float = 0.0
-    epoch_us: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    epoch_us: EpochUs = field(default_factory=dict)
     worker: Mapping[str, float] = field(default_factory=dict)
     server: Mapping[str, float] = field(default_factory=dict)
     chunks_per_slot: float = 0.0

@@ -16,9 +16,7 @@ from ekya.config_errors import describe
 from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.files import user_errors, write_text_atomic
-
-EpochUs = Mapping[tuple[str, int], int]
-"""Microseconds of an epoch by kind of node and number of GPUs, as ``TrainJob.epoch_us`` has them."""
+from ekya.fleet.policy.job import EpochUs
 
 _Gpus = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -54,18 +52,6 @@ def load_profiles(path: Path) -> dict[str, EpochUs]:
     }
 
 
-def profile_of(path: Path, profiles: Mapping[str, EpochUs], name: str) -> EpochUs:
-    """One of them.
-
-    Raises:
-        UserError: there is no such profile, or it says nothing of any node.
-    """
-    if not profiles.get(name):
-        known = ", ".join(sorted(profiles)) or "none"
-        raise UserError(f"{path}: there is no profile {name!r}; measure one, or use one of: {known}")
-    return profiles[name]
-
-
 def save_profiles(path: Path, profiles: Mapping[str, EpochUs]) -> None:
     """Writes all of them, in place of what the file held.
 
@@ -85,7 +71,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; measure job profiles first") from None
+        raise UserError(f"{path}: there is no such file; check the path") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: is no JSON that can be read ({error}); write it anew") from error
     if not isinstance(raw, dict):

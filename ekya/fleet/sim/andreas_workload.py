@@ -15,13 +15,14 @@ tuned:
 - Both scenarios of a size and a seed have the same jobs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.job import EpochUs, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.waiting import Tardiness
@@ -52,6 +53,9 @@ BASE_W = {V100: 100.0, TURING: 100.0}
 GPU_W = {V100: 230.0, TURING: 65.0}
 
 SITE = SiteName("armida")
+
+
+NO_PROFILES: Mapping[str, EpochUs] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,21 @@ FOUR_GPUS = Scenario("four-gpu", ((V100, 4), (TURING, 2)))
 SCENARIOS = (TWO_GPUS, FOUR_GPUS)
 
 
+def profile_name(family: Family, batch: int) -> str:
+    """Of jobs that train one network with one batch size; so their profile is called in a store."""
+    return f"{family.name}-{batch}"
+
+
+PROFILE_NAMES = tuple(profile_name(family, batch) for family in FAMILIES for batch in family.batches)
+"""Of all jobs there can be."""
+
+
 def andreas_workload(
-    scenario: Scenario, nodes: int, seed: int, load: float = 1.0
+    scenario: Scenario,
+    nodes: int,
+    seed: int,
+    load: float = 1.0,
+    profiles: Mapping[str, EpochUs] = NO_PROFILES,
 ) -> tuple[tuple[TrainJob, ...], Places]:
     """Jobs and places of one instance of §V.B.
 
@@ -119,9 +136,10 @@ def andreas_workload(
         nodes: N; where it is odd, V100 has one more.
         seed: of the jobs.
         load: times as fast as said above is how jobs come.
+        profiles: measured ones by name, instead of those above; due dates stay what they are.
     """
     rng = np.random.default_rng([seed, nodes])
-    return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes)), places(
+    return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes, profiles)), places(
         node(f"node-{place + 1:03}", *scenario.gpus[place % len(scenario.gpus)]) for place in range(nodes)
     )
 
@@ -129,7 +147,7 @@ def andreas_workload(
 def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
     """§V.C: eight jobs, one each 1200 s, on armida-05, -06 and -07 (Table II)."""
     rng = np.random.default_rng([seed, 8])
-    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place)) for place in range(8))
+    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), NO_PROFILES) for place in range(8))
     return jobs, places(
         (node("armida-05", V100, 1), node("armida-06", V100, 2), node("armida-07", TURING, 1))
     )
@@ -146,24 +164,27 @@ def places(nodes: Iterator[Node] | tuple[Node, ...]) -> Places:
     return Places({node.name: node for node in nodes}, kwh_cost=KWH_EUR, pue=PUE)
 
 
-def _jobs(rng: np.random.Generator, rate: float, count: int) -> Iterator[TrainJob]:
+def _jobs(
+    rng: np.random.Generator, rate: float, count: int, profiles: Mapping[str, EpochUs]
+) -> Iterator[TrainJob]:
     at_s = 0.0
     for place in range(count):
-        yield _job(rng, place, round(at_s * US_PER_S))
+        yield _job(rng, place, round(at_s * US_PER_S), profiles)
         phase = (place + 1) * PHASES // count
         at_s += rng.exponential((LOW_GAP_S if phase % 2 else HIGH_GAP_S) / rate)
 
 
-def _job(rng: np.random.Generator, place: int, arrives_us: int) -> TrainJob:
+def _job(rng: np.random.Generator, place: int, arrives_us: int, profiles: Mapping[str, EpochUs]) -> TrainJob:
     family = FAMILIES[int(rng.integers(len(FAMILIES)))]
     batch = int(rng.choice(family.batches))
     epochs = int(rng.integers(family.epochs[0], family.epochs[1] + 1))
     epoch_us = family.epoch_us(batch)
     due_s = float(rng.uniform(*SLACK)) * epochs * epoch_us[V100, 1] / US_PER_S
+    name = profile_name(family, batch)
     return TrainJob(
-        JobName(f"{family.name}-{batch}-{place + 1:04}"),
+        JobName(f"{name}-{place + 1:04}"),
         arrives_us,
         epochs,
         Tardiness(due_s, float(rng.uniform(*WEIGHTS_EUR_S))),
-        epoch_us=epoch_us,
+        epoch_us=profiles.get(name) or epoch_us,
     )

@@ -1,14 +1,12 @@
 """Job profiles on disk."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.errors import UserError
-from ekya.fleet.run.profiles import load_profiles, profile_of, save_profiles
-from ekya.fleet.sim.andreas_workload import FAMILIES
+from ekya.fleet.run.profiles import load_profiles, save_profiles
+from ekya.fleet.sim.andreas_workload import FAMILIES, profile_name
 
 names = st.text("abV1", min_size=1, max_size=3)
 some = st.dictionaries(
@@ -28,9 +26,10 @@ def test_what_is_saved_is_loaded(tmp_path_factory, profiles) -> None:
 
 def test_the_papers_families_fit_in(tmp_path) -> None:
     path = tmp_path / "profiles.json"
-    every = {f"{one.name}-{batch}": one.epoch_us(batch) for one in FAMILIES for batch in one.batches}
+    every = {profile_name(one, batch): one.epoch_us(batch) for one in FAMILIES for batch in one.batches}
     save_profiles(path, every)
-    assert profile_of(path, load_profiles(path), "LSTM-32") == every["LSTM-32"]
+    assert load_profiles(path) == every
+    assert every["LSTM-32"]["V100", 1] == 75_000_000
 
 
 @pytest.mark.parametrize(
@@ -57,10 +56,6 @@ def test_what_does_not_fit_is_one_sentence_with_file_and_key(tmp_path, content, 
     assert said in str(error.value)
 
 
-def test_a_missing_file_or_profile_says_what_to_do(tmp_path) -> None:
-    path = tmp_path / "profiles.json"
-    with pytest.raises(UserError, match=r"profiles\.json: there is no such file; measure"):
-        load_profiles(path)
-    path.write_text(json.dumps({"profiles": {"a": {"V100": {"1": 5.0}}}}))
-    with pytest.raises(UserError, match="there is no profile 'b'; measure one, or use one of: a"):
-        profile_of(path, load_profiles(path), "b")
+def test_a_missing_file_says_what_to_do(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"profiles\.json: there is no such file; check the path"):
+        load_profiles(tmp_path / "profiles.json")
