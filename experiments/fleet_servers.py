@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ekya.cli.options import numbers
+from ekya.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
@@ -136,8 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tiers = options.tier.split(",")
     if unknown := sorted({*tiers} - {*TIERS}):
         parser.error(f"there is no tier {unknown[0]}; there are {', '.join(TIERS)}")
+    try:
+        seeds = numbers(options.seeds)
+        make_scheduler(options.scheduler)
+    except UserError as error:
+        parser.error(str(error))
+    if options.json not in (None, "-") and not Path(options.json).parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder; make it, or name another file")
     rows = []
-    for seed in (int(word) for word in options.seeds.split(",")):
+    for seed in seeds:
         alone = play(options.fleet, seed, options.scheduler, None)
         for tier in tiers:
             lent = play(options.fleet, seed, options.scheduler, tier)
@@ -149,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             if options.fail and lent.loans:
                 row |= failed(options.fleet, seed, options.scheduler, tier, lent)
-                sys.stderr.write(f"  {row['died']} dies: loans then {row['loans_after']}\n")
+                sys.stderr.write(
+                    f"  {row['died']} dies: loans then {row['loans_after']}, streams of the others at "
+                    f"{row['others_after']:.2%}\n"
+                )
             rows.append(row)
     gained = {
         tier: fmean(row["lending"] - row["alone"] for row in rows if row["tier"] == tier) for tier in tiers

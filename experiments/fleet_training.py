@@ -327,8 +327,8 @@ def main(
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     chosen = [known for known in WAYS if not way or known.name in way]
     for name in set(way or ()) - {known.name for known in WAYS}:
-        known_names = ", ".join(known.name for known in WAYS)
-        raise UserError(f"--way {name}: there is no such way; use {known_names}")
+        known_names = "; ".join(known.name for known in WAYS)
+        raise UserError(f"--way {name}: there is no such way; use one of: {known_names}")
     trained = sorted(set(blocks or ((0, 1) if full else (0,))))
     seeds = range(seed, seed + (3 if full else 1))
     with output(json_to) as out:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ekya import cli
+from ekya.commands import fleet_simulate
 from ekya.commands.fleet_simulate import read_outages
 from ekya.errors import UserError
 from ekya.fleet import deep_edge_testbed
@@ -145,6 +146,26 @@ def test_what_cannot_be_is_said_in_one_line(capfd, words, sentence) -> None:
     said = capfd.readouterr().err
     assert said.startswith(f"ekya: {sentence}")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("finished", [0, 1])
+def test_after_ctrl_c_what_was_finished_is_told(capfd, tmp_path, monkeypatch, finished) -> None:
+    whole, begun = fleet_simulate._played, []
+
+    def interrupted(*run):
+        begun.append(run)
+        if len(begun) > finished:
+            raise KeyboardInterrupt
+        return whole(*run)
+
+    monkeypatch.setattr(fleet_simulate, "_played", interrupted)
+    told = tmp_path / "told.json"
+    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf,fifo", "--json", str(told)]
+    assert cli.main(["fleet", "simulate", *words]) == cli.STOPPED
+    said = capfd.readouterr().out
+    assert f"Stopped after {finished} of 2 runs." in said
+    assert ("Policy" in said) == bool(finished)
+    assert len(json.loads(told.read_text())["runs"]) == finished
 
 
 def test_outages_are_read_as_they_are_written() -> None:

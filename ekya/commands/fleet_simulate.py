@@ -83,8 +83,12 @@ def simulate_fleet(
             stopped = True
     means = [_mean(name, [run for run in runs if run["policy"] == name]) for name in chosen]
     output.report({"world": world, "nodes": count, "runs": runs, "mean": [mean for mean in means if mean]})
-    output.console.print(_table(world, kind.shown, count, [mean for mean in means if mean]))
+    if runs:
+        output.console.print(_table(world, kind.shown, count, [mean for mean in means if mean]))
     if stopped:
+        output.console.print(
+            f"Stopped after {len(runs)} of {len(seeds) * len(chosen)} runs.", highlight=False
+        )
         raise KeyboardInterrupt
 
 
@@ -178,12 +182,12 @@ def _mean_of(values: Sequence[float]) -> float | None:
 
 def _table(world: str, shown: Sequence[str], nodes: int, means: Sequence[dict[str, Any]]) -> Table:
     """A row a policy; the cheapest stands in bold."""
-    currency = means[0]["currency"] if means else "none"
+    currency = means[0]["currency"]
     table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
-    table.add_column("Policy", min_width=max((len(mean["policy"]) for mean in means), default=0))
+    table.add_column("Policy", min_width=max(len(mean["policy"]) for mean in means))
     for key in shown:
         table.add_column(_SHOWN[key], justify="right")
-    cheapest = min((mean["total_cost"] for mean in means), default=0.0)
+    cheapest = min(mean["total_cost"] for mean in means)
     for mean in means:
         style = "bold" if mean["total_cost"] == cheapest else ""
         table.add_row(mean["policy"], *(_short(mean[key]) for key in shown), style=style)

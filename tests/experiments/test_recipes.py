@@ -56,6 +56,22 @@ def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(r
         chosen("figure5,fleet")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "x"], "--seeds x: these are not whole numbers"),
+        (["--tier", "moon"], "there is no tier moon"),
+        (["--scheduler", "moon"], "there is no 'moon'; choose one of"),
+        (["--json", "/moon/x.json"], "--json /moon/x.json: there is no such folder"),
+    ],
+)
+def test_servers_that_cannot_be_played_are_refused_before_any_is(recipe, capfd, words, said):
+    with pytest.raises(SystemExit) as ended:
+        recipe("fleet_servers").main(words)
+    assert ended.value.code == 2
+    assert said in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "paper"), [("uniform", 0.56), ("paper's plan", 0.73)])
 def test_the_example_of_the_paper_gives_its_numbers(recipe, name, paper):
     figure = recipe("figure4")
