@@ -18,4 +18,4 @@ class FleetPolicy(Protocol):
         """Length of the slots at whose beginning it is asked; None: it is asked when something happens."""
 
     def decide(self, view: FleetView) -> Decision:
-        """Every job of the view is assigned or waits, each with a reason; no node is given out twice."""
+        """Every job of the view is assigned or waits, each with a reason; nothing is given out twice."""
