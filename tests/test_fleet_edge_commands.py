@@ -117,6 +117,10 @@ def test_a_manager_that_cannot_be_is_refused_in_one_line(capfd, stores) -> None:
     ):
         assert sentence in refused(capfd, *words, *more)
     assert "there is no such file" in refused(capfd, "manager", stores / "no.yaml", *words[2:])
+    text = (stores / "stores.yaml").read_text()
+    (stores / "stores.yaml").write_text(text.replace("side: 16", "side: 16, trigger: {new_samples: none}"))
+    sentence = "stores.yaml: stores.cam.trigger.new_samples: 'none' is not possible; write a whole number; "
+    assert sentence in refused(capfd, *words)
 
 
 def test_emulated_nodes_are_parts_of_a_core() -> None:

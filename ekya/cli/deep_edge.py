@@ -101,7 +101,8 @@ def manager(
 ) -> None:
     """Serve Deep-Edge's manager over REST: it spreads updates of models over the machines of a Ray cluster.
 
-    Machines make themselves known by ekya fleet worker, or by curl (docs/fleet/deep-edge.md).
+    Machines make themselves known by ekya fleet worker, or by curl (docs/fleet/deep-edge.md). Updates are
+    asked for over REST; a store with trigger: {new_samples: 200} also gets one after so many new pictures.
     """
     from ekya.commands.output import output
 

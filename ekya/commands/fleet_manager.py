@@ -1,6 +1,5 @@
 """``ekya fleet manager``: Deep-Edge's manager, over REST, on a Ray cluster."""
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,11 +22,10 @@ from ekya.fleet.run.deep_edge.folder_store import FolderStore, read_stores
 from ekya.fleet.run.deep_edge.launcher import Launcher
 from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.deep_edge.rest import Offline, application, serve
+from ekya.fleet.run.deep_edge.watch import StoreWatch
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.gpu.registry import choose_backend
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +86,11 @@ def run_manager(options: ManagerOptions, console: Console) -> None:
         raise UserError(f"--solver {options.solver}: there is none; choose one of {', '.join(SOLVERS)}")
     if options.address is not None and options.emulated:
         raise UserError("--emulate makes nodes of its own; leave --address out")
-    models = measured_models(read_points(options.points), str(options.points))
+    points = read_points(options.points)
     stores = read_stores(options.stores)
     _require_same_work(options, stores.values())
     work = _work(options)
+    models = measured_models(points, str(options.points))
     policy = _policy(options.solver, models)
     _tell(console, options, models)
     chosen = choose_backend(options.shares)
@@ -109,14 +108,20 @@ def run_manager(options: ManagerOptions, console: Console) -> None:
             options.silent_s,
             learned=lambda points: kept.add(points, ()),
         )
-        stack.callback(_end_all, manager)
+        stack.callback(manager.close)
         offline = None if work is None else Offline(work, backend, kept.add)
 
         def admit(node: Node) -> None:
             _admit(node, trainer, nodes, models)
 
+        watches = [
+            StoreWatch(store, store.trigger, manager).look
+            for store in stores.values()
+            if store.trigger is not None
+        ]
+        _tell_triggers(console, stores.values())
         serve(
-            application(manager, stores, offline, admit),
+            application(manager, stores, offline, admit, watches),
             options.host,
             options.port,
             lambda _: console.print(
@@ -153,6 +158,17 @@ def _tell(console: Console, options: ManagerOptions, models: MeasuredModels) -> 
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _tell_triggers(console: Console, stores: Iterable[FolderStore]) -> None:
+    for store in stores:
+        if store.trigger is not None:
+            console.print(
+                f"{store.name}: updated by itself from {store.trigger.samples} new pictures on; "
+                f"{store.new_samples()} are there.",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _works(path: Path) -> set[EdgeWork]:
@@ -195,9 +211,3 @@ def _admit(node: Node, trainer: RayFleetTrainer, nodes: Nodes, models: MeasuredM
         known = ", ".join(models.points)
         raise UserError(f"kind={node.kind}: none was profiled; there are points of {known}")
     trainer.know(there[node.name])
-
-
-def _end_all(manager: EdgeManager) -> None:
-    for name in manager.tasks():
-        _LOG.warning("%s was not over, and is ended", name)
-        manager.kill(name)

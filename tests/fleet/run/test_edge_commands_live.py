@@ -61,10 +61,12 @@ def awaited(condition, folder):
         time.sleep(0.3)
 
 
-def worker_processes(manager):
-    return [
-        one for one in psutil.Process(manager.pid).children(recursive=True) if "WorkerActor" in named(one)
-    ]
+def workers_of_the_last_node(manager):
+    """Trainings' processes whose raylet was begun last; the parameter server is on the other node."""
+    children = psutil.Process(manager.pid).children(recursive=True)
+    training = [one for one in children if "TrainingActor" in named(one)]
+    last = max(one.parent().create_time() for one in training)
+    return [one for one in training if one.parent().create_time() == last]
 
 
 def named(process):
@@ -74,17 +76,22 @@ def named(process):
         return ""
 
 
+def comes(node, count, first):
+    """So many pictures lie on a node, from this number on."""
+    drawn = bars(count, len(node.name) + count)
+    for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True), first):
+        root = node / NAMES[place]
+        root.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(root / f"{number:03d}.png"), crop)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Pictures on two nodes, and points as of a machine without a GPU of which no update was measured."""
     for node, count in (("east", 60), ("west", 40)):
-        drawn = bars(count, len(node) + count)
-        for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True)):
-            root = tmp_path / node / NAMES[place]
-            root.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(root / f"{number:03d}.png"), crop)
-    spec = "{samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, epochs: 40}"
-    (tmp_path / "stores.yaml").write_text(f"stores: {{cam: {spec}}}")
+        comes(tmp_path / node, count, 0)
+    spec = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, epochs: 40"
+    (tmp_path / "stores.yaml").write_text(f"stores: {{cam: {{{spec}, trigger: {{new_samples: 101}}}}}}")
     points = [
         replace(point, update_s=0.0, after=replace(point.after, gpu=0.0), app="inference")
         for point in profile_points(NANO, 30)
@@ -110,15 +117,20 @@ def test_a_user_updates_a_model_over_two_nodes_one_of_which_loses_its_worker(fol
         assert plan["server"] == "east"
         awaited(lambda: asked(f"{url}/accuracy?task=cam")["accuracies"], folder)
         start = asked(f"{url}/accuracy?task=cam")["start"]
-        os.kill(worker_processes(manager)[0].pid, signal.SIGKILL)
+        os.kill(workers_of_the_last_node(manager)[0].pid, signal.SIGKILL)
         ended = awaited(lambda: asked(f"{url}/monitor")["ended"], folder)["cam"]
         assert ended["reason"] == ""
         assert ended["failures"] == 1
         assert ended["accuracy"] >= start
         assert load_model(folder / "cam.safetensors").classes == tuple(sorted(NAMES))
 
-        asked(f"{url}/launcher?store=cam", "POST")
+        assert ended["launched_by"] == "request"
+        comes(folder / "east", 101, 60)
         awaited(lambda: asked(f"{url}/monitor")["ended"]["cam"]["failures"] == 0, folder)
+        assert asked(f"{url}/monitor")["ended"]["cam"]["launched_by"] == "trigger"
+        said = (folder / "manager.log").read_text()
+        assert "cam: its trigger launches an update on " in said
+        assert "101 new samples since the last update began" in said
         learned = read_points(folder / "points.parquet")[30:]
         assert {point.after for point in learned} == {NodeState()}
         assert all(point.update_s > 0 and point.compute_s > 0 for point in learned)

@@ -18,7 +18,8 @@ from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.run.deep_edge.launcher import Launcher
 from ekya.fleet.run.deep_edge.manager import EdgeManager, Ended
 from ekya.fleet.run.deep_edge.rest import application
-from ekya.fleet.run.deep_edge.store import Trigger, TriggeredStore
+from ekya.fleet.run.deep_edge.store import Trigger
+from ekya.fleet.run.deep_edge.watch import StoreWatch
 from ekya.fleet.run.training.protocol import Failure, NodeWork, Progress, Trained, TrainingFailedError
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, SIFT, TX2
 from ekya.fleet.sim.deep_edge.truth import Truth
@@ -73,6 +74,7 @@ class Trainer:
 @dataclass
 class Store:
     came: list = field(default_factory=list)
+    begun: int = 0
 
     def job(self):
         able = {"trains": 1.0}
@@ -81,6 +83,9 @@ class Store:
 
     def task(self, assignment):
         return "samples of", assignment
+
+    def began(self):
+        self.begun += 1
 
     def update(self, trained):
         self.came.append(trained)
@@ -246,21 +251,44 @@ def test_how_an_update_ended_can_be_asked_for(world) -> None:
     world.handle.shows(0.4, 0.7, failures=(failure("b"),))
     world.handle.progress = replace(world.handle.progress, state="done")
     world.manager.look()
-    assert world.manager.ended() == {"cam": Ended(1, 0.7, 1, "")}
-    world.manager.trigger(world.store)
+    assert world.manager.ended() == {"cam": Ended(1, 0.7, 1, "", "request")}
+    world.manager.trigger(world.store, "trigger")
     world.handle.progress = Progress("failed", 20, reason="no crops")
     world.manager.look()
-    assert world.manager.ended() == {"cam": Ended(0, None, 0, "no crops")}
+    assert world.manager.ended() == {"cam": Ended(0, None, 0, "no crops", "trigger")}
 
 
-def test_a_trigger_asks_once_each_time_its_condition_holds() -> None:
-    asked = []
-    store = TriggeredStore("store", Trigger(samples=100, accuracy=0.6), asked.append)
-    seen = [
-        store.look(*now) for now in ((99, 0.5), (120, 0.7), (120, 0.5), (130, 0.4), (10, 0.4), (100, 0.5))
-    ]
-    assert seen == [False, False, True, False, False, True]
-    assert asked == ["store", "store"]
+def test_who_launched_an_update_stays_known_when_it_moves_and_when_it_is_launched_anew(world) -> None:
+    world.manager.trigger(world.store, "trigger")
+    assert world.store.begun == 1
+    world.handle.shows(0.4, failures=(failure("c"),) * 3)
+    world.manager.look()
+    assert world.handle.moves
+    assert world.manager.tasks()["cam"][0].launched_by == "trigger"
+    world.handle.progress = Progress("failed", 20, failures=(failure("a"),) * 4, reason="all died")
+    world.manager.look()
+    assert world.manager.tasks()["cam"][0].launched_by == "trigger"
+    assert world.store.begun == 2
+
+
+def test_an_update_that_does_not_begin_is_not_told_to_its_store(world, monkeypatch) -> None:
+    def refuses(_task, _assignment):
+        raise UserError("there is no node a")
+
+    monkeypatch.setattr(world.trainer, "start", refuses)
+    with pytest.raises(UserError, match="no node a"):
+        world.manager.trigger(world.store)
+    assert world.store.begun == 0
+
+
+def test_a_closed_manager_has_ended_all_and_launches_nothing(world) -> None:
+    world.manager.trigger(world.store)
+    world.manager.close()
+    assert world.handle.stopped
+    assert not world.manager.tasks()
+    with pytest.raises(UserError, match="cam: the manager is ending"):
+        world.manager.trigger(world.store, "trigger")
+    assert len(world.trainer.started) == 1
 
 
 def test_a_machine_that_cannot_train_is_told_why(world) -> None:
@@ -281,6 +309,29 @@ def test_a_machine_that_cannot_train_is_told_why(world) -> None:
     asyncio.run(talk())
 
 
+def test_the_service_watches_its_stores_and_tells_what_a_trigger_launched(world) -> None:
+    @dataclass
+    class Watched(Store):
+        name: str = "cam"
+
+        def new_samples(self):
+            return 200
+
+    def breaks():
+        raise RuntimeError("one that cannot be looked at does not hide the others")
+
+    watches = [breaks, StoreWatch(Watched(), Trigger(200), world.manager).look]
+
+    async def talk():
+        async with TestClient(TestServer(application(world.manager, {}, watches=watches))) as client:
+            while not (told := await (await client.get("/monitor")).json())["tasks"]:
+                await asyncio.sleep(0.01)
+            assert told["tasks"]["cam"]["launched_by"] == "trigger"
+            assert len(world.trainer.started) == 1
+
+    asyncio.run(talk())
+
+
 def test_the_components_are_reached_over_rest(world) -> None:
     async def talk():
         async with TestClient(TestServer(application(world.manager, {"cam": world.store}))) as client:
@@ -297,6 +348,7 @@ def test_the_components_are_reached_over_rest(world) -> None:
             world.handle.shows(0.4, 0.5)
             told = await (await client.get("/monitor")).json()
             assert told["tasks"]["cam"]["epochs"] == 1
+            assert told["tasks"]["cam"]["launched_by"] == "request"
             told = await (await client.get("/accuracy", params={"task": "cam"})).json()
             assert (told["start"], told["accuracies"], told["planned"]) == (0.4, [0.5], 20)
             assert (await client.delete("/launcher", params={"task": "cam"})).status == 200

@@ -54,6 +54,9 @@ class Store:
     def task(self, assignment):
         return self.made
 
+    def began(self):
+        pass
+
     def update(self, trained):
         self.trained = trained
 

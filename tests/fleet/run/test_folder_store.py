@@ -1,5 +1,6 @@
 """Data stores of pictures in folders."""
 
+import os
 import shutil
 
 import cv2
@@ -10,7 +11,9 @@ import torch
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.deep_edge import folder_store
 from ekya.fleet.run.deep_edge.folder_store import read_stores
+from ekya.fleet.run.deep_edge.store import Trigger
 from ekya.fleet.run.training.protocol import Trained
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.edge import build_edge_model
@@ -81,12 +84,24 @@ def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     (folder / "west" / "car" / "000.png").write_bytes(b"no picture")
     assert len(store.task(SPREAD).training[WEST]) == 3
-    assert "1 pictures in" in caplog.text
+    assert "cam: 1 pictures cannot be read and are left out, as " in caplog.text
+    assert "000.png" in caplog.text
 
 
 def test_what_is_missing_is_said_with_its_key(folder) -> None:
     save_model(build_edge_model(("bus", "car"), 0, 0, "mobilenet_v3_small"), folder / "start.safetensors")
     for text, sentence in (
+        (BOTH + ", trigger: {new_samples: 0}", "cam.trigger.new_samples: 0 is too small; use at least 1"),
+        (
+            BOTH + ", trigger: {new_samples: 9, accuracy: 95}",
+            "trigger.accuracy: 95 is too large; use at most 1",
+        ),
+        (BOTH + ", trigger: {accuracy: 0.9}", "trigger.new_samples: this key is missing; add it"),
+        (
+            BOTH + ", trigger: {new_sample: 9}",
+            "trigger.new_sample: there is no such key; did you mean new_samples",
+        ),
+        (BOTH + ", trigger: 200", "stores.cam.trigger: 200 is not possible; write keys and values"),
         ("out: a", "samples: this key is missing; add it"),
         (BOTH + ", colour: red", "colour: there is no such key"),
         (BOTH.replace("west: west", "west: moon"), "stores.cam.samples.west: there is no folder"),
@@ -110,3 +125,83 @@ def test_folders_that_are_emptied_have_no_update(folder) -> None:
             shutil.rmtree(folder / root / name, ignore_errors=True)
     with pytest.raises(UserError, match="cam: no pictures of bus, car in its folders"):
         store.job()
+
+
+TRIGGERED = BOTH + ", trigger: {new_samples: 5, accuracy: 0.8}"
+
+
+def comes(folder, number, shade=7):
+    cv2.imwrite(str(folder / "west" / "car" / f"{number:03d}.png"), np.full((20, 30, 3), shade, np.uint8))
+
+
+def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_manager(folder) -> None:
+    store = read_stores(described(folder, TRIGGERED))["cam"]
+    assert store.trigger == Trigger(5, 0.8)
+    assert store.new_samples() == 20
+    store.task(SPREAD)
+    assert store.new_samples() == 20
+    store.began()
+    assert store.new_samples() == 0
+    comes(folder, 100)
+    (folder / "west" / "car" / "notes.txt").write_text("no picture")
+    (folder / "east" / "bus" / "000.png").unlink()
+    assert store.new_samples() == 1
+    os.utime(folder / "west" / "car" / "000.png", ns=(1, 1))  # another in its place
+    assert store.new_samples() == 2
+    assert read_stores(folder / "stores.yaml")["cam"].new_samples() == 2
+
+
+def test_what_comes_while_pictures_are_read_is_new_afterwards(folder, monkeypatch) -> None:
+    store = read_stores(described(folder, TRIGGERED))["cam"]
+    whole = folder_store.read_picture
+
+    def reads(path):
+        comes(folder, 200)
+        return whole(path)
+
+    monkeypatch.setattr(folder_store, "read_picture", reads)
+    store.task(SPREAD)
+    store.began()
+    assert store.new_samples() == 1
+
+
+def test_a_store_without_a_trigger_keeps_no_record(folder) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    store.task(SPREAD)
+    store.began()
+    assert store.trigger is None
+    assert not list(folder.glob("*.began.json"))
+
+
+def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
+    store = read_stores(described(folder, TRIGGERED))["cam"]
+    says_car = build_edge_model(("car", "bus"), 0, 1, "mobilenet_v3_small")
+    with torch.no_grad():
+        says_car.head.weight.zero_()
+        says_car.head.bias.copy_(torch.tensor([1.0, 0.0]))
+    store.update(Trained(to_bytes(says_car), 0.9, 1))
+    for at, place in enumerate(("east/bus/000", "east/bus/001", "west/car/000", "west/car/001")):
+        later_ns = 2_000_000_000_000_000_000 + at
+        os.utime(folder / f"{place}.png", ns=(later_ns, later_ns))
+    assert [store.accuracy(newest) for newest in (2, 3, 4)] == pytest.approx([1, 2 / 3, 1 / 2])
+    for name in ("000", "001"):
+        (folder / "west" / "car" / f"{name}.png").write_bytes(b"no picture")
+        os.utime(folder / "west" / "car" / f"{name}.png", ns=(later_ns, later_ns))
+    with pytest.raises(UserError, match="none of its newest 2 pictures can be read"):
+        store.accuracy(2)
+
+
+def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> None:
+    for words in ("nothing", "[1]", '[["at", "a", "b", "c"]]', "{}x"):
+        (folder / "cam.safetensors.began.json").write_text(words)
+        with pytest.raises(UserError, match=r"cam.safetensors.began.json: it does not say .*; remove it"):
+            read_stores(described(folder, TRIGGERED))
+
+
+def test_a_record_that_cannot_be_kept_does_not_stop_an_update(folder, caplog) -> None:
+    store = read_stores(described(folder, TRIGGERED))["cam"]
+    store.task(SPREAD)
+    (folder / "cam.safetensors.began.json").mkdir()
+    store.began()
+    assert store.new_samples() == 0
+    assert "cam: its update is under way, which the next manager will not know" in caplog.text

@@ -1,7 +1,7 @@
 """A data store of labelled pictures in folders, as a file of stores describes it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,15 @@ from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.run.deep_edge.new_pictures import Began, Picture, pictures
+from ekya.fleet.run.deep_edge.store import Trigger
 from ekya.fleet.run.training.protocol import Trained, TrainingTask
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.checkpoints import load_model, to_bytes
 from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
+from ekya.learning.predictor import accuracy
 from ekya.streams.crops import crop_objects
 from ekya.streams.image_folder import class_folders, picture_names
 from ekya.streams.picture_files import UnreadableError, read_picture
@@ -30,6 +33,21 @@ from ekya.streams.picture_files import UnreadableError, read_picture
 _LOG = logging.getLogger(__name__)
 
 _EXAMPLE = "stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
+
+
+class TriggerSpec(BaseModel):
+    """When a store gets an update by itself.
+
+    Attributes:
+        new_samples: pictures that came since the last update began.
+        accuracy: below which the model's part of right answers has to have fallen, on the newest
+            ``new_samples``; where left out, whatever it is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    new_samples: int = Field(ge=1)
+    accuracy: float | None = Field(default=None, gt=0, le=1)
 
 
 class StoreSpec(BaseModel):
@@ -45,6 +63,7 @@ class StoreSpec(BaseModel):
         trainable_blocks: of the model, from its end.
         epochs: the most that there may be.
         batch_size: where the solver names none.
+        trigger: when it gets an update by itself; where left out, only when somebody asks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -58,6 +77,7 @@ class StoreSpec(BaseModel):
     trainable_blocks: int = Field(default=1, ge=0, le=64)
     epochs: int = Field(default=20, ge=1)
     batch_size: int = Field(default=16, ge=2)
+    trigger: TriggerSpec | None = None
 
 
 class _StoresFile(BaseModel):
@@ -98,7 +118,8 @@ def _opened(where: str, folder: Path, name: str, spec: StoreSpec) -> "FolderStor
         raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
     start = None if spec.start is None else folder / spec.start.expanduser()
     model = _first_model(where, spec, start, roots)
-    return FolderStore(JobName(name), spec, roots, out, model)
+    began = None if spec.trigger is None else Began(out.with_name(f"{out.name}.began.json"))
+    return FolderStore(JobName(name), spec, roots, out, model, began)
 
 
 def _first_model(
@@ -125,6 +146,7 @@ class FolderStore:
         roots: folders by node; of the node ``""`` those that lie with whoever is the parameter server.
         out: file of the weights.
         model: of the first update.
+        last_began: with which pictures; None where no trigger counts those that came since.
     """
 
     name: JobName
@@ -132,11 +154,41 @@ class FolderStore:
     roots: Mapping[NodeName, Path]
     out: Path
     model: EdgeModel
+    last_began: Began | None
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Those to tell apart."""
         return self.spec.classes or self.model.classes
+
+    @property
+    def trigger(self) -> Trigger | None:
+        """When it gets an update by itself."""
+        spec = self.spec.trigger
+        return None if spec is None else Trigger(spec.new_samples, spec.accuracy)
+
+    def new_samples(self) -> int:
+        """Pictures that came since the last update began; all where none has, or there is no trigger.
+
+        Raises:
+            UserError: a folder cannot be read.
+        """
+        return len(self._new())
+
+    def accuracy(self, newest: int) -> float:
+        """Of the last update's weights, on so many of the newest pictures.
+
+        Raises:
+            UserError: none of these can be read, or the weights are damaged.
+        """
+        model = self._serving()
+        seen = self._new()[-newest:]
+        crops = self._crops([(self.roots[one.node], one.label, one.file) for one in seen], model.classes, 0)
+        if not len(crops):
+            raise UserError(
+                f"{self.name}: none of its newest {newest} pictures can be read; replace damaged ones"
+            )
+        return accuracy(model, crops)
 
     def job(self) -> TrainJob:
         """So many pictures as lie in the folders now, without a fifth that validates.
@@ -167,12 +219,15 @@ class FolderStore:
         Raises:
             UserError: too few of them can be read, or the last weights are damaged.
         """
-        model = load_model(self.out) if self.out.exists() else self.model
+        model = self._serving()
+        if self.last_began is not None:
+            self.last_began.reads(pictures(self.roots, self.classes))
         home = assignment.server or assignment.parts[0].node
         training, validation = dict[NodeName, LabelledCrops](), []
         tracks = 0
         for node, root in self.roots.items():
-            crops = self._read(root, tracks)
+            files = [(root, label, file) for file, label in picture_names(root, self.classes)]
+            crops = self._crops(files, self.classes, tracks)
             tracks += len(crops)
             own, held = split_by_track_and_time(crops)
             training[node or home] = own
@@ -187,6 +242,16 @@ class FolderStore:
         return TrainingTask(
             self.name, config, to_bytes(model), self.classes, training, held_out, home, mode="asynchronous"
         )
+
+    def began(self) -> None:
+        """What was read last is no longer new."""
+        if self.last_began is not None:
+            try:
+                self.last_began.begins()
+            except UserError as error:
+                _LOG.warning(
+                    "%s: its update is under way, which the next manager will not know: %s", self.name, error
+                )
 
     def update(self, trained: Trained) -> None:
         """Writes the weights.
@@ -206,21 +271,32 @@ class FolderStore:
         """Says it; the weights of before stay."""
         _LOG.warning("%s: no update this time: %s", self.name, reason)
 
-    def _read(self, root: Path, first: int) -> LabelledCrops:
-        """Each picture as one object, in the order of names."""
-        side, classes = self.spec.side, self.classes
-        crops, labels, damaged = [], [], 0
-        for file, name in picture_names(root, classes):
+    def _serving(self) -> EdgeModel:
+        return load_model(self.out) if self.out.exists() else self.model
+
+    def _new(self) -> list[Picture]:
+        there = pictures(self.roots, self.classes)
+        return sorted(there) if self.last_began is None else self.last_began.since(there)
+
+    def _crops(
+        self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int
+    ) -> LabelledCrops:
+        """Each picture (root, label, file) as one object, in this order; -1 for none of the classes."""
+        side, labels_of = self.spec.side, {name: index for index, name in enumerate(classes)}
+        crops, labels, damaged = [], [], list[Path]()
+        for root, label, file in files:
             try:
-                image = read_picture(root / name / file)
+                image = read_picture(root / label / file)
             except UnreadableError:
-                damaged += 1
+                damaged.append(root / label / file)
                 continue
             height, width = image.shape[:2]
             crops.append(crop_objects(image, np.array([[0, 0, width, height]], np.float32), side)[0])
-            labels.append(classes.index(name))
+            labels.append(labels_of.get(label, -1))
         if damaged:
-            _LOG.warning("%s: %d pictures in %s cannot be read and are left out", self.name, damaged, root)
+            _LOG.warning(
+                "%s: %d pictures cannot be read and are left out, as %s", self.name, len(damaged), damaged[0]
+            )
         order = np.arange(len(crops), dtype=np.int64)
-        pictures = np.array(crops, np.uint8).reshape(-1, side, side, 3)
-        return LabelledCrops(pictures, np.array(labels, np.int64), first + order, order)
+        taken = np.array(crops, np.uint8).reshape(-1, side, side, 3)
+        return LabelledCrops(taken, np.array(labels, np.int64), first + order, order)

@@ -1,12 +1,12 @@
 """The Launcher (Deep-Edge §IV.B.4): starts updates where the solver says, and knows what it started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName
-from ekya.fleet.run.deep_edge.store import DataStore
+from ekya.fleet.run.deep_edge.store import DataStore, LaunchedBy
 from ekya.fleet.run.training.protocol import FleetTrainer, Progress, TrainingHandle
 
 
@@ -19,12 +19,14 @@ class Launched:
         assignment: shards, batches and machines.
         store: where its samples come from.
         handle: the training.
+        launched_by: who wanted it.
     """
 
     job: TrainJob
     assignment: Assignment
     store: DataStore
     handle: TrainingHandle
+    launched_by: LaunchedBy
 
     @property
     def progress(self) -> Progress:
@@ -59,8 +61,10 @@ class Launcher:
             raise UserError(f"no task {job} is under way; there is {known}")
         return self._launched[job]
 
-    def launch(self, job: TrainJob, assignment: Assignment, store: DataStore) -> Launched:
-        """Starts a task, whose name no other has.
+    def launch(
+        self, job: TrainJob, assignment: Assignment, store: DataStore, launched_by: LaunchedBy
+    ) -> Launched:
+        """Starts a task, whose name no other has, and tells its store so.
 
         Raises:
             UserError: one of this name is under way, or a machine is not there.
@@ -68,14 +72,16 @@ class Launcher:
         if job.name in self._launched:
             raise UserError(f"task {job.name} is under way; wait for its end, or kill it")
         handle = self._trainer.start(store.task(assignment), assignment)
-        self._launched[job.name] = Launched(job, assignment, store, handle)
-        return self._launched[job.name]
+        launched = Launched(job, assignment, store, handle, launched_by)
+        self._launched[job.name] = launched
+        store.began()
+        return launched
 
     def move(self, job: JobName, assignment: Assignment) -> None:
         """A task goes on elsewhere, from its last checkpoint."""
         task = self.task(job)
         task.handle.move(assignment)
-        self._launched[job] = Launched(task.job, assignment, task.store, task.handle)
+        self._launched[job] = replace(task, assignment=assignment)
 
     def kill(self, job: JobName) -> None:
         """Ends the processes of a task, which is then unknown."""

@@ -19,7 +19,7 @@ from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.run.deep_edge.launcher import Launched, Launcher
 from ekya.fleet.run.deep_edge.profiler import lived
-from ekya.fleet.run.deep_edge.store import DataStore
+from ekya.fleet.run.deep_edge.store import DataStore, LaunchedBy
 from ekya.fleet.run.training.protocol import Progress, TrainingFailedError
 
 _LOG = logging.getLogger(__name__)
@@ -47,12 +47,14 @@ class Ended:
         accuracy: of the weights that its store was given, on its validation crops; None where there are none.
         failures: processes and machines that died under it.
         reason: why there are no weights; empty where there are.
+        launched_by: who wanted it.
     """
 
     epochs: int
     accuracy: float | None
     failures: int
     reason: str
+    launched_by: LaunchedBy
 
 
 class EdgeManager:
@@ -82,6 +84,7 @@ class EdgeManager:
         self._followed: dict[JobName, _Followed] = {}
         self._ended: dict[JobName, Ended] = {}
         self._lock = threading.RLock()
+        self._closed = False
 
     def hear(self, node: Node) -> None:
         """A machine tells that it is there, and its state.
@@ -120,16 +123,18 @@ class EdgeManager:
         with self._lock:
             return self._solve(job, frozenset())
 
-    def trigger(self, store: DataStore) -> Assignment:
+    def trigger(self, store: DataStore, launched_by: LaunchedBy = "request") -> Assignment:
         """A data store wants an update: it is solved, its samples are fetched, and it is launched.
 
         Raises:
-            UserError: no machine can train it, or one of this name is under way.
+            UserError: no machine can train it, one of this name is under way, or the manager is closed.
         """
         with self._lock:
             job = store.job()
+            if self._closed:
+                raise UserError(f"{job.name}: the manager is ending; start it again, and ask then")
             assignment = self._solve(job, frozenset())
-            self._launcher.launch(job, assignment, store)
+            self._launcher.launch(job, assignment, store, launched_by)
             self._followed[job.name] = _Followed(nodes=self.active())
             return assignment
 
@@ -142,6 +147,14 @@ class EdgeManager:
         with self._lock:
             self._launcher.kill(job)
             self._forget(job)
+
+    def close(self) -> None:
+        """Ends what is under way, and launches nothing any more."""
+        with self._lock:
+            self._closed = True
+            for name in self._launcher.tasks:
+                _LOG.warning("%s was not over, and is ended", name)
+                self.kill(name)
 
     def look(self) -> None:
         """One round of both monitors; to be called again and again."""
@@ -172,7 +185,7 @@ class EdgeManager:
                 _LOG.warning("%s is not launched again: %s", name, error)
             else:
                 self._launcher.forget(name)
-                self._launcher.launch(task.job, assignment, task.store)
+                self._launcher.launch(task.job, assignment, task.store, task.launched_by)
                 self._followed[name] = _Followed(nodes=self.active())
                 return
         points = lived(task.assignment, self._followed[name].nodes, progress)
@@ -180,15 +193,15 @@ class EdgeManager:
             self._learned(points)
         self._launcher.forget(name)
         self._forget(name)
-        epochs, failures = len(progress.epochs), len(progress.failures)
+        epochs, failures, by = len(progress.epochs), len(progress.failures), task.launched_by
         try:
             trained = task.handle.result(0)
             task.store.update(trained)
         except (TrainingFailedError, UserError) as error:
-            self._ended[name] = Ended(epochs, None, failures, str(error))
+            self._ended[name] = Ended(epochs, None, failures, str(error), by)
             task.store.failed(str(error))
         else:
-            self._ended[name] = Ended(epochs, trained.validation_accuracy, failures, "")
+            self._ended[name] = Ended(epochs, trained.validation_accuracy, failures, "", by)
 
     def _relaunch(self, name: JobName, task: Launched) -> None:
         """Where a machine is out, or silent, what is left is spread anew and goes on from its checkpoint."""

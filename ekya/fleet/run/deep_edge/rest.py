@@ -2,9 +2,10 @@
 
     POST /monitor?node=nano-1&kind=nano&cpu=0.3&mem=0.4&trains=1&app=sift:0.2
                                         a machine tells its state
-    GET  /monitor                       machines that are there, updates under way, and how others ended
+    GET  /monitor                       machines that are there, updates under way, and how others ended;
+                                        of each update whether a request or a trigger has launched it
     GET  /solver?store=cam-1            who would train what; nothing is started
-    POST /launcher?store=cam-1          the store's trigger: solves, fetches the samples, launches
+    POST /launcher?store=cam-1          solves, fetches the samples, launches, as the store's trigger does
     DELETE /launcher?task=cam-1         kills an update
     GET  /accuracy?task=cam-1           accuracies so far, and how many epochs there should be
     POST /profiler?batch=8&cpu=0.5      measures data points on the manager's machine, adds them
@@ -36,6 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 LOOPBACK, PORT = "127.0.0.1", 8471
 LOOK_EVERY_S = 1.0
+WATCH_EVERY_S = 5.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -60,16 +62,18 @@ def application(
     stores: Mapping[str, DataStore],
     offline: Offline | None = None,
     admit: Callable[[Node], object] = lambda _node: None,
+    watches: Sequence[Callable[[], object]] = (),
 ) -> web.Application:
-    """The endpoints, and a task that lets the monitors look every second.
+    """The endpoints, a task that lets the monitors look every second, and one that watches the stores.
 
     Args:
         manager: behind them.
         stores: data stores that may ask, by name.
         offline: None where nothing is to be profiled.
         admit: asked of each machine that tells its state; a UserError of it says why that one cannot train.
+        watches: looks at stores that have a trigger, called every 5 s one after the other.
     """
-    endpoints = _Endpoints(manager, stores, offline, admit)
+    endpoints = _Endpoints(manager, stores, offline, admit, watches)
     app = web.Application(middlewares=[_told])
     app.router.add_post("/monitor", endpoints.hear)
     app.router.add_get("/monitor", endpoints.monitor)
@@ -122,26 +126,23 @@ class _Endpoints:
         stores: Mapping[str, DataStore],
         offline: Offline | None,
         admit: Callable[[Node], object],
+        watches: Sequence[Callable[[], object]],
     ) -> None:
         self._manager, self._stores, self._offline, self._admit = manager, stores, offline, admit
+        self._watches = watches
         self._profiling = asyncio.Lock()
 
     async def looking(self, _app: web.Application) -> AsyncIterator[None]:
-        """The monitors, as long as the service lasts."""
-        task = asyncio.create_task(self._look_on())
+        """The monitors and the watch over the stores, as long as the service lasts."""
+        tasks = [
+            asyncio.create_task(_look_on((self._manager.look,), LOOK_EVERY_S)),
+            asyncio.create_task(_look_on(self._watches, WATCH_EVERY_S)),
+        ]
         yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    async def _look_on(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self._manager.look)
-            except Exception:
-                # One task that cannot be looked at does not end the watch over the others.
-                _LOG.exception("the monitors fail, and look again")
-            await asyncio.sleep(LOOK_EVERY_S)
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
     async def hear(self, request: web.Request) -> web.Response:
         node = _node(request.query)
@@ -156,6 +157,7 @@ class _Endpoints:
                 "epochs": len(task.progress.epochs),
                 "workers": _shards(task.assignment),
                 "failures": [asdict(failure) for failure in task.progress.failures],
+                "launched_by": task.launched_by,
             }
             for name, (task, _) in self._manager.tasks().items()
         }
@@ -210,6 +212,17 @@ class _Endpoints:
         if name not in self._stores:
             raise UserError(f"there is no data store {name}; there is {', '.join(self._stores) or 'none'}")
         return self._stores[name]
+
+
+async def _look_on(looks: Sequence[Callable[[], object]], every_s: float) -> None:
+    while True:
+        for look in looks:
+            try:
+                await asyncio.to_thread(look)
+            except Exception:
+                # What cannot be looked at once does not end the watch over it, nor over the others.
+                _LOG.exception("a look fails, and is tried again")
+        await asyncio.sleep(every_s)
 
 
 def _profile(run: ProfileRun, offline: Offline) -> dict[str, object]:

@@ -1,12 +1,15 @@
 """A data store and its trigger (Deep-Edge §IV.A and Figure 8): when a model is updated."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName
 from ekya.fleet.run.training.protocol import Trained, TrainingTask
+
+LaunchedBy = Literal["request", "trigger"]
+"""Who wanted an update: somebody, over REST or in Python, or the store's own trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,16 +17,21 @@ class Trigger:
     """The user's condition for an update (§III.C).
 
     Attributes:
-        samples: new ones that have to be there.
-        accuracy: below which the serving model has to have fallen; 1 for whatever it is.
+        samples: new ones that have to be there, since the last update began.
+        accuracy: of the serving model on the newest ``samples``, below which it has to have fallen; None for
+            whatever it is.
     """
 
     samples: int
-    accuracy: float = 1.0
+    accuracy: float | None = None
 
-    def due(self, samples: int, accuracy: float) -> bool:
-        """Whether so many new samples and this accuracy ask for an update."""
-        return samples >= self.samples and accuracy < self.accuracy
+    def enough(self, new: int, judged: int) -> bool:
+        """Whether so many new samples ask for an update; for ``judged`` of them the model was good enough."""
+        return new >= judged + self.samples
+
+    def fallen(self, accuracy: float) -> bool:
+        """Whether the model is so far off that it has to be updated."""
+        return self.accuracy is None or accuracy < self.accuracy
 
 
 class DataStore(Protocol):
@@ -35,6 +43,9 @@ class DataStore(Protocol):
     def task(self, assignment: Assignment) -> TrainingTask:
         """Samples and base model, on their way to the machines of an assignment."""
 
+    def began(self) -> None:
+        """The update of the last ``task`` is under way: its samples are no longer new."""
+
     def update(self, trained: Trained) -> None:
         """The weights that came of it."""
 
@@ -42,26 +53,23 @@ class DataStore(Protocol):
         """There is no update this time, and why."""
 
 
-@dataclass(slots=True, eq=False)
-class TriggeredStore:
-    """A store that asks for an update as soon as its condition holds.
+class WatchedStore(DataStore, Protocol):
+    """What a trigger is judged by besides."""
 
-    Attributes:
-        store: where samples lie.
-        trigger: the condition.
-        ask: the manager's solver endpoint; takes the store.
-    """
+    @property
+    def name(self) -> JobName:
+        """Of its updates."""
 
-    store: DataStore
-    trigger: Trigger
-    ask: Callable[[DataStore], object]
-    _asked: bool = False
+    def new_samples(self) -> int:
+        """How many came since the last update began; all where none has.
 
-    def look(self, samples: int, accuracy: float) -> bool:
-        """Tells what is new; asks once each time the condition begins to hold. Whether it asked."""
-        due = self.trigger.due(samples, accuracy)
-        asks = due and not self._asked
-        self._asked = due
-        if asks:
-            self.ask(self.store)
-        return asks
+        Raises:
+            UserError: they cannot be counted.
+        """
+
+    def accuracy(self, newest: int) -> float:
+        """Of the serving model, on so many of the newest samples.
+
+        Raises:
+            UserError: none of them can be read, or the model cannot.
+        """
