@@ -1,6 +1,6 @@
 """One turn of the loop, as a pure function: replaying its inputs gives its outputs again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left, worth_serving
@@ -93,6 +93,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
             state, matters = _estimate_again(state, event, options.window_us)
         plan_again = plan_again or matters
+    commands = _newest_models(commands)
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return Turn(state, None, tuple(commands))
 
@@ -109,6 +110,18 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     for command in planned:
         state = replace(state, fleet=after_command(state.fleet, command))
     return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))
+
+
+def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
+    """Of several models that a stream is to serve from this turn on, the last."""
+    last = {
+        command.stream: place for place, command in enumerate(commands) if isinstance(command, cmd.ServeModel)
+    }
+    return [
+        command
+        for place, command in enumerate(commands)
+        if not isinstance(command, cmd.ServeModel) or last[command.stream] == place
+    ]
 
 
 def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:

@@ -123,6 +123,15 @@ def test_an_epoch_that_came_home_serves_where_it_is_worth_it_and_nothing_is_plan
     assert home(hand, 148 * S, 3, 0.61).commands == ()
 
 
+def test_of_epochs_that_came_home_together_only_the_best_is_made_ready():
+    hand = lent()
+    told = [
+        ev.RetrainProgress(120 * S, A, JobId(1), epoch, accuracy, 0.0)
+        for epoch, accuracy in enumerate((0.6, 0.8, 0.7, 0.8, 0.65), 1)
+    ]
+    assert hand.give(120 * S, *told).commands == (cmd.ServeModel(A, JobId(1), 4),)
+
+
 def test_epochs_whose_weights_stayed_away_are_counted_and_never_served():
     hand = lent()
     assert home(hand, 120 * S, 4, 0.6).commands == (cmd.ServeModel(A, JobId(1), 4),)

@@ -32,6 +32,9 @@ MOVED_WITHIN_US = 30_000_000
 What there is of it comes home then.
 """
 
+TELLS_EVERY_US = 2_000_000
+"""How often a loop hears of a retraining's epochs: to make weights ready that serve takes about a second."""
+
 ENDS_WITHIN_S = 5.0
 """A training that is stopped ends within a step; what it moves after that is not counted."""
 
@@ -49,6 +52,7 @@ class _Away:
     Attributes:
         handle: None while what it needs is gathered.
         epochs_home: of how many the loop knows.
+        told_us: since when.
         failed: why it will never come.
         counted_mb: what was told of already, when a host died or it was given up.
         stranded_us: since when it has no node; None where it has one.
@@ -59,6 +63,7 @@ class _Away:
     loan: Loan
     handle: TrainingHandle | None = None
     epochs_home: int = 0
+    told_us: int = 0
     failed: str = ""
     counted_mb: Mapping[Way, float] = field(default_factory=dict)
     stranded_us: int | None = None
@@ -95,7 +100,7 @@ class TrainedElsewhere:
 
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """What it needs is gathered by a thread, since crops come from another process."""
-        away = _Away(command, loan)
+        away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
             self._away[command.stream] = away
         material = self._exchange.material(command.stream)
@@ -205,9 +210,9 @@ class TrainedElsewhere:
         now = handle.poll()
         epochs = now.epochs_home
         over = bool(failed) or self._is_over(away, handle, now, now_us)
-        news = epochs > away.epochs_home
+        news = epochs > away.epochs_home and now_us - away.told_us >= TELLS_EVERY_US
         if news or (over and epochs):
-            away.epochs_home = epochs
+            away.epochs_home, away.told_us = epochs, now_us
             accuracies = [epoch.validation_accuracy for epoch in now.epochs[:epochs]]
             self._exchange.bring(command, accuracies, lambda: _best(handle), over)
         if over:

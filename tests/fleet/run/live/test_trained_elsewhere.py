@@ -202,6 +202,17 @@ def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(t
     assert town.awaits.take_home(16 * S) == []
 
 
+def test_a_quick_training_is_told_of_when_it_is_over_and_not_before(town) -> None:
+    handle = town.begun(loan(EAST))
+    for at_us in (S // 2, S, 3 * S // 2):
+        handle.ends_epoch(0.6)
+        assert town.awaits.take_home(at_us) == []
+    handle.ends_epoch(0.7)
+    handle.ends()
+    assert town.awaits.take_home(7 * S // 4) == [Came(START, True, "", {})]
+    assert [told for _, told, _, _ in town.exchange.brought] == [[0.6, 0.6, 0.6, 0.7]]
+
+
 def test_every_megabyte_between_sites_is_told(town) -> None:
     handle = town.begun(loan(EAST, WEST))
     assert town.awaits.take_home(10 * S) == []
