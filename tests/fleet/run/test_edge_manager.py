@@ -65,8 +65,11 @@ class Handle:
 @dataclass
 class Trainer:
     started: list = field(default_factory=list)
+    gone: bool = False
 
     def start(self, task, assignment):
+        if self.gone:
+            raise UserError("there is no node b")
         self.started.append((task, assignment, Handle(Progress("starting", 20))))
         return self.started[-1][2]
 
@@ -199,6 +202,15 @@ def test_an_update_that_failed_is_launched_anew_without_who_broke_it(world) -> N
     world.handle.progress = Progress("failed", 20, reason="no crops")
     world.manager.look()
     assert world.store.came == ["no crops"]
+    assert not world.manager.tasks()
+
+
+def test_one_that_cannot_be_launched_anew_has_failed_and_its_store_hears_of_it(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.progress = Progress("failed", 20, failures=(failure("a"),), reason="all died")
+    world.trainer.gone = True
+    world.manager.look()
+    assert world.store.came == ["all died"]
     assert not world.manager.tasks()
 
 

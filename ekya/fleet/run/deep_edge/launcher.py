@@ -77,6 +77,19 @@ class Launcher:
         store.began()
         return launched
 
+    def launch_anew(self, job: JobName, assignment: Assignment) -> None:
+        """The same task from its beginning; where it cannot begin, it is as it was before.
+
+        Raises:
+            UserError: a machine is not there.
+        """
+        before = self.forget(job)
+        try:
+            self.launch(before.job, assignment, before.store, before.launched_by)
+        except UserError:
+            self._launched[job] = before
+            raise
+
     def move(self, job: JobName, assignment: Assignment) -> None:
         """A task goes on elsewhere, from its last checkpoint."""
         task = self.task(job)

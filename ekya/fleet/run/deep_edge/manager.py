@@ -180,12 +180,10 @@ class EdgeManager:
         if progress.state == "failed" and progress.failures:
             out = self._resources.out(name) | {failure.node for failure in progress.failures}
             try:
-                assignment = self._solve(task.job, out)
+                self._launcher.launch_anew(name, self._solve(task.job, out))
             except UserError as error:
                 _LOG.warning("%s is not launched again: %s", name, error)
             else:
-                self._launcher.forget(name)
-                self._launcher.launch(task.job, assignment, task.store, task.launched_by)
                 self._followed[name] = _Followed(nodes=self.active())
                 return
         points = lived(task.assignment, self._followed[name].nodes, progress)
