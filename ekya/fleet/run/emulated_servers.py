@@ -1,8 +1,8 @@
 """Servers of the emulated world: everything is really trained and answered, on virtual time, without Ray."""
 
 import gc
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
@@ -20,6 +20,17 @@ from ekya.setup import with_classes
 from ekya.sim.emulated import EmulatedRun, open_emulated
 
 
+@contextmanager
+def _models_forgotten() -> Iterator[None]:
+    """Around a call: servers know their executors and these know them, so only a collection frees models."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        give_back_freed()
+
+
+@_models_forgotten()
 def emulate_servers(
     folder: ServersFolder,
     servers: Servers,
@@ -40,22 +51,6 @@ def emulate_servers(
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
-    try:
-        return _emulated(folder, servers, broker, failures, seed, observe)
-    finally:
-        # Servers know their executors and these know them: without a collection all their models would stay.
-        gc.collect()
-        give_back_freed()
-
-
-def _emulated(
-    folder: ServersFolder,
-    servers: Servers,
-    broker: Broker | None,
-    failures: Sequence[Failure],
-    seed: int,
-    observe: Callable[[SiteName], Observer],
-) -> RanServers:
     ran = RanServers()
     runs: list[EmulatedRun] = []
     with ExitStack() as stack:
