@@ -9,16 +9,18 @@ servers with one GPU each: six by the first, two by each of the others. Every ru
 and answers, and takes a few minutes of a processor. With ``--fail`` the last server dies half-way.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
+from recipe import Json, run
 
+from ekya.cli.options import numbers
+from ekya.commands.fleet_run import tier_of
+from ekya.commands.output import output
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core.units import US_PER_S
@@ -34,7 +36,6 @@ from ekya.shipped import shipped_path
 
 STREAMS = (6, 2, 2, 2)
 GPUS = 1.0
-NONE = "none"
 
 
 def servers(folder: Path, mb_s: float, blocks: Sequence[int]) -> Servers:
@@ -63,13 +64,13 @@ def quietly(_batch: Batch, _turn: Turn) -> None:
 
 
 def played(
-    folder: Path, which: Servers, tier: str, seed: int, failures: Sequence[Failure] = ()
+    folder: Path, which: Servers, tier: str | None, seed: int, failures: Sequence[Failure] = ()
 ) -> dict[str, Any]:
     """The summary of one run."""
     run = ServersFolder.create(folder, "run")
-    broker = None if tier == NONE else TIERS[tier]
+    broker = None if tier is None else TIERS[tier]
     ran = emulate_servers(run, which, broker, failures, seed, lambda site: quietly)
-    return summarise_servers("run", None if tier == NONE else tier, which.sites, ran, read_loans(run.loans))
+    return summarise_servers("run", tier, which.sites, ran, read_loans(run.loans))
 
 
 def row(tier: str, seed: int, summary: dict[str, Any]) -> dict[str, Any]:
@@ -92,41 +93,40 @@ def in_words(told: dict[str, Any]) -> str:
     return (
         f"seed {told['seed']}, {told['tier']}: {told['mean_accuracy']:.2%}, the overloaded server "
         f"{told['overloaded']:.2%}; {told['retrainings']} retrainings, {told['loans']['made']} loans "
-        f"{told['loans']['by_outcome']}, {told['moved_mb']:.0f} MB; {told['lost']} frames lost\n"
+        f"{told['loans']['by_outcome']}, {told['moved_mb']:.0f} MB; {told['lost']} frames lost"
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tier", default="none,net", help="Who finds loans; none: nobody.")
-    parser.add_argument("--seeds", default="0", help="Of everything that is drawn but the streets.")
-    parser.add_argument("--mb-s", type=float, default=12.5, help="Of every link; 12.5 is 100 Mbit/s.")
-    parser.add_argument("--blocks", default="0,2", help="Blocks that γ may train.")
-    parser.add_argument("--fail", action="store_true", help="The last server dies half-way.")
-    parser.add_argument("--json", metavar="FILE", help="Also write the figures there; - is standard output.")
-    options = parser.parse_args(arguments)
+def main(
+    tier: Annotated[str, typer.Option(help="Who finds loans; none: nobody.")] = "none,net",
+    seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
+    mb_s: Annotated[float, typer.Option(help="Of every link; 12.5 is 100 Mbit/s.")] = 12.5,
+    blocks: Annotated[str, typer.Option(help="Blocks that γ may train.")] = "0,2",
+    fail: Annotated[bool, typer.Option("--fail", help="The last server dies half-way.")] = False,
+    json_to: Json = None,
+) -> None:
+    """Run four servers that really train, on virtual time, with the tier above them and without."""
+    tiers = {name: tier_of(name) for name in tier.split(",")}
+    chosen, trained = numbers(seeds), numbers(blocks, "--blocks")
     rows = []
-    with tempfile.TemporaryDirectory() as place:
+    with output(json_to) as out, tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        which = servers(folder, options.mb_s, [int(blocks) for blocks in options.blocks.split(",")])
+        which = servers(folder, mb_s, trained)
         fleet = which.servers[0].fleet
         half_us = round((fleet.windows or 0) * fleet.window_s / 2 * US_PER_S)
-        failures = [Failure(SiteName(which.sites[-1]), half_us)] if options.fail else []
-        for seed in (int(word) for word in options.seeds.split(",")):
-            for tier in options.tier.split(","):
-                told = row(tier, seed, played(folder, which, tier, seed, failures))
+        failures = [Failure(SiteName(which.sites[-1]), half_us)] if fail else []
+        for seed in chosen:
+            for name, finds in tiers.items():
+                told = row(name, seed, played(folder, which, finds, seed, failures))
                 rows.append(told)
-                sys.stderr.write(in_words(told))
-    text = json.dumps({"runs": rows}, indent=2) + "\n"
-    if options.json == "-":
-        sys.stdout.write(text)
-    elif options.json:
-        Path(options.json).write_text(text, encoding="utf-8")
-    return 0
+                out.console.print(in_words(told), highlight=False, soft_wrap=True)
+        out.report({"runs": rows})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(
+        main,
+        "python experiments/fleet_emulated.py",
+        "python experiments/fleet_emulated.py --tier none,net --seeds 0,1 --mb-s 125 --json -",
+        "python experiments/fleet_emulated.py --fail",
+    )

@@ -7,22 +7,24 @@ The shipped servers, on the wall clock and on one machine. For each seed there i
 long as its windows and half a minute more. Leave the machine to it.
 """
 
-import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from recipe import Json, run
 
 from ekya import cli
+from ekya.cli.options import numbers
+from ekya.commands.fleet_run import NO_TIER, tier_of
+from ekya.commands.output import output
 from ekya.core.units import us_to_seconds
 from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.fleet.run.servers_folder import ServersFolder
-
-NONE = "none"
 
 
 def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[s
     if code != 0:
         raise SystemExit(code)
     summary = json.loads(told.read_text(encoding="utf-8"))
-    loans = read_loans(ServersFolder(folder / f"{tier}-{seed}").loans) if tier != NONE else []
+    loans = read_loans(ServersFolder(folder / f"{tier}-{seed}").loans) if tier != NO_TIER else []
     return {
         "tier": tier,
         "seed": seed,
@@ -69,15 +71,15 @@ def in_words(told: dict[str, Any]) -> str:
     return (
         f"seed {told['seed']}, {told['tier']}: {told['mean_accuracy']:.2%}, {servers}; "
         f"{told['retrainings']} retrainings, {told['lost']} frames lost"
-        f"{'; loans took ' + loans if loans else ''}\n"
+        f"{'; loans took ' + loans if loans else ''}"
     )
 
 
 def gains(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What each tier gains over none, in points, in the mean and by seed."""
-    alone = {row["seed"]: row for row in rows if row["tier"] == NONE}
+    alone = {row["seed"]: row for row in rows if row["tier"] == NO_TIER}
     gained: dict[str, dict[str, Any]] = {}
-    for tier in sorted({row["tier"] for row in rows} - {NONE}):
+    for tier in sorted({row["tier"] for row in rows} - {NO_TIER}):
         pairs = [(row, alone[row["seed"]]) for row in rows if row["tier"] == tier and row["seed"] in alone]
         if pairs:
             gained[tier] = {
@@ -95,38 +97,38 @@ def _points(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     return {"mean": round(fmean(points), 2), "by_seed": points}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tier", default="none,net", help="Who finds loans; none: nobody.")
-    parser.add_argument("--seeds", default="0", help="Of everything that is drawn but the streets.")
-    parser.add_argument("--servers", metavar="FILE", help="Servers file; the shipped one if left out.")
-    parser.add_argument("--windows", help="How many windows to run; as the fleet file says if left out.")
-    parser.add_argument("--runs", type=Path, metavar="DIR", help="Keep the run folders there.")
-    parser.add_argument("--json", metavar="FILE", help="Also write the figures there; - is standard output.")
-    options = parser.parse_args(arguments)
-    servers = [options.servers] if options.servers else []
-    servers += ["--windows", options.windows] if options.windows else []
+def main(
+    tier: Annotated[str, typer.Option(help="Who finds loans; none: nobody.")] = "none,net",
+    seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
+    servers: Annotated[str | None, typer.Option(metavar="FILE", help="The shipped one if left out.")] = None,
+    windows: Annotated[int | None, typer.Option(min=1, help="As the fleet file says if left out.")] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run folders there.")] = None,
+    json_to: Json = None,
+) -> None:
+    """Run servers live, with the tier above them and without."""
+    tiers, chosen = tier.split(","), numbers(seeds)
+    for name in tiers:
+        tier_of(name)
+    words = [servers] if servers else []
+    words += ["--windows", str(windows)] if windows else []
     rows = []
-    for seed in (int(word) for word in options.seeds.split(",")):
-        for tier in options.tier.split(","):
-            with ExitStack() as stack:
-                folder = options.runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                told = played(servers, folder, tier, seed)
-            rows.append(told)
-            sys.stderr.write(in_words(told))
-    gained = gains(rows)
-    for tier, its in gained.items():
-        sys.stderr.write(f"{tier} gains, in points: {its}\n")
-    text = json.dumps({"runs": rows, "gains": gained}, indent=2) + "\n"
-    if options.json == "-":
-        sys.stdout.write(text)
-    elif options.json:
-        Path(options.json).write_text(text, encoding="utf-8")
-    return 0
+    with output(json_to) as out:
+        for seed in chosen:
+            for name in tiers:
+                with ExitStack() as stack:
+                    folder = runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                    told = played(words, folder, name, seed)
+                rows.append(told)
+                out.console.print(in_words(told), highlight=False, soft_wrap=True)
+        gained = gains(rows)
+        for name, its in gained.items():
+            out.console.print(f"{name} gains, in points: {its}")
+        out.report({"runs": rows, "gains": gained})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(
+        main,
+        "python experiments/fleet_live.py",
+        "python experiments/fleet_live.py --seeds 0,1,2 --windows 8 --json -",
+    )

@@ -97,7 +97,7 @@ def run_servers(
     for server in servers.servers:
         require_world(server.fleet.scheduler, server.fleet, clock)
         _require_by_itself(server.fleet.scheduler)
-    tier = _tier(arguments.tier or DEFAULT_TIER)
+    tier = tier_of(arguments.tier or DEFAULT_TIER)
     with noticing_ctrl_c() as came:
         ran, folder = _RUNNERS[clock](servers, tier, failures, options, arguments.address, output.console)
         summary = summarise_servers(folder.path.name, tier, servers.sites, ran, read_loans(folder.loans))
@@ -110,7 +110,12 @@ def run_servers(
         raise KeyboardInterrupt
 
 
-def _tier(name: str) -> str | None:
+def tier_of(name: str) -> str | None:
+    """Who ``--tier`` names; None: nobody finds loans.
+
+    Raises:
+        UserError: there is no such tier.
+    """
     if name not in (NO_TIER, *TIERS):
         known = ", ".join((*TIERS, NO_TIER))
         raise UserError(f"--tier {name}: nobody of that name finds loans; choose from {known}")

@@ -72,6 +72,20 @@ def test_servers_that_cannot_be_played_are_refused_before_any_is(recipe, capfd, 
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["fleet_emulated", "fleet_live"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"seeds": "x"}, "--seeds x: these are not whole numbers"),
+        ({"tier": "net,moon"}, "--tier moon: nobody of that name finds loans"),
+        ({"json_to": "/moon/x.json"}, "--json /moon/x.json"),
+    ],
+)
+def test_servers_that_cannot_be_run_are_refused_before_any_is(recipe, name, words, said):
+    with pytest.raises(UserError, match=said):
+        recipe(name).main(**words)
+
+
 @pytest.mark.parametrize(("name", "paper"), [("uniform", 0.56), ("paper's plan", 0.73)])
 def test_the_example_of_the_paper_gives_its_numbers(recipe, name, paper):
     figure = recipe("figure4")
