@@ -99,15 +99,16 @@ def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     return tuple(max(room, 0) for room in rooms)
 
 
-def lendable_milli(state: FleetState, options: LoopOptions) -> int:
+def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
     """What jobs of other servers may still have here beside what they hold; negative where that is too much.
 
-    The next preparation, and a quantum for each stream that serves, must fit beside it: over all GPUs, and
-    on that where guests are at home, where every job has one.
+    A quantum for each stream that serves must fit beside it, and the next preparation if that begins before
+    they have left: over all GPUs, and on that where guests are at home, where every job has one.
     """
+    prepares_milli = options.preparation_share_milli if until_us > state.window_end_us else 0
     serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]
     free_milli = max(options.capacity_milli - sum(held_milli(state, options)), 0)
-    lendable = free_milli - options.preparation_share_milli - len(serving) * options.quantum_milli
+    lendable = free_milli - prepares_milli - len(serving) * options.quantum_milli
     if not options.homes:
         return lendable
     gpu = guests_gpu(options.capacity_milli)
@@ -116,7 +117,7 @@ def lendable_milli(state: FleetState, options: LoopOptions) -> int:
         rooms_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli
     )
     if gpu == PREPARATION_GPU:
-        there_milli -= options.preparation_share_milli
+        there_milli -= prepares_milli
     return min(lendable, there_milli)
 
 

@@ -52,12 +52,14 @@ class Evaluation:
         mean: the values' weighted mean, whatever the objective is; 0 without streams.
         per_stream: each stream's mean inference accuracy until the window's end, sorted by id.
         completions_us: when retrainings complete in the window, by time and then by id.
+        at_end: the weighted mean of the streams' inference accuracy when the window ends; 0 without streams.
     """
 
     score: float
     mean: float
     per_stream: tuple[tuple[StreamId, float], ...]
     completions_us: tuple[tuple[StreamId, int], ...]
+    at_end: float
 
 
 def analysed_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
@@ -136,7 +138,11 @@ def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
         before = phase
     values = played.values()
     return Evaluation(
-        score(view, values), weighted_mean(view, values), tuple(values.items()), tuple(played.completions)
+        score(view, values),
+        weighted_mean(view, values),
+        tuple(values.items()),
+        tuple(played.completions),
+        weighted_mean(view, played.values_at_end()),
     )
 
 
@@ -192,6 +198,10 @@ class _Played:
         """Each stream's mean from the view's now until the window's end, sorted by id."""
         left_us = self._view.window_end_us - self._view.now_us
         return {name: run.mean(left_us, self._now_us) for name, run in self._runs.items()}
+
+    def values_at_end(self) -> dict[StreamId, float]:
+        """Each stream's when all phases have been played, sorted by id."""
+        return {name: run.at_end for name, run in self._runs.items()}
 
     def _finish(self, stream: StreamId) -> None:
         self._runs[stream].finish(self._now_us)
@@ -252,6 +262,14 @@ class _StreamRun:
     def mean(self, left_us: int, now_us: int) -> float:
         self._settle(now_us)
         return self._area / left_us if left_us > 0 else self._accuracy * self._part
+
+    @property
+    def at_end(self) -> float:
+        """Its inference accuracy now, after ``mean``."""
+        accuracy = self._accuracy
+        if self._bend and self._retrain is not None and not self._done:
+            accuracy += self._early(self._retrain, self._left_gpu_s)
+        return accuracy * self._part
 
     def _choose(self, config: RetrainConfig, elsewhere: Elsewhere | None) -> None:
         if self._retrain is None:

@@ -25,33 +25,43 @@ def serving(lent_milli=0, **changes):
     return FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli, **changes)
 
 
+WINDOW_END_US = serving().window_end_us
+LATER_US = WINDOW_END_US + 1
+
+
 def test_where_jobs_can_move_all_is_lent_but_the_next_preparation_and_a_quantum_for_each():
-    assert lendable_milli(serving(), TWO_GPUS) == 2000 - 300 - 2 * 100
-    assert lendable_milli(serving(lent_milli=700), TWO_GPUS) == 800
+    assert lendable_milli(serving(), TWO_GPUS, LATER_US) == 2000 - 300 - 2 * 100
+    assert lendable_milli(serving(lent_milli=700), TWO_GPUS, LATER_US) == 800
+
+
+def test_who_leaves_before_the_next_preparation_may_have_its_share():
+    assert lendable_milli(serving(), TWO_GPUS, WINDOW_END_US) == 2000 - 2 * 100
+    at_home = replace(APART, capacity_milli=1500)
+    assert lendable_milli(serving(), at_home, WINDOW_END_US) == 1000 - 100
 
 
 def test_where_they_cannot_one_gpu_is_lent_but_a_quantum_for_each_that_lives_there():
-    assert lendable_milli(serving(), APART) == 1000 - 100
-    assert lendable_milli(serving(lent_milli=700), APART) == 200
-    assert lendable_milli(serving(lent_milli=950), APART) == -50
+    assert lendable_milli(serving(), APART, LATER_US) == 1000 - 100
+    assert lendable_milli(serving(lent_milli=700), APART, LATER_US) == 200
+    assert lendable_milli(serving(lent_milli=950), APART, LATER_US) == -50
 
 
 def test_on_a_gpu_and_a_part_of_one_guests_leave_the_preparation_its_own():
-    assert lendable_milli(serving(), replace(APART, capacity_milli=1500)) == 1000 - 100 - 300
+    assert lendable_milli(serving(), replace(APART, capacity_milli=1500), LATER_US) == 1000 - 100 - 300
 
 
 @pytest.mark.parametrize("homes", [(), (StreamHome(A, 0), StreamHome(B, 0))])
 @pytest.mark.parametrize(("capacity", "lent"), [(1000, 0), (1000, 400), (600, 200)])
 def test_with_one_gpu_it_is_the_same_whether_jobs_can_move(homes, capacity, lent):
     options = replace(TWO_GPUS, capacity_milli=capacity, homes=homes)
-    assert lendable_milli(serving(lent_milli=lent), options) == capacity - lent - 300 - 200
+    assert lendable_milli(serving(lent_milli=lent), options, LATER_US) == capacity - lent - 300 - 200
 
 
 def test_who_keeps_a_share_while_its_camera_is_lost_keeps_it_from_guests():
     state = serving()
     job = RetrainJob(1, LONG, 1, 250, 0.9, 0.9, 10.0)
     gone = replace(state.stream(B), job=job, lost="no signal")
-    assert lendable_milli(state.with_stream(gone), APART) == 1000 - 250
+    assert lendable_milli(state.with_stream(gone), APART, LATER_US) == 1000 - 250
 
 
 class Town:
@@ -76,7 +86,8 @@ class Town:
         }
         self.hand = Hand(wished, options)
         added = [ev.StreamAdded(0, stream, LAMBDAS) for stream in self.streams]
-        self.window, self.now_us, self.lent = 0, 0, []
+        self.window, self.now_us = 0, 0
+        self.lent, self.lent_for_this_window = [], []
         self.give(*added, ev.WindowOpened(0, 0, 100 * S))
 
     def give(self, *events):
@@ -87,7 +98,7 @@ class Town:
         """No GPU gives more than it has: to jobs here, to the preparation and to guests together."""
         fleet, options = self.hand.state.fleet, self.hand.options
         held = [0] * len(rooms_milli(options.capacity_milli, ()))
-        held[guests_gpu(options.capacity_milli)] += sum(self.lent)
+        held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))
         held[PREPARATION_GPU] += options.preparation_share_milli if fleet.preparing else 0
         of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
         for stream, gpu in zip(self.streams, self.homes, strict=True):
@@ -103,8 +114,11 @@ class Town:
         self.now_us = (self.window + 1) * 100 * S
         self.window += 1
         end_us = self.now_us + 100 * S
+        self.lent_for_this_window = []
         self.give(
-            ev.WindowClosed(self.now_us, self.window - 1), ev.WindowOpened(self.now_us, self.window, end_us)
+            ev.CapacityLent(self.now_us, sum(self.lent)),
+            ev.WindowClosed(self.now_us, self.window - 1),
+            ev.WindowOpened(self.now_us, self.window, end_us),
         )
 
     def end_preparation(self):
@@ -114,11 +128,19 @@ class Town:
         known = [labels(self.now_us, stream, self.window) for stream in self.streams]
         self.give(*known, ev.PreparationEnded(self.now_us, self.window))
 
-    def lend(self, asked_milli):
-        if not self.hand.state.fleet.preparing:
-            can_milli = max(lendable_milli(self.hand.state.fleet, self.hand.options), 0)
-            self.lent.append(min(asked_milli, can_milli) // 100 * 100)
+    def lend(self, asked_milli, lent, beyond_window_us):
+        fleet = self.hand.state.fleet
+        if not fleet.preparing:
+            until_us = fleet.window_end_us + beyond_window_us
+            can_milli = max(lendable_milli(fleet, self.hand.options, until_us), 0)
+            lent.append(min(asked_milli, can_milli) // 100 * 100)
             self.tell_lent()
+
+    def lend_beyond_this_window(self, asked_milli):
+        self.lend(asked_milli, self.lent, 1)
+
+    def lend_for_this_window(self, asked_milli):
+        self.lend(asked_milli, self.lent_for_this_window, 0)
 
     def take_back(self, which):
         if self.lent:
@@ -127,7 +149,7 @@ class Town:
 
     def tell_lent(self):
         self.now_us += S
-        self.give(ev.CapacityLent(self.now_us, sum(self.lent)))
+        self.give(ev.CapacityLent(self.now_us, sum((*self.lent, *self.lent_for_this_window))))
 
     def lose_camera(self, which):
         self.now_us += S
@@ -139,7 +161,8 @@ class Town:
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("lend"), st.sampled_from([100, 300, 600, 1000])),
+    st.tuples(st.just("lend_beyond_this_window"), st.sampled_from([100, 300, 600, 1000])),
+    st.tuples(st.just("lend_for_this_window"), st.sampled_from([100, 300, 600, 1000])),
     st.tuples(st.just("take_back"), st.integers(0, 3)),
     st.tuples(st.just("lose_camera"), st.integers(0, 6)),
     st.tuples(st.just("open_window")),

@@ -39,6 +39,20 @@ def test_a_retraining_pays_from_its_completion_on():
     assert found.mean == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
 
 
+def test_what_it_comes_to_when_the_window_ends_is_told_too():
+    assert evaluate(one_stream(), [phase(0, 400, None)]).at_end == pytest.approx(0.5 * 0.8)
+    assert evaluate(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
+    assert evaluate(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
+    assert evaluate(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
+
+
+def test_at_the_end_checkpoints_have_brought_what_the_work_done_says():
+    view = one_stream(gpu_s=60.0)
+    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
+    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    assert evaluate(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
+
+
 def test_dropped_frames_cost_in_proportion():
     assert evaluate(one_stream(), [phase(0, 100)]).mean == pytest.approx(0.5 * 0.8 * 0.25)
 

@@ -7,6 +7,7 @@ from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.view import WindowView
 from ekya.fleet.policy.names import SiteName
+from ekya.scheduling.objective import Evaluation, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Room:
     Attributes:
         site: whose it is.
         step_milli: size of a unit.
-        loss: accuracy that its streams lose together while 1, 2, ... units are lent; non-decreasing.
+        loss: accuracy that its streams lose together in each second while 1, 2, ... units are lent, the delay
+            of their retrainings counted in; non-decreasing.
         speed: of a training at a share there.
         late_us: how much later than foreseen trainings end there, by those that have ended.
     """
@@ -54,15 +56,34 @@ def room(
         shares_milli: that are thought of, rising, multiples of the step; what leaves no capacity is left out.
         step_milli: size of a unit.
     """
-    whole = planner(view).expected_accuracy
+    whole = evaluate(view, planner(view).phases)
     loss: list[float] = []
     for share_milli in shares_milli:
         left_milli = view.capacity_milli - share_milli
         if left_milli < len(view.streams) * view.quantum_milli:
             break
-        less = planner(replace(view, capacity_milli=left_milli)).expected_accuracy
-        lost = (whole - less) * len(view.streams)
+        narrow = replace(view, capacity_milli=left_milli)
+        less = evaluate(narrow, planner(narrow).phases)
+        lost = lost_a_second(whole, less, view) * len(view.streams)
         units = share_milli // step_milli
         # Between two shares that were asked about, what the larger one costs.
         loss += [max(lost, loss[-1] if loss else 0.0)] * (units - len(loss))
     return Room(site, step_milli, tuple(loss), view.training_speed)
+
+
+def lost_a_second(whole: Evaluation, less: Evaluation, view: WindowView) -> float:
+    """Mean accuracy that streams lose in each second of a loan that may be over before the window is.
+
+    What they still lack when the window ends they lack all the time. The rest is lost once, because
+    retrainings end later; a loan that is over when they have ended has cost all of it, however early that is.
+
+    Args:
+        whole: what they have by a plan with everything.
+        less: by a plan with what is left.
+        view: before anything is lent, with time left in its window.
+    """
+    left_us = view.window_end_us - view.now_us
+    always = max(0.0, whole.at_end - less.at_end)
+    once = max(0.0, whole.mean - less.mean - always)
+    ends_us = max((at_us for _, at_us in less.completions_us), default=view.window_end_us)
+    return always + once * left_us / max(ends_us - view.now_us, 1)

@@ -19,8 +19,8 @@ from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
 class Peer(Protocol):
     """A server, as the desk reaches it."""
 
-    def room(self, now_us: int) -> Room | None:
-        """What it could lend now; None: nothing."""
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        """What it could lend from now on until then at the latest; None: nothing."""
 
     def lend(self, number: int, lent: Lent) -> None:
         """It lends a share."""
@@ -109,7 +109,7 @@ class LoanDesk:
         """
         if not offered:
             return None
-        rooms = self._rooms(now_us, offered[0].site)
+        rooms = self._rooms(now_us, offered)
         loans = [
             loan
             for offer in offered
@@ -196,9 +196,11 @@ class LoanDesk:
         else:
             peer.go_on(offer.stream, loan)
 
-    def _rooms(self, now_us: int, borrower: SiteName) -> list[Room]:
+    def _rooms(self, now_us: int, offered: Sequence[Offer]) -> list[Room]:
+        """What others can lend to the server whose offers these are, until the last of them is over."""
+        borrower, until_us = offered[0].site, max(offer.until_us for offer in offered)
         others = [peer for site, peer in sorted(self._peers.items()) if site != borrower]
-        rooms = [room for peer in others if (room := peer.room(now_us)) is not None]
+        rooms = [room for peer in others if (room := peer.room(now_us, until_us)) is not None]
         return [replace(room, late_us=self._late.of(room.site)) for room in rooms]
 
 

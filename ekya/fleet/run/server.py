@@ -119,13 +119,13 @@ class LendingServer:
         if before is not None and self._tier is not None and _has_more_room(before.fleet, state.fleet):
             self._tier.more_room(self.site)
 
-    def room(self, now_us: int) -> Room | None:
-        """What it could lend now; nothing while it still labels."""
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        """What it could lend from now on until then at the latest; nothing while it still labels."""
         state, options = self._state, self._options
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
             return None
         view = self._view(state, now_us)
-        lendable = lendable_milli(self._with_promised(state.fleet), options)
+        lendable = lendable_milli(self._with_promised(state.fleet), options, until_us)
         shares = [share for share in SHARES_MILLI if share <= lendable]
         if not shares or not view.streams:
             return None

@@ -10,6 +10,7 @@ from views import window_views
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
+from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
@@ -119,6 +120,24 @@ def test_who_has_nothing_to_do_lends_for_nothing() -> None:
     lent = room_of(SITE, view(stream("cam")), plan, [100, 200, 400, 800, 900], 100)
     assert lent.loss[:8] == (0.0,) * 8
     assert lent.loss[8] == pytest.approx(0.5 * 0.3)
+
+
+def test_a_loan_during_which_own_retrainings_end_costs_all_that_they_are_late() -> None:
+    """200 of 1000 milli serve; 40 GPU-seconds take 50 s beside, 80 s if 300 are lent, 400 s if 700 are."""
+    one = view(stream("cam", RetrainOption(HEAD, 0.9, 40.0)))
+    lent = room_of(SITE, one, serves_first, [300, 700], 100)
+    late_s, left_s = 80.0 - 50.0, 180.0
+    assert lent.loss[2] * 80.0 == pytest.approx(0.4 * late_s)
+    # With a tenth of a GPU it never ends, and what is lacking then is lacking all the time.
+    assert lent.loss[6] * left_s == pytest.approx(0.4 * left_s)
+
+
+def serves_first(asked):
+    """A plan that serves at 200 milli and gives the retraining all the rest."""
+    (cam,) = asked.streams
+    lam, gamma = cam.inference_options[0].config, cam.retrain_options[0].config
+    given = Assignment(cam.stream, gamma, asked.capacity_milli - 200, lam, 200, False, "")
+    return Plan((Phase((given,)),), 0.0)
 
 
 @given(losses)

@@ -25,7 +25,7 @@ class Server:
     def __init__(self, site, units):
         self.site, self.units, self.lent, self.heard = site, units, {}, []
 
-    def room(self, now_us):
+    def room(self, now_us, until_us):
         free = self.units - sum(lent.share_milli for lent in self.lent.values()) // 100
         return Room(self.site, 100, (0.0,) * free, LINEAR) if free > 0 else None
 

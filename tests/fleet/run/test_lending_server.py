@@ -55,7 +55,7 @@ def server(options, lent_milli=0, tier=None):
 
 
 def units(made):
-    room = made.room(120 * S)
+    room = made.room(120 * S, 201 * S)
     return 0 if room is None else len(room.loss)
 
 

@@ -131,8 +131,8 @@ class _RemotePeer:
     def __init__(self, site: SiteName, server: Any) -> None:
         self._site, self._server = site, server
 
-    def room(self, now_us: int) -> Room | None:
-        return self._or(None, self._server.room, now_us)
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        return self._or(None, self._server.room, now_us, until_us)
 
     def lend(self, number: int, lent: Lent) -> None:
         self._or(None, self._server.lend, number, lent)

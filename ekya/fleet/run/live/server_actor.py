@@ -93,10 +93,10 @@ class ServerActor:
         self._stop.set()
         self._go.set()
 
-    def room(self, now_us: int) -> Room | None:
+    def room(self, now_us: int, until_us: int) -> Room | None:
         """As of ``LendingServer``; the same is said of those below."""
         lending = self._lending
-        return None if lending is None else lending.room(now_us)
+        return None if lending is None else lending.room(now_us, until_us)
 
     def lend(self, number: int, lent: Lent) -> None:
         """It lends a share."""

@@ -32,7 +32,7 @@ class Server:
         self.units, self.lent, self.heard, self.answers = units, {}, [], threading.Event()
         self.answers.set()
 
-    def room(self, now_us):
+    def room(self, now_us, until_us):
         assert self.answers.wait(10)
         return Room(EAST, 100, (0.0,) * self.units, LINEAR) if self.units else None
 

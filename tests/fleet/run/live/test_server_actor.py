@@ -71,7 +71,7 @@ def test_one_that_will_never_run_says_so_to_who_waits(actor) -> None:
 
 
 def test_before_it_runs_nobody_finds_room_or_a_process(actor) -> None:
-    assert actor.room(0) is None
+    assert actor.room(0, 0) is None
     with pytest.raises(LookupError, match="takes no guests yet"):
         actor.take_process(SOUTH)
     actor.other_died(SOUTH)
