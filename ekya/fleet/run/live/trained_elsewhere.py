@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
 from ekya.core.ids import StreamId
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
@@ -179,7 +179,10 @@ class TrainedElsewhere:
                     # Several hosts do not wait for each other, as Deep-Edge's workers do not.
                     mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
                     away.handle = self._trainer.start(
-                        replace(task, mode=mode, waits=True), self._assignment(away)
+                        replace(
+                            task, mode=mode, waits=True, checkpoints_every_s=us_to_seconds(TELLS_EVERY_US)
+                        ),
+                        self._assignment(away),
                     )
         except (UserError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__

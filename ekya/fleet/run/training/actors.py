@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayActorError
 
 from ekya.fleet.run.training.lone_worker import LoneWorker
-from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
+from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
@@ -83,9 +83,9 @@ class TrainingActor:
             self._server.abort()
 
     @ray.method(num_returns=2)
-    def end_epoch(self) -> tuple[EpochEnd, bytes]:
-        """The epoch is over; its snapshot stays on this node until somebody fetches it."""
-        return self._there.end_epoch()
+    def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
+        """The epoch is over; its snapshot, if it has one, stays on this node until somebody fetches it."""
+        return self._there.end_epoch(above)
 
     def work(
         self,

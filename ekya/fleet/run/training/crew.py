@@ -16,7 +16,7 @@ from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material, crop_bytes
-from ekya.fleet.run.training.messages import EpochWork, LessonPlan
+from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.processes import NoProcessError, ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode
@@ -166,9 +166,11 @@ class Crew:
         return float(restored[member])
 
     def run_epoch(
-        self, epoch: int, interrupted: Callable[[], bool]
-    ) -> tuple[EpochEnd, CheckpointThere] | None:
-        """An epoch on all shards, and where its checkpoint lies; None where it was interrupted.
+        self, epoch: int, interrupted: Callable[[], bool], above: float = ALWAYS
+    ) -> tuple[EpochEnd, CheckpointThere | None] | None:
+        """An epoch on all shards; None where it was interrupted.
+
+        And where its checkpoint lies, which there is if it is more accurate than that.
 
         Raises:
             CrewLostError: somebody died meanwhile.
@@ -185,11 +187,13 @@ class Crew:
             self._gather(asked, told, interrupted)
             if interrupted():
                 return None
-            ended, snapshot = server.actor.end_epoch.remote()
+            ended, snapshot = server.actor.end_epoch.remote(above)
             end: EpochEnd = self._gather({server: ended})[server]
         finally:
             self._tell_work(server, {who: told[member] for who, member in workers.items() if member in told})
         result = end.result
+        if not end.kept:
+            return end, None
         return end, CheckpointThere(
             server.node,
             result.epoch,

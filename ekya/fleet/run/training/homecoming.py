@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ray.exceptions import RayError
 
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.training.messages import ALWAYS
 from ekya.runtime.complaining import in_words
 
 _LOG = logging.getLogger(__name__)
@@ -48,19 +50,23 @@ class Checkpoint:
 class Homecoming:
     """Of one training. A checkpoint sets out when its epoch is over and the one before is home.
 
-    So a slow link leaves some behind, and holds up no epoch. The best one that was left comes when somebody
-    waits for it. Methods may be called by any thread.
+    So a slow link leaves some behind, and holds up no epoch. The best that waits goes first, if none at home
+    is better: then of all epochs up to the newest at home the best is there too, and can serve. Methods may
+    be called by any thread.
 
     Args:
         arrived: told of each one by a thread of its own, when it is home.
+        every_s: the least time from one that sets out to the next, unless somebody waits.
     """
 
-    def __init__(self, arrived: Callable[[CheckpointThere, int], None]) -> None:
-        self._arrived = arrived
+    def __init__(self, arrived: Callable[[CheckpointThere, int], None], every_s: float = 0.0) -> None:
+        self._arrived, self._every_s = arrived, every_s
         self._changed = threading.Condition(threading.RLock())
         self._newest_there: CheckpointThere | None = None
         self._best_there: CheckpointThere | None = None
         self._under_way = False
+        self._waits = 0
+        self._rests = False
         self._newest: Checkpoint | None = None
         self._best: Checkpoint | None = None
 
@@ -75,6 +81,13 @@ class Homecoming:
         """Of those at home; of equals the last one."""
         with self._changed:
             return self._best
+
+    @property
+    def wanted_above(self) -> float:
+        """What an epoch must exceed for its checkpoint to be of use: the best, while none may set out."""
+        with self._changed:
+            best = self._best_there or self._best
+            return ALWAYS if best is None or not self._rests else best.accuracy
 
     def add(self, there: CheckpointThere) -> None:
         """An epoch is over."""
@@ -91,7 +104,10 @@ class Homecoming:
     def wait_home(self) -> None:
         """Returns when the newest and the best are home, or lost; what else there is stays behind."""
         with self._changed:
+            self._waits += 1
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._under_way)
+            self._waits -= 1
             waiting = {self._newest_there, self._best_there} - {None}
             self._newest_there = self._best_there = None
         for there in waiting:
@@ -100,17 +116,26 @@ class Homecoming:
     def _bring_all(self) -> None:
         try:
             while (there := self._next()) is not None:
+                next_s = time.monotonic() + self._every_s
                 self._bring(there)
+                if self._every_s:
+                    self._rest_until(next_s)
         except BaseException:
             self._end()
             raise
 
-    def _next(self) -> CheckpointThere | None:
-        """The newest, unless it is home: then nothing is under way from this very moment on."""
+    def _rest_until(self, at_s: float) -> None:
         with self._changed:
-            there = self._newest_there
-            if there is not None and not self._is_home(there):
-                return there
+            self._rests = True
+            self._changed.wait_for(lambda: self._waits > 0, at_s - time.monotonic())
+            self._rests = False
+
+    def _next(self) -> CheckpointThere | None:
+        """The best, then the newest; when both are home, nothing is under way from this very moment on."""
+        with self._changed:
+            for there in (self._best_there, self._newest_there):
+                if there is not None and not self._is_home(there):
+                    return there
             self._end()
             return None
 

@@ -12,6 +12,9 @@ from ekya.fleet.run.training.workers import WorkerId
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.sgd import SgdRecipe
 
+ALWAYS = -1.0
+"""Every accuracy is above it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LessonPlan:

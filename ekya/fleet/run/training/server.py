@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.messages import ALWAYS, Push
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.learning.labelled import LabelledCrops
@@ -23,11 +23,13 @@ class EpochEnd:
         result: for people, and for who decides how many there will be.
         updates: of the weights.
         stalest: by how many updates a gradient was behind, at most.
+        kept: there is a snapshot of it.
     """
 
     result: EpochResult
     updates: int
     stalest: int
+    kept: bool
 
 
 class ParameterServer:
@@ -119,12 +121,13 @@ class ParameterServer:
         with self._changed:
             self._end()
 
-    def end_epoch(self) -> tuple[EpochEnd, bytes]:
-        """Validates; also gives a snapshot to go on from. Every worker has pushed its last gradient."""
+    def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
+        """As of ``Updates``. Every worker has pushed its last gradient."""
         with self._changed:
-            result, snapshot = self._updates.end_epoch()
+            result, snapshot = self._updates.end_epoch(above)
             self._epoch = None
-            return EpochEnd(result, self._updates.gate.version, self._updates.gate.stalest), snapshot
+            gate = self._updates.gate
+            return EpochEnd(result, gate.version, gate.stalest, snapshot is not None), snapshot
 
     def _end(self) -> None:
         self._epoch = None

@@ -14,7 +14,7 @@ from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import EpochWork, LessonPlan
+from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import (
@@ -103,7 +103,7 @@ class Training:
         self._next: Assignment | None = assignment
         self._stopped = threading.Event()
         self._strikes = Strikes()
-        self._checkpoints = Homecoming(self._came_home)
+        self._checkpoints = Homecoming(self._came_home, task.checkpoints_every_s)
         self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
 
     def begin(self) -> None:
@@ -289,12 +289,15 @@ class Training:
                 done = len(self._progress.epochs)
                 if self._next is not None or done >= self._progress.planned_epochs:
                     return
+                last = done + 1 == self._progress.planned_epochs
             began_s = time.monotonic()
-            ended = self._crew.run_epoch(done, self._stopped.is_set)
+            above = ALWAYS if last else self._checkpoints.wanted_above
+            ended = self._crew.run_epoch(done, self._stopped.is_set, above)
             if ended is not None:
                 end, checkpoint = ended
                 self._note_epoch(end, time.monotonic() - began_s)
-                self._checkpoints.add(checkpoint)
+                if checkpoint is not None:
+                    self._checkpoints.add(checkpoint)
 
     def _go_back(self) -> None:
         """To the newest checkpoint that there is: nothing, unless it is lost with who had it."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.fleet.run.training.gate import Gate, within
 from ekya.fleet.run.training.gate import together as all_together
-from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.labelled import LabelledCrops
@@ -135,8 +135,8 @@ class Updates:
         """Whether its gradient has not moved the weights yet."""
         return worker in self._waiting
 
-    def end_epoch(self) -> tuple[EpochResult, bytes]:
-        """Validates; what the epoch came to, and a snapshot to go on from.
+    def end_epoch(self, above: float = ALWAYS) -> tuple[EpochResult, bytes | None]:
+        """Validates; what the epoch came to, and a snapshot to go on from if its accuracy is above that.
 
         Raises:
             RuntimeError: a worker has not pushed its last gradient.
@@ -147,6 +147,8 @@ class Updates:
         losses = [loss for loss, _ in self._losses]
         counts = [count for _, count in self._losses]
         result = EpochResult(self._epochs_done, self._evaluate(), float(np.average(losses, weights=counts)))
+        if result.validation_accuracy <= above:
+            return result, None
         return result, take_snapshot(self._trainee, self._sgd, self._epochs_done).to_bytes()
 
     def _move(self) -> None:

@@ -11,6 +11,7 @@ from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
+from ekya.fleet.run.training.messages import ALWAYS
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
@@ -129,7 +130,7 @@ class Ended:
         return self.end.stalest
 
 
-def run_epochs(server, workers, epochs):
+def run_epochs(server, workers, epochs, above=ALWAYS):
     """Each worker in a thread; what each epoch came to, and what the workers did."""
     ends, works = [], []
     with ThreadPoolExecutor(len(workers)) as pool:
@@ -137,5 +138,5 @@ def run_epochs(server, workers, epochs):
             server.begin_epoch(epoch, tuple(workers))
             told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
             works.append([one.result(timeout=10) for one in told])
-            ends.append(Ended(*server.end_epoch()))
+            ends.append(Ended(*server.end_epoch(above)))
     return ends, works

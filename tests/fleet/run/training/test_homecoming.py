@@ -1,12 +1,14 @@
 """Checkpoints come home one at a time; those that a link has no time for stay behind, but for the best."""
 
 import threading
+import time
 
 import pytest
 from crews import EAST
 from ray.exceptions import GetTimeoutError
 
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
+from ekya.fleet.run.training.messages import ALWAYS
 
 PATIENCE_S = 10
 
@@ -59,7 +61,7 @@ def test_a_slow_link_leaves_some_behind_and_holds_nobody_up(home) -> None:
     for _ in range(3):
         link.lets.release()
     coming.wait_home()
-    assert link.sent == [1, 4, 2]
+    assert link.sent == [1, 2, 4]
     assert (coming.newest.epochs, coming.best.epochs) == (4, 2)
 
 
@@ -80,3 +82,43 @@ def test_nothing_comes_of_nothing(home) -> None:
     coming, arrived = home
     coming.wait_home()
     assert (coming.newest, coming.best, arrived) == (None, None, [])
+
+
+def test_where_there_is_a_least_time_between_two_the_newest_comes_when_that_is_over_or_somebody_waits() -> (
+    None
+):
+    link, arrived = Link(), threading.Semaphore(0)
+    coming = Homecoming(lambda there, count: arrived.release(), every_s=PATIENCE_S)
+    coming.add(link.there(1, 0.5))
+    assert arrived.acquire(timeout=PATIENCE_S)
+    coming.add(link.there(2, 0.6))
+    coming.add(link.there(3, 0.7))
+    assert not arrived.acquire(timeout=0.05)
+    coming.wait_home()
+    assert (link.sent, coming.newest.epochs) == ([1, 3], 3)
+    quick = Homecoming(lambda there, count: arrived.release(), every_s=0.01)
+    quick.add(link.there(4, 0.5))
+    assert arrived.acquire(timeout=PATIENCE_S)
+    quick.add(link.there(5, 0.5))
+    while quick.newest.epochs < 5:
+        assert arrived.acquire(timeout=PATIENCE_S)
+
+
+def test_while_none_may_set_out_only_what_is_better_is_wanted() -> None:
+    link, arrived = Link(), threading.Semaphore(0)
+    coming = Homecoming(lambda there, count: arrived.release(), every_s=PATIENCE_S)
+    assert coming.wanted_above == ALWAYS
+    coming.add(link.there(1, 0.5))
+    assert arrived.acquire(timeout=PATIENCE_S)
+    wait_until(lambda: coming.wanted_above == 0.5)
+    coming.add(link.there(2, 0.6))
+    assert coming.wanted_above == 0.6
+    coming.wait_home()
+    assert coming.wanted_above == ALWAYS
+
+
+def wait_until(true):
+    over_s = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < over_s
+        time.sleep(0.001)

@@ -60,12 +60,14 @@ class CrewInThreads:
         self.crew = crew_with(self.material, plan, shards, snapshot)
         return 0.0
 
-    def run_epoch(self, epoch, interrupted):
+    def run_epoch(self, epoch, interrupted, above):
         self.power.off |= {of for of, at in self.power.goes_off.items() if at == epoch}
         self.look()
-        (ended,), _ = run_epochs(*self.crew, [epoch])
+        (ended,), _ = run_epochs(*self.crew, [epoch], above)
         if interrupted():
             return None
+        if not ended.end.kept:
+            return ended.end, None
         result, server = ended.result, self.there[None]
 
         def fetch():
@@ -146,6 +148,14 @@ def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
         one.validation_accuracy for one in undisturbed.poll().epochs
     ]
     assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
+
+
+def test_where_checkpoints_are_dear_the_first_the_best_and_the_last_are_made_and_it_ends_as_well(begun):
+    undisturbed, seldom = begun(Power()), begun(Power(), checkpoints_every_s=PATIENCE_S)
+    assert learnt(seldom).keys() == learnt(undisturbed).keys()
+    assert all(torch.equal(of, learnt(seldom)[name]) for name, of in learnt(undisturbed).items())
+    accuracies = [one.validation_accuracy for one in seldom.poll().epochs]
+    assert seldom.result().validation_accuracy == max(accuracies) and len(accuracies) == 3
 
 
 def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):

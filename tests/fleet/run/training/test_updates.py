@@ -96,3 +96,15 @@ def test_gradients_that_are_two_updates_late_bear_rates_at_which_they_led_astray
         accuracies[foresees] = [result.validation_accuracy for result in results]
     assert min(accuracies[True][4:]) >= 0.95
     assert fmean(accuracies[False][4:]) <= 0.85
+
+
+def test_a_snapshot_is_made_of_an_epoch_that_is_more_accurate_than_that_and_no_other(model):
+    for above, kept in ((-1.0, True), (1.0, False)):
+        updates, workers = updates_of(task_of(model), parted(Part(EAST)))
+        updates.begin_epoch(tuple(workers))
+        for me, worker in workers.items():
+            steps = worker.steps(0)
+            for place, step in enumerate(steps, 1):
+                updates.push(me, worker.push_of(updates.pull(me), step, last=place == len(steps)))
+        result, snapshot = updates.end_epoch(above)
+        assert (snapshot is not None, 0.0 <= result.validation_accuracy <= 1.0) == (kept, True)
