@@ -117,6 +117,7 @@ def main(
             for name in tiers:
                 with ExitStack() as stack:
                     folder = runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                    folder.mkdir(parents=True, exist_ok=True)
                     told = played(words, folder, name, seed)
                 rows.append(told)
                 out.console.print(in_words(told), highlight=False, soft_wrap=True)
