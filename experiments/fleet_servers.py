@@ -12,16 +12,17 @@ longer than a window for most of them. With ``--fail`` a server dies in the midd
 that it does for another.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from recipe import Json, run
 
 from ekya.cli.options import numbers
+from ekya.commands.fleet_run import NO_TIER, tier_of
+from ekya.commands.output import output
 from ekya.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
@@ -123,63 +124,62 @@ def _of_first(played: PlayedServers) -> float:
     return fmean(value for windows in streams.values() for value in windows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def in_words(row: Mapping[str, Any]) -> str:
+    """A line for people, or two."""
+    told = (
+        f"seed {row['seed']}, {row['tier']}: {row['alone']:.2%} alone, {row['lending']:.2%} lending; the "
+        f"overloaded server {row['overloaded_alone']:.2%} and {row['overloaded_lending']:.2%}; "
+        f"{row['loans']} loans, {row['split']} of them split, {row['moved_mb']:.0f} MB"
     )
-    parser.add_argument("--fleet", choices=FLEETS, default="four", help="Which servers.")
-    parser.add_argument("--tier", default=",".join(TIERS), help=f"Who decides: of {', '.join(TIERS)}.")
-    parser.add_argument("--seeds", default="0,1,2", help="Of the traces.")
-    parser.add_argument("--scheduler", default="ekya", help="Who decides on each server.")
-    parser.add_argument("--fail", action="store_true", help="Also let a server die.")
-    parser.add_argument("--json", metavar="FILE", help="Also write the figures there; - is standard output.")
-    options = parser.parse_args(arguments)
-    tiers = options.tier.split(",")
-    if unknown := sorted({*tiers} - {*TIERS}):
-        parser.error(f"there is no tier {unknown[0]}; there are {', '.join(TIERS)}")
-    try:
-        seeds = numbers(options.seeds)
-        make_scheduler(options.scheduler)
-    except UserError as error:
-        parser.error(str(error))
-    if options.json not in (None, "-") and not Path(options.json).parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder; make it, or name another file")
+    if "died" not in row:
+        return told
+    after = f"loans then {row['loans_after']}, streams of the others at {row['others_after']:.2%}"
+    return f"{told}\n  {row['died']} dies: {after}"
+
+
+def main(
+    fleet: Annotated[str, typer.Option(help=f"Which servers: of {', '.join(FLEETS)}.")] = "four",
+    tier: Annotated[str, typer.Option(help="Who finds loans.")] = ",".join(TIERS),
+    seeds: Annotated[str, typer.Option(help="Of the traces.")] = "0,1,2",
+    scheduler: Annotated[str, typer.Option(help="Who decides on each server.")] = "ekya",
+    fail: Annotated[bool, typer.Option("--fail", help="Also let a server die.")] = False,
+    json_to: Json = None,
+) -> None:
+    """Play servers over traces, with each tier above them and without any."""
+    if fleet not in FLEETS:
+        raise UserError(f"--fleet {fleet}: there is no such fleet; there are {', '.join(FLEETS)}")
+    tiers, chosen = tier.split(","), numbers(seeds)
+    for name in tiers:
+        if name == NO_TIER:
+            raise UserError(f"--tier {name}: servers by themselves are played in any case; leave it out")
+        tier_of(name)
+    make_scheduler(scheduler)
     rows = []
-    for seed in seeds:
-        alone = play(options.fleet, seed, options.scheduler, None)
-        for tier in tiers:
-            lent = play(options.fleet, seed, options.scheduler, tier)
-            row = {"seed": seed, "tier": tier, **facts(alone, lent)}
-            sys.stderr.write(
-                f"seed {seed}, {tier}: {row['alone']:.2%} alone, {row['lending']:.2%} lending; the "
-                f"overloaded server {row['overloaded_alone']:.2%} and {row['overloaded_lending']:.2%}; "
-                f"{row['loans']} loans, {row['split']} of them split, {row['moved_mb']:.0f} MB\n"
-            )
-            if options.fail and lent.loans:
-                row |= failed(options.fleet, seed, options.scheduler, tier, lent)
-                sys.stderr.write(
-                    f"  {row['died']} dies: loans then {row['loans_after']}, streams of the others at "
-                    f"{row['others_after']:.2%}\n"
-                )
-            rows.append(row)
-    gained = {
-        tier: fmean(row["lending"] - row["alone"] for row in rows if row["tier"] == tier) for tier in tiers
-    }
-    for tier, points in gained.items():
-        sys.stderr.write(f"{tier}: on average {100 * points:+.2f} points for all streams of the fleet\n")
-    told = {
-        "fleet": options.fleet,
-        "rows": rows,
-        "gained": {tier: round(points, 6) for tier, points in gained.items()},
-    }
-    text = json.dumps(told, indent=2) + "\n"
-    if options.json == "-":
-        sys.stdout.write(text)
-    elif options.json:
-        Path(options.json).write_text(text)
-    return 0
+    with output(json_to) as out:
+        for seed in chosen:
+            alone = play(fleet, seed, scheduler, None)
+            for name in tiers:
+                lent = play(fleet, seed, scheduler, name)
+                row = {"seed": seed, "tier": name, **facts(alone, lent)}
+                if fail and lent.loans:
+                    row |= failed(fleet, seed, scheduler, name, lent)
+                rows.append(row)
+                out.console.print(in_words(row), highlight=False, soft_wrap=True)
+        gained = {
+            name: fmean(row["lending"] - row["alone"] for row in rows if row["tier"] == name)
+            for name in tiers
+        }
+        for name, points in gained.items():
+            out.console.print(f"{name}: on average {100 * points:+.2f} points for all streams of the fleet")
+        rounded = {name: round(points, 6) for name, points in gained.items()}
+        out.report({"fleet": fleet, "rows": rows, "gained": rounded})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(
+        main,
+        "python experiments/fleet_servers.py",
+        "python experiments/fleet_servers.py --fleet narrow --tier andreas,deep-edge --seeds 0,1",
+        "python experiments/fleet_servers.py --scheduler thief --json -",
+        "python experiments/fleet_servers.py --tier andreas --fail",
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
 from ekya.core.ids import StreamId
-from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
@@ -34,6 +34,9 @@ What there is of it comes home then.
 
 TELLS_EVERY_US = 2_000_000
 """How often a loop hears of a retraining's epochs: to make weights ready that serve takes about a second."""
+
+CHECKPOINTS_PART = 0.1
+"""Of the time so much may pass with one on its way: one of two blocks takes as long as to train an epoch."""
 
 ENDS_WITHIN_S = 5.0
 """A training that is stopped ends within a step; what it moves after that is not counted."""
@@ -178,12 +181,8 @@ class TrainedElsewhere:
                 if not away.over and not away.failed:
                     # Several hosts do not wait for each other, as Deep-Edge's workers do not.
                     mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
-                    away.handle = self._trainer.start(
-                        replace(
-                            task, mode=mode, waits=True, checkpoints_every_s=us_to_seconds(TELLS_EVERY_US)
-                        ),
-                        self._assignment(away),
-                    )
+                    task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
+                    away.handle = self._trainer.start(task, self._assignment(away))
         except (UserError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
         except Exception as error:

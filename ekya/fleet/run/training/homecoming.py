@@ -56,11 +56,17 @@ class Homecoming:
 
     Args:
         arrived: told of each one by a thread of its own, when it is home.
-        every_s: the least time from one that sets out to the next, unless somebody waits.
+        part: of the time at most so much passes with one on its way, unless somebody waits.
+        clock: seconds.
     """
 
-    def __init__(self, arrived: Callable[[CheckpointThere, int], None], every_s: float = 0.0) -> None:
-        self._arrived, self._every_s = arrived, every_s
+    def __init__(
+        self,
+        arrived: Callable[[CheckpointThere, int], None],
+        part: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._arrived, self._part, self._clock = arrived, part, clock
         self._changed = threading.Condition(threading.RLock())
         self._newest_there: CheckpointThere | None = None
         self._best_there: CheckpointThere | None = None
@@ -116,18 +122,18 @@ class Homecoming:
     def _bring_all(self) -> None:
         try:
             while (there := self._next()) is not None:
-                next_s = time.monotonic() + self._every_s
+                began_s = self._clock()
                 self._bring(there)
-                if self._every_s:
-                    self._rest_until(next_s)
+                if self._part < 1.0:
+                    self._rest((self._clock() - began_s) * (1.0 / self._part - 1.0))
         except BaseException:
             self._end()
             raise
 
-    def _rest_until(self, at_s: float) -> None:
+    def _rest(self, seconds: float) -> None:
         with self._changed:
             self._rests = True
-            self._changed.wait_for(lambda: self._waits > 0, at_s - time.monotonic())
+            self._changed.wait_for(lambda: self._waits > 0, seconds)
             self._rests = False
 
     def _next(self) -> CheckpointThere | None:

@@ -67,9 +67,9 @@ class TrainingTask:
         distillation_weight: 0 switches distillation off.
         waits: when every node of it is out, it is stranded until it is moved, and then goes on from its last
             epoch. Otherwise it fails.
-        checkpoints_every_s: the least time between two checkpoints that set out for home while it trains, as
-            each takes processor time at both ends and on the way. What neither sets out nor is the best is
-            not even made; after the last epoch there is one in any case.
+        checkpoints_part: of the time at most so much passes with a checkpoint on its way home, as each takes
+            processor time at both ends. What neither sets out nor is the best is not even made; after the
+            last epoch there is one in any case.
     """
 
     job: JobName
@@ -87,7 +87,7 @@ class TrainingTask:
     recipe: SgdRecipe = field(default_factory=SgdRecipe)
     distillation_weight: float = DISTILLATION_WEIGHT
     waits: bool = False
-    checkpoints_every_s: float = 0.0
+    checkpoints_part: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

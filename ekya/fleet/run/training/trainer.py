@@ -103,7 +103,7 @@ class Training:
         self._next: Assignment | None = assignment
         self._stopped = threading.Event()
         self._strikes = Strikes()
-        self._checkpoints = Homecoming(self._came_home, task.checkpoints_every_s)
+        self._checkpoints = Homecoming(self._came_home, task.checkpoints_part)
         self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
 
     def begin(self) -> None:

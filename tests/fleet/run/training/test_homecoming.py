@@ -1,5 +1,6 @@
 """Checkpoints come home one at a time; those that a link has no time for stay behind, but for the best."""
 
+import itertools
 import threading
 import time
 
@@ -84,11 +85,15 @@ def test_nothing_comes_of_nothing(home) -> None:
     assert (coming.newest, coming.best, arrived) == (None, None, [])
 
 
-def test_where_there_is_a_least_time_between_two_the_newest_comes_when_that_is_over_or_somebody_waits() -> (
-    None
-):
-    link, arrived = Link(), threading.Semaphore(0)
-    coming = Homecoming(lambda there, count: arrived.release(), every_s=PATIENCE_S)
+@pytest.fixture
+def dear():
+    """It rests ten times as long as a checkpoint was on its way, which by its clock is long."""
+    link, arrived, ticks = Link(), threading.Semaphore(0), itertools.count(0, PATIENCE_S)
+    return Homecoming(lambda there, count: arrived.release(), 1 / 11, lambda: next(ticks)), link, arrived
+
+
+def test_where_each_is_dear_the_newest_comes_after_a_rest_or_when_somebody_waits(dear) -> None:
+    coming, link, arrived = dear
     coming.add(link.there(1, 0.5))
     assert arrived.acquire(timeout=PATIENCE_S)
     coming.add(link.there(2, 0.6))
@@ -96,17 +101,19 @@ def test_where_there_is_a_least_time_between_two_the_newest_comes_when_that_is_o
     assert not arrived.acquire(timeout=0.05)
     coming.wait_home()
     assert (link.sent, coming.newest.epochs) == ([1, 3], 3)
-    quick = Homecoming(lambda there, count: arrived.release(), every_s=0.01)
-    quick.add(link.there(4, 0.5))
-    assert arrived.acquire(timeout=PATIENCE_S)
-    quick.add(link.there(5, 0.5))
-    while quick.newest.epochs < 5:
-        assert arrived.acquire(timeout=PATIENCE_S)
 
 
-def test_while_none_may_set_out_only_what_is_better_is_wanted() -> None:
-    link, arrived = Link(), threading.Semaphore(0)
-    coming = Homecoming(lambda there, count: arrived.release(), every_s=PATIENCE_S)
+def test_a_rest_is_as_long_as_what_was_on_its_way_says() -> None:
+    link, ticks = Link(), itertools.count(0, 0.001)
+    coming = Homecoming(lambda there, count: None, 1 / 11, lambda: next(ticks))
+    coming.add(link.there(1, 0.5))
+    wait_until(lambda: link.sent == [1])
+    coming.add(link.there(2, 0.5))
+    wait_until(lambda: link.sent == [1, 2])
+
+
+def test_while_none_may_set_out_only_what_is_better_is_wanted(dear) -> None:
+    coming, link, arrived = dear
     assert coming.wanted_above == ALWAYS
     coming.add(link.there(1, 0.5))
     assert arrived.acquire(timeout=PATIENCE_S)

@@ -151,7 +151,7 @@ def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
 
 
 def test_where_checkpoints_are_dear_the_first_the_best_and_the_last_are_made_and_it_ends_as_well(begun):
-    undisturbed, seldom = begun(Power()), begun(Power(), checkpoints_every_s=PATIENCE_S)
+    undisturbed, seldom = begun(Power()), begun(Power(), checkpoints_part=1e-9)
     assert learnt(seldom).keys() == learnt(undisturbed).keys()
     assert all(torch.equal(of, learnt(seldom)[name]) for name, of in learnt(undisturbed).items())
     accuracies = [one.validation_accuracy for one in seldom.poll().epochs]
