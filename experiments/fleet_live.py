@@ -49,6 +49,7 @@ def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[s
         "servers": {site: its["mean_accuracy"] for site, its in summary["servers"].items()},
         "retrainings": sum(its["retrainings"]["finished"] for its in summary["servers"].values()),
         "loans": [_loan(made) for made in loans],
+        "skipped": summary["frames"]["skipped"] / summary["frames"]["arrived"],
         "lost": summary["frames"]["lost"],
     }
 
@@ -70,7 +71,7 @@ def in_words(told: dict[str, Any]) -> str:
     servers = ", ".join(f"{site} {accuracy:.2%}" for site, accuracy in told["servers"].items())
     return (
         f"seed {told['seed']}, {told['tier']}: {told['mean_accuracy']:.2%}, {servers}; "
-        f"{told['retrainings']} retrainings, {told['lost']} frames lost"
+        f"{told['retrainings']} retrainings, {told['skipped']:.1%} of frames skipped, {told['lost']} lost"
         f"{'; loans took ' + loans if loans else ''}"
     )
 

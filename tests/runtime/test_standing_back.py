@@ -4,21 +4,25 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import json, os, threading
-from ekya.runtime.standing_back import stand_back
+from ekya.runtime.standing_back import GUEST_NICENESS, NICENESS, stand_back
 go = threading.Event()
 waiting = threading.Thread(target=go.wait); waiting.start()
 before = os.getpriority(os.PRIO_PROCESS, 0)
-stand_back()
+stand_back({niceness})
 threads = [int(task) for task in os.listdir("/proc/self/task")]
 print(json.dumps([before, [os.getpriority(os.PRIO_PROCESS, one) for one in threads]]))
 go.set()
 """
 
 
-def test_every_thread_of_a_worker_stands_back():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(("niceness", "at_least"), [("", 5), ("NICENESS", 5), ("GUEST_NICENESS", 10)])
+def test_every_thread_of_a_worker_stands_back_and_those_of_guests_more(niceness, at_least):
+    script = SCRIPT.format(niceness=niceness)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     before, after = json.loads(done.stdout)
     assert len(after) >= 2
-    assert set(after) == {max(5, before)}
+    assert set(after) == {max(at_least, before)}

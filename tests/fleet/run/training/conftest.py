@@ -2,8 +2,15 @@ import pytest
 import torch
 from crews import NAMES, bars, wide_trunk
 
+from ekya.fleet.run.training import actors
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.edge import build_edge_model, to_input
+
+
+@pytest.fixture(autouse=True)
+def in_front(monkeypatch):
+    """Niceness cannot be taken back, and the process of the tests is no guest."""
+    monkeypatch.setattr(actors, "stand_back", lambda niceness: None)
 
 
 @pytest.fixture
