@@ -73,6 +73,7 @@ class Homecoming:
         self._under_way = False
         self._waits = 0
         self._rests = False
+        self._stopped = False
         self._newest: Checkpoint | None = None
         self._best: Checkpoint | None = None
 
@@ -107,6 +108,12 @@ class Homecoming:
             self._under_way = True
         threading.Thread(target=self._bring_all, name="checkpoints", daemon=True).start()
 
+    def stop(self) -> None:
+        """Nothing sets out any more, unless somebody waits."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
     def wait_home(self) -> None:
         """Returns when the newest and the best are home, or lost; what else there is stays behind."""
         with self._changed:
@@ -133,13 +140,14 @@ class Homecoming:
     def _rest(self, seconds: float) -> None:
         with self._changed:
             self._rests = True
-            self._changed.wait_for(lambda: self._waits > 0, seconds)
+            self._changed.wait_for(lambda: self._waits > 0 or self._stopped, seconds)
             self._rests = False
 
     def _next(self) -> CheckpointThere | None:
-        """The best, then the newest; when both are home, nothing is under way from this very moment on."""
+        """The best, then the newest; where there is none, nothing is under way from this very moment on."""
         with self._changed:
-            for there in (self._best_there, self._newest_there):
+            wanted = self._waits > 0 or not self._stopped
+            for there in (self._best_there, self._newest_there) if wanted else ():
                 if there is not None and not self._is_home(there):
                     return there
             self._end()

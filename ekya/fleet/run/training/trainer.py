@@ -141,6 +141,7 @@ class Training:
         with self._lock:
             self._stopped.set()
             self._lock.notify_all()
+        self._checkpoints.stop()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end, at most so long; whether it is over."""

@@ -103,6 +103,18 @@ def test_where_each_is_dear_the_newest_comes_after_a_rest_or_when_somebody_waits
     assert (link.sent, coming.newest.epochs) == ([1, 3], 3)
 
 
+def test_of_a_training_that_is_stopped_nothing_sets_out_unless_somebody_waits(dear) -> None:
+    coming, link, arrived = dear
+    coming.add(link.there(1, 0.5))
+    assert arrived.acquire(timeout=PATIENCE_S)
+    coming.add(link.there(2, 0.6))
+    coming.stop()
+    assert not arrived.acquire(timeout=0.05)
+    assert link.sent == [1]
+    coming.wait_home()
+    assert (link.sent, coming.best.epochs) == ([1, 2], 2)
+
+
 def test_a_rest_is_as_long_as_what_was_on_its_way_says() -> None:
     link, ticks = Link(), itertools.count(0, 0.001)
     coming = Homecoming(lambda there, count: None, 1 / 11, lambda: next(ticks))
