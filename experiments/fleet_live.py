@@ -23,6 +23,7 @@ from ekya.cli.options import numbers
 from ekya.commands.fleet_run import NO_TIER, tier_of
 from ekya.commands.output import output
 from ekya.core.units import us_to_seconds
+from ekya.files import user_errors
 from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.fleet.run.servers_folder import ServersFolder
 
@@ -112,13 +113,15 @@ def main(
         tier_of(name)
     words = [servers] if servers else []
     words += ["--windows", str(windows)] if windows else []
+    if runs:
+        with user_errors(runs):
+            runs.mkdir(parents=True, exist_ok=True)
     rows = []
     with output(json_to) as out:
         for seed in chosen:
             for name in tiers:
                 with ExitStack() as stack:
                     folder = runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                    folder.mkdir(parents=True, exist_ok=True)
                     told = played(words, folder, name, seed)
                 rows.append(told)
                 out.console.print(in_words(told), highlight=False, soft_wrap=True)

@@ -70,6 +70,12 @@ def test_servers_that_cannot_be_run_are_refused_before_any_is(recipe, name, word
         recipe(name).main(**words)
 
 
+def test_a_file_where_live_runs_were_to_be_kept_is_told_of_before_any_begins(recipe, tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match="there is a file of this name"):
+        recipe("fleet_live").main(runs=tmp_path / "taken")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
