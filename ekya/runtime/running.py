@@ -32,6 +32,7 @@ from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes
+from ekya.runtime.loaded import keep_loaded
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
@@ -87,6 +88,7 @@ class Running:
                     actors.try_hand_over()
             ready_s = time.monotonic()
             from_us = 0 if self.resumed is None else self.resumed.from_us
+            keep_loaded()
             clock = RunClock(self.above.begin_ns() - from_us * 1000)
             _begin(actors, clock, ready)
             events, ledger = self._first_events(ready), ledger_for(self.constants)

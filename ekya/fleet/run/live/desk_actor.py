@@ -19,6 +19,7 @@ from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.runtime.complaining import in_words
+from ekya.runtime.loaded import keep_loaded
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class DeskActor:
         self._desk = LoanDesk(
             TIERS[tier], links, seed, LoanFile(loans), held_until=lambda loan: loan.offer.until_us
         )
+        keep_loaded()
 
     def ready(self) -> None:
         """Returns when it can be asked."""

@@ -27,6 +27,7 @@ from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.runfolder import RunFolder
 from ekya.runtime.complaining import complaining, in_words, or_complaint
+from ekya.runtime.loaded import keep_loaded
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ LEAD_NS = 1_500_000_000
 """Between telling the servers when they begin, and their beginning."""
 
 _LOOK_S = 0.5
-_STORE_BYTES = 512 * 1024**2
+_STORE_BYTES = 1024**3
 _SERVER_THREADS = 16
 """Of a server's actor: its run, and what others may ask of it meanwhile."""
 
@@ -88,6 +89,7 @@ def run_live_servers(
         )
         for server in servers.servers
     }
+    keep_loaded()
     ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)

@@ -1,0 +1,26 @@
+"""In a process of its own: what is frozen stays so."""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import gc, json, torch
+from ekya.runtime.loaded import keep_loaded
+class Round: pass
+lasting, rubbish = Round(), Round()
+rubbish.itself = rubbish
+loaded = len(gc.get_objects())
+keep_loaded()
+left = len(gc.get_objects())
+later = Round(); later.itself = later; del later
+print(json.dumps([loaded, left, gc.collect()]))
+"""
+
+
+def test_a_collection_looks_only_at_what_came_after_it_and_finds_rubbish_there():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    loaded, left, found = json.loads(done.stdout.splitlines()[-1])
+    assert loaded > 100_000
+    assert left < 100
+    assert found > 0
