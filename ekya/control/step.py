@@ -10,6 +10,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     Histories,
+    falls_behind,
     held_milli,
     history_of,
     retrain_options,
@@ -92,6 +93,9 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
             state = replace(state, fleet=after_command(state.fleet, command))
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
             state, matters = _estimate_again(state, event, options.window_us)
+        if isinstance(event, ev.NeedMeasured):
+            old, new = (one.fleet.stream(event.stream) for one in (before, state))
+            matters = falls_behind(new, options) and not falls_behind(old, options)
         plan_again = plan_again or matters
     commands = _newest_models(commands)
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:

@@ -9,12 +9,13 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
-from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.placement.pack import rooms_milli
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.history import ProfileHistory
+from ekya.profiling.inference import at_measured_need
 from ekya.profiling.pruning import in_need
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.rising import early_part_left
@@ -144,13 +145,27 @@ def _stream_view(
             replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
             for option in promised
         ),
-        inference_options=stream.inference_options,
+        inference_options=inference_needs(stream, options),
         running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.histogram,
         cached=stream.cached if not state.preparing and _idle(stream) else (),
     )
+
+
+def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[InferenceOption, ...]:
+    """Λ with the shares that they need, by what inference took of late where that is known."""
+    need = stream.need
+    if need is None:
+        return stream.inference_options
+    return at_measured_need(stream.inference_options, need.config, need.share_milli, options.inference_speed)
+
+
+def falls_behind(stream: StreamState, options: LoopOptions) -> bool:
+    """Whether the λ that was told does not keep up at the share that it has, by what is known now."""
+    needs = {option.config: option.share_needed_milli for option in inference_needs(stream, options)}
+    return stream.inference is not None and needs.get(stream.inference, 0) > stream.inference_share_milli
 
 
 def _offered(

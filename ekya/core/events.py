@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.compared import Compared
+from ekya.core.configs import InferenceConfig
 from ekya.core.elsewhere import CachedModel
 from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import JobId, ModelVersion, StreamId
@@ -247,6 +248,19 @@ class ShareMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class NeedMeasured:
+    """The share with which a λ would have kept up of late, by what its frames really took.
+
+    A profile says what they take alone; beside other jobs they may take longer, and streets fill.
+    """
+
+    t_us: int
+    stream: StreamId
+    config: InferenceConfig
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuMeasured:
     """What the GPUs did in a window; never where there is none to be asked."""
 
@@ -361,6 +375,7 @@ Event = (
     | RolledBack
     | ModelCached
     | ShareMeasured
+    | NeedMeasured
     | GpuMeasured
     | ShareResized
     | ShareOverdue
@@ -391,6 +406,7 @@ _ORDER: tuple[type[Event], ...] = (
     StreamEnded,
     CapacityLent,
     ShareMeasured,
+    NeedMeasured,
     GpuMeasured,
     ShareResized,
     ShareOverdue,

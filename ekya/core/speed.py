@@ -67,6 +67,10 @@ class SpeedCurve:
                 return math.ceil(round(share_a + (share_b - share_a) * part, 6))
         return FULL_GPU_MILLI
 
+    def speed_needed(self, share_milli: int) -> float:
+        """The speed that ``share_for`` answers with this share; above 1 where no GPU is enough."""
+        return self.speed(share_milli) if share_milli <= FULL_GPU_MILLI else share_milli / FULL_GPU_MILLI
+
     def worth(self, used: float, share_milli: int) -> float:
         """What GPU time that was used at a share is worth in time at a whole GPU, in the same unit.
 

@@ -116,6 +116,7 @@ class StreamState:
         did_not_fit: what found too little GPU memory in this window.
         inference, inference_share_milli: what inference was last told.
         inference_measured_milli, retraining_measured_milli: what was really used of late.
+        need: what inference would have needed of late; None before that was measured.
         job: the retraining in progress.
         finished: the retraining that finished (or failed) in this window, if one did. One that failed for
             want of memory before its first epoch is none: a γ that needs less may still run.
@@ -144,6 +145,7 @@ class StreamState:
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
     inference_measured_milli: int = 0
+    need: ev.NeedMeasured | None = None
     retraining_measured_milli: int = 0
     job: RetrainJob | None = None
     finished: RetrainJob | None = None
@@ -296,6 +298,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, inference_measured_milli=event.share_milli)
         case ev.ShareMeasured():
             return replace(stream, retraining_measured_milli=event.share_milli)
+        case ev.NeedMeasured():
+            return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
             return _after_death(stream, event)
         case ev.WorkerBack(role=ev.Role.INFERENCE):

@@ -1,7 +1,7 @@
 """What leaving frames out costs: the inference profiler (paper §3.1)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,11 +87,44 @@ def inference_options(
         relative = prior_relative_accuracy(config, finest)
         if objects:
             relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
-        needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
-        share_milli = speed.share_for(needed)
+        share_milli = needed_milli(config, frame_gpu_s[config.resolution], fps, speed)
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
         options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
+
+
+def needed_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
+    """The share with which a λ keeps up, in thousandths; above 1000 where no GPU is enough for it."""
+    return speed.share_for(frame_gpu_s * fps / config.every * HEADROOM)
+
+
+def at_measured_need(
+    options: tuple[InferenceOption, ...],
+    config: InferenceConfig,
+    share_milli: int,
+    speed: SpeedCurve = LINEAR,
+) -> tuple[InferenceOption, ...]:
+    """Λ with the shares that they need, where one of them was seen to need another than was profiled.
+
+    What made its frames dearer or cheaper than when they were tried alone, jobs beside it or a fuller street,
+    does the same to those of the others.
+
+    Args:
+        options: as profiled.
+        config, share_milli: what was measured. A λ that is none of the options says nothing.
+        speed: of inference at a share.
+    """
+    profiled = next((option.share_needed_milli for option in options if option.config == config), 0)
+    if profiled == 0:
+        return options
+    dearer = speed.speed_needed(share_milli) / speed.speed_needed(profiled)
+    return tuple(
+        replace(
+            option,
+            share_needed_milli=speed.share_for(speed.speed_needed(option.share_needed_milli) * dearer),
+        )
+        for option in options
+    )
 
 
 def oldest_result_us(

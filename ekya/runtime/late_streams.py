@@ -45,7 +45,7 @@ class LateStreams:
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]
-            case ev.ShareMeasured():
+            case ev.ShareMeasured() | ev.NeedMeasured():
                 return []
             case _:
                 self._held[event.stream].append(event)

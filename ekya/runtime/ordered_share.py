@@ -31,8 +31,14 @@ class OrderedShare:
     def __init__(self, handle: ShareHandle) -> None:
         self._handle = handle
         self._parts: dict[Hashable, _Part] = {}
+        self._holds_milli = 0
         self._turn = threading.Lock()
         self._ended = threading.Event()
+
+    @property
+    def holds_milli(self) -> int:
+        """At which the handle settled last, all parts together."""
+        return self._holds_milli
 
     def resize(self, serial: int, share_milli: int, part: Hashable = None) -> Resized | None:
         """Brings a part to a share, and returns when that is settled, at a boundary between two batches.
@@ -49,6 +55,7 @@ class OrderedShare:
                 resized = self._handle.resize(whole_milli)
             took_us += resized.took_us
             if resized.settled:
+                self._holds_milli = resized.share_milli
                 holds_milli = _of_part(share_milli, whole_milli, resized.share_milli)
                 return replace(resized, share_milli=holds_milli, took_us=took_us)
             self._ended.wait(_AGAIN_S)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from byhand import (
+    EVERY,
     INFERENCE,
     LAMBDAS,
     LONG,
@@ -150,6 +151,29 @@ def test_events_that_matter_are_planned_on(event):
 @pytest.mark.parametrize("event", DOES_NOT, ids=name_of)
 def test_events_that_do_not_matter_are_not(event):
     assert retraining().give(120 * S, event).plan is None
+
+
+def needs(t_us, share_milli):
+    return ev.NeedMeasured(t_us, A, EVERY, share_milli)
+
+
+def test_inference_that_no_longer_keeps_up_is_planned_for_once():
+    """Streams hold 300, and every frame was profiled at that; as long as it is enough nobody cares."""
+    hand = started()
+    assert hand.give(10 * S, needs(10 * S, 250)).plan is None
+    assert hand.give(15 * S, needs(15 * S, 420)).plan is not None
+    view = next(stream for stream in hand.views[-1].streams if stream.stream == A)
+    assert [option.share_needed_milli for option in view.inference_options] == [420, 210]
+    assert hand.give(20 * S, needs(20 * S, 430)).plan is None
+
+
+def test_what_inference_needs_stays_known_when_it_is_profiled_again():
+    hand = retraining()
+    hand.give(115 * S, needs(115 * S, 270))
+    hand.give(120 * S, ev.InferenceProfiled(120 * S, A, 1, LAMBDAS[:1], 0.2))
+    hand.give(125 * S, ev.StreamLost(125 * S, B, "why"))
+    (view,) = hand.views[-1].streams
+    assert [option.share_needed_milli for option in view.inference_options] == [270]
 
 
 def test_nothing_is_planned_on_nothing():

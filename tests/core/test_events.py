@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
@@ -35,6 +36,7 @@ def one_of_each(t_us):
         ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
+        ev.NeedMeasured(t_us, A, InferenceConfig(1, 32), 120),
         ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),
         ev.ShareOverdue(t_us, inference_holder(A), 1, 9),
         ev.CapacityLent(t_us, 200),

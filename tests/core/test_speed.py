@@ -28,6 +28,12 @@ def test_the_share_that_would_be_as_fast_in_proportion(share):
     assert LINEAR.linear_milli(share) == max(share, 0)
 
 
+@given(st.floats(0.001, 3.0))
+def test_the_share_for_a_speed_needs_that_speed(speed):
+    for curve in (BENT, LINEAR):
+        assert curve.speed_needed(curve.share_for(speed)) == pytest.approx(speed, abs=0.004)
+
+
 @pytest.mark.parametrize(
     "points",
     [

@@ -160,6 +160,11 @@ def test_measured_shares_are_kept_apart():
     assert stream.inference_share_milli == 300
 
 
+def test_what_inference_needed_last_is_known_whatever_it_was_told():
+    first, last = (ev.NeedMeasured(t_us, A, LAMBDA, 100 + t_us) for t_us in (21, 26))
+    assert (in_window_2().stream(A).need, after(in_window_2(), first, last).need) == (None, last)
+
+
 def died(role=ev.Role.INFERENCE, reason="out of memory", t_us=21):
     return ev.WorkerDied(t_us, A, role, reason)
 

@@ -1,18 +1,22 @@
 """What leaving frames out costs, counted by hand on small bursts (paper §3.1)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.speed import SpeedCurve
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.profiling.inference import (
     HEADROOM,
     PRIOR_OBJECTS,
     BurstFrame,
+    at_measured_need,
     inference_options,
     measured_relative_accuracy,
+    needed_milli,
     prior_relative_accuracy,
 )
 
@@ -169,3 +173,39 @@ def test_a_measured_curve_says_what_share_a_lambda_needs_and_how_old_its_results
     (measured,) = inference_options((config,), (), {32: 0.02}, 10.0, bent)
     assert (linear.share_needed_milli, measured.share_needed_milli) == (230, 150)
     assert measured.age_us == linear.age_us == pytest.approx(100_000 + 20_000 / 0.23, abs=1)
+
+
+def needs(options):
+    return [option.share_needed_milli for option in options]
+
+
+def test_frames_that_took_longer_than_alone_do_so_at_every_lambda():
+    options = inference_options((every(1), every(2), every(1, 16)), (), COSTS, FPS)
+    assert needs(options) == [115, 58, 46]
+    dearer = at_measured_need(options, every(2), 87)
+    assert needs(dearer) == [173, 87, 69]
+    assert [replace(option, share_needed_milli=0) for option in dearer] == [
+        replace(option, share_needed_milli=0) for option in options
+    ]
+
+
+def test_what_was_seen_of_a_lambda_that_is_not_offered_says_nothing():
+    options = inference_options((every(1),), (), COSTS, FPS)
+    assert at_measured_need(options, every(5), 900) is options
+
+
+@given(st.floats(0.01, 0.2), st.floats(0.2, 4.0))
+def test_a_measured_need_is_what_a_profile_of_those_frames_would_have_said(alone_gpu_s, times):
+    """Also where shares are not worth what they are: a thousandth is up to 0.0036 of full speed there."""
+    lambdas = (every(1), every(2), every(5))
+    for speed in (LINEAR, SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))):
+        profiled, truly = (
+            inference_options(lambdas, (), {32: gpu_s}, FPS, speed)
+            for gpu_s in (alone_gpu_s, alone_gpu_s * times)
+        )
+        seen = needed_milli(every(1), alone_gpu_s * times, FPS, speed)
+        corrected = at_measured_need(profiled, every(1), seen, speed)
+        for got, wanted, before in zip(needs(corrected), needs(truly), needs(profiled), strict=True):
+            rounded = sum(0.0036 / speed.speed_needed(share) for share in (before, needs(profiled)[0], seen))
+            wanted_speed = speed.speed_needed(wanted)
+            assert speed.speed_needed(got) == pytest.approx(wanted_speed, rel=1.5 * rounded, abs=0.0072)

@@ -316,6 +316,22 @@ def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
     wait_for(lambda: two._streams[CAM]._last_analysed == 3)
 
 
+def test_what_frames_really_took_is_told_of_each_stream_by_itself(two, monkeypatch):
+    monkeypatch.setattr(ekya.runtime.stream_inference, "MEASURE_EVERY_S", 0.2)
+    every = InferenceConfig(1, SIDE)
+    two.configure(CAM, every, 500, 1)
+    two.configure(OTHER, every, 500, 2)
+    for at in range(3):
+        show(two._streams[CAM], at)
+        wait_for(lambda at=at: two._streams[CAM]._last_analysed == at)
+    measured = []
+    while not measured:
+        measured = [event for event in two.poll(5.0) if isinstance(event, ev.NeedMeasured)]
+    ((stream, config, share_milli),) = [(one.stream, one.config, one.share_milli) for one in measured]
+    assert (stream, config) == (CAM, every)
+    assert share_milli > 0
+
+
 def test_a_stream_that_has_lost_the_gpu_takes_its_process_with_it(two, monkeypatch):
     """Made again beside the others it would fail again, and so would they."""
     error, ended = torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), []

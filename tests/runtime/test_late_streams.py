@@ -1,6 +1,7 @@
 """Nothing is told of a stream before it is added, and nothing of it is forgotten but measurements."""
 
 from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
 from ekya.core.ids import StreamId
 from ekya.runtime.late_streams import LateStreams
 
@@ -24,6 +25,7 @@ def test_what_happens_to_it_before_is_told_when_it_is_there():
     died = ev.WorkerDied(2 * S, B, ev.Role.INFERENCE, "killed")
     assert late.let_through(died) == []
     assert late.let_through(ev.ShareMeasured(3 * S, B, ev.Role.INFERENCE, 0)) == []
+    assert late.let_through(ev.NeedMeasured(3 * S, B, InferenceConfig(1, 32), 120)) == []
     assert late.let_through(ev.ShareMeasured(3 * S, A, ev.Role.INFERENCE, 0)) != []
     assert late.let_through(ev.PreparationEnded(3 * S, 1)) != []
     assert late.join(5 * S) == [LATER, ev.WorkerDied(5 * S, B, ev.Role.INFERENCE, "killed")]

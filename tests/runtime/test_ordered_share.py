@@ -47,6 +47,16 @@ def test_a_handle_that_rounds_has_settled_where_it_says_so():
     assert OrderedShare(handle).resize(1, 480) == Resized(484, 3)
 
 
+def test_what_all_parts_hold_is_known():
+    share = OrderedShare(TokenBucket(0))
+    assert share.holds_milli == 0
+    share.resize(1, 200, "a")
+    share.resize(2, 300, "b")
+    assert share.holds_milli == 500
+    share.leave("a")
+    assert share.holds_milli == 300
+
+
 def test_a_newer_order_ends_an_older_one_that_tries_on():
     handle = Slow()
     share = OrderedShare(handle)
