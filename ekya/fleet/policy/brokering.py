@@ -1,7 +1,7 @@
 """Which offer goes to which server, at which share: a policy decides, and each loan must be worth it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ekya.core.ids import StreamId
 from ekya.core.units import US_PER_S, us_to_seconds
@@ -25,6 +25,19 @@ class Brokered:
 
     loans: tuple[Loan, ...]
     refused: Mapping[Key, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What a server hears of its offers.
+
+    Attributes:
+        loan: that one of them has become; None: none is worth it.
+        why_not: why the others have become none, by stream; empty where nobody could be asked.
+    """
+
+    loan: Loan | None = None
+    why_not: Mapping[StreamId, str] = field(default_factory=dict)
 
 
 Broker = Callable[[int, Sequence[Offer], Sequence[Room], Links, int], Brokered]

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.already_there import left_behind
-from ekya.fleet.policy.brokering import Broker
+from ekya.fleet.policy.brokering import Agreed, Broker
 from ekya.fleet.policy.lateness import Lateness
 from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
 from ekya.fleet.policy.names import SiteName
@@ -101,24 +101,21 @@ class LoanDesk:
         """A server has come to its end."""
         self._peers.pop(site, None)
 
-    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
         """The loan that brings most for what it costs, of those that one server's offers could become.
 
-        None where none is worth it. Each offer is looked at by itself, since one loan changes what the
-        others are worth: who offers asks again.
+        Each offer is looked at by itself, since one loan changes what the others are worth: who offers asks
+        again.
         """
         if not offered:
-            return None
+            return Agreed()
         rooms = self._rooms(now_us, offered)
-        loans = [
-            loan
-            for offer in offered
-            for loan in self._broker(now_us, [offer], rooms, self._links, self._seed).loans
-        ]
+        found = [self._broker(now_us, [offer], rooms, self._links, self._seed) for offer in offered]
+        loans = [loan for one in found for loan in one.loans]
         best = max(loans, key=lambda loan: loan.brings - loan_cost(loan, rooms), default=None)
         if best is not None:
             self._make(best)
-        return best
+        return Agreed(best, {stream: why for one in found for (_, stream), why in one.refused.items()})
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
@@ -190,7 +187,7 @@ class LoanDesk:
         stood = peer.interrupted(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
         rest = _rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
-        loan = self.agree(at_us, [rest])
+        loan = self.agree(at_us, [rest]).loan
         if loan is None:
             peer.fail(offer.stream, f"{reason}, and nobody else has room", at_us)
         else:

@@ -11,10 +11,11 @@ from ekya.control.step import LoopState
 from ekya.control.views import lendable_milli, window_view
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
-from ekya.core.plan import Plan
+from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState
 from ekya.core.view import WindowView
 from ekya.fleet.policy.already_there import KeptModels
+from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Offer, Sizes, offers
@@ -49,8 +50,8 @@ class ServerTerms:
 class Tier(Protocol):
     """What is above a server, as the server sees it."""
 
-    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
-        """A loan for one of these; None: nobody is worth it."""
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
+        """A loan for one of these, or why there is none."""
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
@@ -103,10 +104,11 @@ class LendingServer:
             planner: asks its scheduler for the plan that will be carried out.
         """
         away = running_away(view)
-        for loan in self._borrow(own_part(view)):
+        loans, why_not = self._borrow(own_part(view))
+        for loan in loans:
             reason = f"retrains on {loan.where}: {loan.reason}"
             away[loan.offer.stream] = Away(loan.offer.config, Elsewhere(loan.arrives_us), reason)
-        return plan_beside(view, planner, away)
+        return _saying(plan_beside(view, planner, away), why_not)
 
     def follow(self, state: LoopState) -> None:
         """Its loop has taken a turn."""
@@ -163,11 +165,14 @@ class LendingServer:
         """As of the executor."""
         self.executor.give_up_all()
 
-    def _borrow(self, view: WindowView) -> Sequence[Loan]:
-        """Loans for what is worth more elsewhere, one by one: each changes what the others are worth."""
+    def _borrow(self, view: WindowView) -> tuple[Sequence[Loan], Mapping[StreamId, str]]:
+        """Loans for what is worth more elsewhere, one by one: each changes what the others are worth.
+
+        And why there are none for others for which there might have been.
+        """
         loans: list[Loan] = []
         if self._tier is None or self._state is None or not self._terms.crops_may_leave:
-            return ()
+            return (), {}
         crops = {
             stream.stream: CropCounts(
                 stream.training_crops, stream.validation_crops, self._remembered.exemplars(stream.stream)
@@ -180,18 +185,18 @@ class LendingServer:
         ):
             # Said before it asks: who has more room while it hears the answer must not be missed.
             self._wants = True
-            loan = self._tier.agree(view.now_us, offered)
+            agreed = self._tier.agree(view.now_us, offered)
+            loan = agreed.loan
             if loan is None:
-                break
+                return loans, agreed.why_not
             self.executor.expect(loan)
             if self._kept is not None:
                 serving = {stream.stream: stream.version for stream in self._state.fleet.streams}
                 self._kept.begins(loan, serving[loan.offer.stream])
             loans.append(loan)
             view = without_retraining(view, loan.offer.stream)
-        else:
-            self._wants = False
-        return loans
+        self._wants = False
+        return loans, {}
 
     def _already_there(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, AlreadyThere]]:
         if self._kept is None:
@@ -216,6 +221,18 @@ class LendingServer:
             self._kept.arrived(stream, self._state.fleet.window)
         if self._tier is not None:
             self._tier.over(self.site, stream, now_us, outcome, moved_mb)
+
+
+def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:
+    """The plan, which says of streams that do not retrain at all why nobody else does it for them."""
+    first, *rest = plan.phases
+    assignments = [
+        replace(one, reason=f"{one.reason}; not elsewhere either: {why_not[one.stream]}")
+        if one.stream in why_not and one.retrain is None
+        else one
+        for one in first.assignments
+    ]
+    return replace(plan, phases=(Phase(tuple(assignments)), *rest))
 
 
 def _has_more_room(before: FleetState, after: FleetState) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
+from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
@@ -71,7 +72,7 @@ def town():
 
 def test_a_share_is_lent_once_and_had_back_when_the_loan_is_over(town) -> None:
     desk, servers, records = town
-    loan = desk.agree(0, [offer()])
+    loan = desk.agree(0, [offer()]).loan
     assert loan.hosts == (EAST,)
     assert sum(lent.share_milli for lent in servers[EAST].lent.values()) == loan.parts[0].share_milli
     desk.over(HOME, CAM, 40 * S, "arrived", {THERE: 46.0})
@@ -81,20 +82,29 @@ def test_a_share_is_lent_once_and_had_back_when_the_loan_is_over(town) -> None:
 
 def test_nobody_lends_more_than_its_room_whoever_asks(town) -> None:
     desk, servers, _ = town
-    made = [desk.agree(0, [offer(StreamId(f"cam-{number}"))]) for number in range(8)]
+    made = [desk.agree(0, [offer(StreamId(f"cam-{number}"))]).loan for number in range(8)]
     assert 0 < len([loan for loan in made if loan]) < 8
     assert sum(lent.share_milli for lent in servers[EAST].lent.values()) <= 500
     assert [one.number for one in desk.loans] == list(range(len(desk.loans)))
 
 
+def test_who_finds_no_room_hears_why(town) -> None:
+    desk, servers, _ = town
+    servers[EAST].units = 0
+    assert desk.agree(0, [offer()]) == Agreed(None, {CAM: "no other server has room"})
+    servers[EAST].units = 5
+    agreed = desk.agree(0, [offer()])
+    assert (agreed.loan.hosts, agreed.why_not) == ((EAST,), {})
+
+
 def test_the_next_loan_is_foreseen_to_be_as_late_as_the_one_before_it_was(town) -> None:
     desk, _, _ = town
-    first = desk.agree(0, [offer()])
+    first = desk.agree(0, [offer()]).loan
     desk.over(HOME, CAM, first.arrives_us + 6 * S, "arrived", {})
-    second = desk.agree(0, [offer()])
+    second = desk.agree(0, [offer()]).loan
     assert (second.late_us, second.arrives_us) == (6 * S, first.arrives_us + 6 * S)
     desk.over(HOME, CAM, second.arrives_us - 8 * S, "given up", {})
-    assert desk.agree(0, [offer()]).late_us == 6 * S
+    assert desk.agree(0, [offer()]).loan.late_us == 6 * S
 
 
 def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(town) -> None:
@@ -172,7 +182,7 @@ def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
     desk.died(EAST, 60 * S)
     desk.leave(EAST)
     assert (desk.loans, records) == ([], [])
-    assert desk.agree(70 * S, [offer()]) is None
+    assert desk.agree(70 * S, [offer()]).loan is None
 
 
 def test_who_has_more_room_is_said_to_all_others(town) -> None:

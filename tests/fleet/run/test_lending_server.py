@@ -8,10 +8,13 @@ from byhand import LAMBDAS, OPTIONS, A, B, S
 from ekya.control.options import StreamHome
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState
+from ekya.control.views import window_view
 from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.view import RetrainOption
+from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen
 from ekya.fleet.run.lending import Lent
@@ -34,10 +37,13 @@ class Idle:
 
 
 class Tier:
-    """Counts how often somebody has more room."""
+    """Counts how often somebody has more room, and has none."""
 
     def __init__(self):
         self.heard = 0
+
+    def agree(self, now_us, offered):
+        return Agreed(None, {offer.stream: "nobody has room" for offer in offered if offer.stream == A})
 
     def more_room(self, site):
         self.heard += 1
@@ -98,3 +104,22 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
     assert heard(lent_milli=300, streams=(replace(first, job=job), second)) == 0
     assert heard(lent_milli=300) == 1  # a retraining of its own has ended
     assert heard(preparing=True) == 0
+
+
+def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
+    """Beside inference there is a tenth of a GPU, with which a retraining of a minute takes ten."""
+    options, scheduler, idle = replace(OPTIONS, capacity_milli=700), make_scheduler("thief"), Idle()
+    terms = ServerTerms(SiteName("here"), crops_may_leave=True)
+    made = LendingServer(terms, scheduler, options, SIZES, Tier(), idle, AsForeseen(idle))
+    long = RetrainOption(RetrainConfig(4, 16, 0, 1, 1.0), 0.9, 60.0)
+    streams = tuple(
+        StreamState(one, LAMBDAS, accuracy=0.5, training_crops=80, validation_crops=20, profiled=(long,))
+        for one in (A, B)
+    )
+    fleet = FleetState(streams, window=1, window_open_us=100 * S, window_end_us=200 * S)
+    made.follow(LoopState(fleet, {}))
+    view = window_view(fleet, 110 * S, options, scheduler.needs, {})
+    first, second = made.plan(view, scheduler.plan).phases[0].assignments
+    assert (first.retrain, second.retrain) == (None, None)
+    assert first.reason.endswith("; not elsewhere either: nobody has room")
+    assert "elsewhere" not in second.reason

@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.core.ids import StreamId
+from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Links, Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
@@ -64,7 +65,7 @@ class DeskActor:
         """A server is gone."""
         self._desk.died(site, at_us)
 
-    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
         """As of ``LoanDesk``."""
         return self._desk.agree(now_us, offered)
 
@@ -90,14 +91,14 @@ class RemoteTier:
         self._desk = desk
         self._unanswered: Any | None = None
 
-    def agree(self, now_us: int, offered: Sequence[Offer]) -> Loan | None:
-        """What the desk says; None where it is gone, or says nothing."""
+    def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
+        """What the desk says; no loan where it is gone, or says nothing."""
         if self._unanswered is not None and not ray.wait([self._unanswered], timeout=0)[0]:
-            return None  # Waiting once is enough, until it has come to that question.
+            return Agreed()  # Waiting once is enough, until it has come to that question.
         asked, self._unanswered = self._desk.agree.remote(now_us, offered), None
         try:
-            loan: Loan | None = ray.get(asked, timeout=AGREES_WITHIN_S)
-            return loan
+            agreed: Agreed = ray.get(asked, timeout=AGREES_WITHIN_S)
+            return agreed
         except GetTimeoutError:
             _LOG.warning("the desk has not answered within %g s", AGREES_WITHIN_S)
             self._unanswered = asked
@@ -106,7 +107,7 @@ class RemoteTier:
                 self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
         except RayError as error:
             _LOG.warning("the desk is gone: %s", in_words(error))
-        return None
+        return Agreed()
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]

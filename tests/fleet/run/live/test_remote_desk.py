@@ -8,6 +8,7 @@ from threads_for_actors import Actor, Ray
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
+from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
@@ -69,7 +70,7 @@ def town(monkeypatch, loans):
 def test_a_loan_is_agreed_ended_and_written_down(town, loans) -> None:
     desk, _, east = town
     tier = RemoteTier(desk)
-    loan = tier.agree(0, [OFFER])
+    loan = tier.agree(0, [OFFER]).loan
     assert loan.hosts == (EAST,)
     # Nobody knows how long it takes, so its share is kept until the window ends.
     assert [lent.to_us for lent in east.kept.lent.values()] == [100 * S]
@@ -85,14 +86,14 @@ def test_a_loan_is_agreed_ended_and_written_down(town, loans) -> None:
 def test_a_server_that_does_not_answer_has_no_room(how, town) -> None:
     desk, _, east = town
     setattr(east, how, True)
-    assert RemoteTier(desk).agree(0, [OFFER]) is None
+    assert RemoteTier(desk).agree(0, [OFFER]).loan is None
 
 
 def test_without_a_desk_a_server_goes_on_by_itself(town) -> None:
     desk, _, _ = town
     tier = RemoteTier(desk)
     desk.die()
-    assert tier.agree(0, [OFFER]) is None
+    assert tier.agree(0, [OFFER]) == Agreed()
     tier.over(HOME, CAM, S, "arrived", {})
     tier.more_room(HOME)
     tier.wait_heard()
@@ -104,19 +105,19 @@ def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, lo
     monkeypatch.setattr(desk_actor, "ANSWERS_WITHIN_S", 10.0)
     east.kept.answers.clear()
     tier = RemoteTier(desk)
-    assert tier.agree(0, [OFFER]) is None
+    assert tier.agree(0, [OFFER]) == Agreed()
     monkeypatch.setattr(desk_actor, "AGREES_WITHIN_S", 10.0)
-    assert tier.agree(S, [OFFER]) is None, "it does not wait again for a desk that is silent"
+    assert tier.agree(S, [OFFER]) == Agreed(), "it does not wait again for a desk that is silent"
     east.kept.answers.set()
     tier.wait_heard()
     assert east.kept.lent == {}
     assert [made.outcome for made in read_loans(loans)] == ["given up"]
-    assert tier.agree(2 * S, [OFFER]) is not None
+    assert tier.agree(2 * S, [OFFER]).loan is not None
 
 
 def test_a_host_and_who_borrowed_die_and_the_desk_goes_on(town, loans) -> None:
     desk, home, east = town
-    assert RemoteTier(desk).agree(0, [OFFER]) is not None
+    assert RemoteTier(desk).agree(0, [OFFER]).loan is not None
     assert [made.outcome for made in read_loans(loans)] == [UNDER_WAY]
     home.die()
     east.die()
