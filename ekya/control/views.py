@@ -15,7 +15,7 @@ from ekya.placement.pack import rooms_milli
 from ekya.profiling.estimate import objects_shown, served_after
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.history import ProfileHistory
-from ekya.profiling.inference import at_measured_need
+from ekya.profiling.inference import at_measured_use
 from ekya.profiling.pruning import in_need
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.rising import early_part_left
@@ -159,7 +159,7 @@ def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[Inferenc
     need = stream.need
     if need is None:
         return stream.inference_options
-    return at_measured_need(stream.inference_options, need.config, need.share_milli, options.inference_speed)
+    return at_measured_use(stream.inference_options, need.config, need.share_milli, options.inference_speed)
 
 
 def falls_behind(stream: StreamState, options: LoopOptions) -> bool:

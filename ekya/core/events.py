@@ -249,7 +249,7 @@ class ShareMeasured:
 
 @dataclass(frozen=True, slots=True)
 class NeedMeasured:
-    """The share with which a λ would have kept up of late, by what its frames really took.
+    """The share that a λ would have used of late on all of its frames, by what those that it looked at took.
 
     A profile says what they take alone; beside other jobs they may take longer, and streets fill.
     """

@@ -50,12 +50,15 @@ class InferenceOption:
         relative_accuracy: accuracy as a part of that of the most demanding λ, in [0, 1].
         share_needed_milli: the share that keeps up with the camera.
         age_us: how old the oldest result gets that still stands, where λ keeps up.
+        ample_milli: the share with which it keeps up with crowded frames too, where ``share_needed_milli`` is
+            less than that; it is given out last. 0 where it is not.
     """
 
     config: InferenceConfig
     relative_accuracy: float
     share_needed_milli: int
     age_us: int = 0
+    ample_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from ekya.core.view import InferenceOption
 HEADROOM = 1.15
 """Frames differ in how many objects they show; a share without slack would drop the crowded ones."""
 
+KEEPS_UP_PART = 0.95
+"""A λ keeps up with the share to look at this part of its frames, once it is known what they really take."""
+
 PRIOR_OBJECTS = 2.0
 """What is guessed of a λ counts as much as this many objects of a burst: two cars that stand at a light show
 how those two move, and not how the street does."""
@@ -87,27 +90,29 @@ def inference_options(
         relative = prior_relative_accuracy(config, finest)
         if objects:
             relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
-        share_milli = needed_milli(config, frame_gpu_s[config.resolution], fps, speed)
+        needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
+        share_milli = speed.share_for(needed)
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
         options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
 
 
-def needed_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
-    """The share with which a λ keeps up, in thousandths; above 1000 where no GPU is enough for it."""
-    return speed.share_for(frame_gpu_s * fps / config.every * HEADROOM)
+def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
+    """The share that a λ uses if it looks at all of its frames; above 1000 where no GPU is enough for it."""
+    return speed.share_for(frame_gpu_s * fps / config.every)
 
 
-def at_measured_need(
+def at_measured_use(
     options: tuple[InferenceOption, ...],
     config: InferenceConfig,
     share_milli: int,
     speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
-    """Λ with the shares that they need, where one of them was seen to need another than was profiled.
+    """Λ with the shares that they need, where one of them was seen to use another than was profiled.
 
     What made its frames dearer or cheaper than when they were tried alone, jobs beside it or a fuller street,
-    does the same to those of the others.
+    does the same to those of the others. ``HEADROOM`` is no more than ample by then, and a λ that misses a
+    frame in twenty for want of share is still better than one that leaves out every other.
 
     Args:
         options: as profiled.
@@ -117,14 +122,14 @@ def at_measured_need(
     profiled = next((option.share_needed_milli for option in options if option.config == config), 0)
     if profiled == 0:
         return options
-    dearer = speed.speed_needed(share_milli) / speed.speed_needed(profiled)
-    return tuple(
-        replace(
-            option,
-            share_needed_milli=speed.share_for(speed.speed_needed(option.share_needed_milli) * dearer),
-        )
-        for option in options
-    )
+    times = speed.speed_needed(share_milli) / speed.speed_needed(profiled)
+
+    def seen(option: InferenceOption) -> InferenceOption:
+        used = speed.speed_needed(option.share_needed_milli) * times
+        needed_milli = speed.share_for(used * KEEPS_UP_PART)
+        return replace(option, share_needed_milli=needed_milli, ample_milli=speed.share_for(used * HEADROOM))
+
+    return tuple(seen(option) for option in options)
 
 
 def oldest_result_us(

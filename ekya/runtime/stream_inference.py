@@ -31,7 +31,7 @@ from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.one_call import Answer, Asked, Member
-from ekya.profiling.inference import needed_milli
+from ekya.profiling.inference import used_milli
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.lending import LentWeights, borrow, open_ipc
@@ -364,7 +364,7 @@ class StreamInference:
         took = self._took.since_told(speed.worth(used.used_us, self._process.share.holds_milli) / US_PER_S)
         if took is not None:
             config, frame_gpu_s = took
-            share_milli = needed_milli(config, frame_gpu_s, self._settings.fps, speed)
+            share_milli = used_milli(config, frame_gpu_s, self._settings.fps, speed)
             self._tell(NeedMeasured(now_us, self._stream.id, config, share_milli))
 
     def _tell_of_camera(self, frames_came: bool) -> None:

@@ -1,6 +1,7 @@
 """From shares to assignments, each with its reason in one sentence that an operator can read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import StreamId
@@ -81,6 +82,15 @@ def assignment(
         elsewhere=elsewhere if retrain.option else None,
         too_old=inference.too_old,
     )
+
+
+def with_more_inference(assigned: Assignment, share_milli: int) -> Assignment:
+    """What a stream gets, with so much for its inference as nobody else gains from."""
+    more_milli = share_milli - assigned.inference_share_milli
+    if more_milli == 0:
+        return assigned
+    more = f"has {_percent(more_milli)} more for crowded frames, from which nobody else gains"
+    return replace(assigned, inference_share_milli=share_milli, reason=f"{assigned.reason}; {more}")
 
 
 def _no_retraining_words(stream: StreamChoices, share_milli: int, why_not: str | None) -> str:

@@ -6,8 +6,10 @@ at what was granted, and what is left goes to the jobs that gain most. The objec
 shares only, and the plan says what that cost.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.view import Objective, RetrainOption, WindowView
 from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, kept_floors
@@ -15,7 +17,7 @@ from ekya.scheduling.leftover import Grants, give_out
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.pick import RetrainChoice, StreamChoices, fixed_retraining
 from ekya.scheduling.protocol import Needs
-from ekya.scheduling.reasons import assignment
+from ekya.scheduling.reasons import assignment, with_more_inference
 
 
 def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
@@ -23,7 +25,8 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
 
     Where the scheduler has fixed its shares, nothing that is left is given out; where it has fixed its
     γ, that stays. For the others inference jobs are first given what a_MIN and the latency limits need,
-    and then each job in turn what raises the objective most per thousandth.
+    then each job in turn what raises the objective most per thousandth, and last inference what crowded
+    frames take.
 
     A plan of several phases says more by its γ, and by who waits, than its first phase shows: there γ is
     picked again only where it can no longer be done in time, and nobody starts who was to wait. Where
@@ -43,9 +46,15 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
         give_out(streams, grants, view.quantum_milli, worst_first=view.objective is Objective.MAX_MIN)
     phase = Phase(tuple(streams[a.stream].assignment(grants) for a in first.assignments))
     if _decisions(phase) == _decisions(first):
-        return replace(plan, phases=(_on_gpus(first, grants), *plan.phases[1:]))
-    before, after = (evaluate(view, (one,)).score for one in (first, phase))
-    return Plan((_on_gpus(phase, grants),), after, rounding_cost=before - after)
+        granted, rest, expected, cost = first, plan.phases[1:], plan.expected_accuracy, plan.rounding_cost
+    else:
+        before, after = (evaluate(view, (one,)).score for one in (first, phase))
+        granted, rest, expected, cost = phase, (), after, before - after
+    if not needs.fixed_shares:
+        granted = _eased(view, granted, choices, grants)
+    return replace(
+        plan, phases=(_on_gpus(granted, grants), *rest), expected_accuracy=expected, rounding_cost=cost
+    )
 
 
 class _Regranted:
@@ -124,6 +133,37 @@ def _keep_minimum(view: WindowView, grants: Grants) -> None:
             share = grants.fitting_milli(job, floor)
             if share is not None:
                 grants.grow(job, share)
+
+
+def _eased(
+    view: WindowView, phase: Phase, choices: Mapping[StreamId, StreamChoices], grants: Grants
+) -> Phase:
+    """The phase where inference that would miss crowded frames has what nobody else gains from.
+
+    Who lacks most comes first. It is given for as long as nobody wants it, so later phases need not know of
+    it.
+    """
+    ample_milli = {
+        one.stream: _quanta(choices[one.stream].inference(one.inference_share_milli).option.ample_milli, view)
+        for one in phase.assignments
+    }
+
+    def lacks_most(one: Assignment) -> tuple[float, StreamId]:
+        return one.inference_share_milli / max(ample_milli[one.stream], 1), one.stream
+
+    shares = {one.stream: one.inference_share_milli for one in phase.assignments}
+    for one in sorted(phase.assignments, key=lacks_most):
+        job = Job(one.stream, JobKind.INFERENCE)
+        share = grants.fitting_milli(job, ample_milli[one.stream])
+        if share is not None and share > shares[one.stream]:
+            grants.grow(job, share)
+            shares[one.stream] = share
+    return Phase(tuple(with_more_inference(one, shares[one.stream]) for one in phase.assignments))
+
+
+def _quanta(share_milli: int, view: WindowView) -> int:
+    """The smallest multiple of δ that is no less."""
+    return -(-share_milli // view.quantum_milli) * view.quantum_milli
 
 
 def _on_gpus(phase: Phase, grants: Grants) -> Phase:

@@ -92,6 +92,48 @@ def test_what_the_thief_left_idle_goes_where_it_gains_most():
     assert (after.inference.every, after.inference_share_milli) == (1, 700)
 
 
+def crowded_view(capacity_milli):
+    """Two streams whose every frame takes 190, and 230 where they are crowded; nothing to retrain."""
+    every = InferenceOption(InferenceConfig(1, 32), 1.0, 190, ample_milli=230)
+    streams = tuple(StreamView(StreamId(name), 0.9, (), (every,)) for name in "ab")
+    return WindowView(0, 60_000_000, capacity_milli, 50, 50, 0.4, streams, LINEAR)
+
+
+@pytest.mark.parametrize(
+    ("capacity_milli", "shares"), [(400, [200, 200]), (470, [250, 200]), (900, [250, 250])]
+)
+def test_what_nobody_gains_from_is_for_crowded_frames(capacity_milli, shares):
+    view = crowded_view(capacity_milli)
+    needed = phase_of(view, [200, 200])
+    plan = Plan((needed, needed), 0.9)
+    granted = at_grants(view, plan, 1, Packing.POOL, make_scheduler("ekya").needs)
+    given = granted.phases[0].assignments
+    assert [one.inference_share_milli for one in given] == shares
+    assert [one.reason for one in given] == [
+        "as asked"
+        if share == 200
+        else "as asked; has 5% more for crowded frames, from which nobody else gains"
+        for share in shares
+    ]
+    assert (granted.phases[1], granted.expected_accuracy) == (needed, 0.9), "what is forecast stays"
+
+
+def test_fixed_shares_stay_fixed():
+    view = crowded_view(900)
+    plan = Plan((phase_of(view, [200, 200]),), 0.9)
+    granted = at_grants(view, plan, 1, Packing.POOL, make_scheduler("uniform").needs)
+    assert [one.inference_share_milli for one in granted.phases[0].assignments] == [200, 200]
+
+
+def phase_of(view, shares):
+    return Phase(
+        tuple(
+            Assignment(stream.stream, None, 0, stream.inference_options[0].config, share, False, "as asked")
+            for stream, share in zip(view.streams, shares, strict=True)
+        )
+    )
+
+
 def waiting_view():
     gamma = RetrainOption(GAMMAS[0], 0.9, 10.0)
     longer = RetrainOption(GAMMAS[1], 0.95, 12.0)
