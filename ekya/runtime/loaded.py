@@ -1,6 +1,8 @@
 """What a process has loaded stays, and Python's collector need not look at it again."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def keep_loaded() -> None:
@@ -12,3 +14,13 @@ def keep_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def loaded_kept() -> Iterator[None]:
+    """As ``keep_loaded``, around a run in a process that ends by itself: then libraries must be freed."""
+    keep_loaded()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

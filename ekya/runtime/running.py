@@ -32,7 +32,7 @@ from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes
-from ekya.runtime.loaded import keep_loaded
+from ekya.runtime.loaded import loaded_kept
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
@@ -88,16 +88,16 @@ class Running:
                     actors.try_hand_over()
             ready_s = time.monotonic()
             from_us = 0 if self.resumed is None else self.resumed.from_us
-            keep_loaded()
-            clock = RunClock(self.above.begin_ns() - from_us * 1000)
-            _begin(actors, clock, ready)
-            events, ledger = self._first_events(ready), ledger_for(self.constants)
-            on_ray = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
-            executor = self.above.executor(self._by_the_gpus(on_ray, from_us), on_ray, clock)
-            timed = Timed(Stoppable(executor, self.stop))
-            self._loop(timed, actors, console, clock)
-            run_s = clock.now_us() / 1e6
-            self._end(actors, clock.now_us())
+            with loaded_kept():
+                clock = RunClock(self.above.begin_ns() - from_us * 1000)
+                _begin(actors, clock, ready)
+                events, ledger = self._first_events(ready), ledger_for(self.constants)
+                on_ray = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
+                executor = self.above.executor(self._by_the_gpus(on_ray, from_us), on_ray, clock)
+                timed = Timed(Stoppable(executor, self.stop))
+                self._loop(timed, actors, console, clock)
+                run_s = clock.now_us() / 1e6
+                self._end(actors, clock.now_us())
         finally:
             actors.close()
         return HostFacts(

@@ -24,3 +24,18 @@ def test_a_collection_looks_only_at_what_came_after_it_and_finds_rubbish_there()
     assert loaded > 100_000
     assert left < 100
     assert found > 0
+
+
+ENDS = """
+import gc, ekya.runtime.running
+from ekya.runtime.loaded import loaded_kept
+with loaded_kept(): inside = gc.get_freeze_count()
+print(inside, gc.get_freeze_count())
+"""
+
+
+def test_who_starts_a_run_ends_without_complaints_of_libraries():
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
+    inside, after = map(int, done.stdout.split())
+    assert inside > 100_000
+    assert (after, done.stderr) == (0, "")

@@ -27,7 +27,7 @@ from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.runfolder import RunFolder
 from ekya.runtime.complaining import complaining, in_words, or_complaint
-from ekya.runtime.loaded import keep_loaded
+from ekya.runtime.loaded import loaded_kept
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ def run_live_servers(
         )
         for server in servers.servers
     }
-    keep_loaded()
-    ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
+    with loaded_kept():
+        ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)
         if summary is not None:
