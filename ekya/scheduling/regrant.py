@@ -147,15 +147,13 @@ def _eased(
         one.stream: _quanta(choices[one.stream].inference(one.inference_share_milli).option.ample_milli, view)
         for one in phase.assignments
     }
-
-    def lacks_most(one: Assignment) -> tuple[float, StreamId]:
-        return one.inference_share_milli / max(ample_milli[one.stream], 1), one.stream
-
+    lacking = [one for one in phase.assignments if one.inference_share_milli < ample_milli[one.stream]]
+    lacking.sort(key=lambda one: (one.inference_share_milli / ample_milli[one.stream], one.stream))
     shares = {one.stream: one.inference_share_milli for one in phase.assignments}
-    for one in sorted(phase.assignments, key=lacks_most):
+    for one in lacking:
         job = Job(one.stream, JobKind.INFERENCE)
         share = grants.fitting_milli(job, ample_milli[one.stream])
-        if share is not None and share > shares[one.stream]:
+        if share is not None:
             grants.grow(job, share)
             shares[one.stream] = share
     return Phase(tuple(with_more_inference(one, shares[one.stream]) for one in phase.assignments))
