@@ -24,14 +24,12 @@ from ekya.core.events import (
 )
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
-from ekya.core.units import US_PER_S
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.gpu.protocol import Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.one_call import Answer, Asked, Member
-from ekya.profiling.inference import used_milli
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.lending import LentWeights, borrow, open_ipc
@@ -121,7 +119,7 @@ class StreamInference:
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control(newest=orders.version)
         self._ipc: CudaIpc | None = None
-        self._took = FrameCosts()
+        self._costs = FrameCosts(self._settings.fps, common.inference_speed)
         self._arrived = 0
         self._last_analysed = -1
         self._told_lost: bool | None = False
@@ -332,7 +330,7 @@ class StreamInference:
         objects = self._worker.cut(frame, proposals.boxes)
         answer = self._worker.classify([objects], config, self._ask)[0]
         self._worker.answered(arrived.index)
-        self._took.count(config)
+        self._costs.count(config)
         return answer
 
     def _ask(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
@@ -360,11 +358,9 @@ class StreamInference:
     def _tell_share(self) -> None:
         now_us, used = self._clock.now_us(), self._process.use.measured(self._part)
         self._tell(ShareMeasured(now_us, self._stream.id, Role.INFERENCE, used.share_milli))
-        speed = self._settings.inference_speed
-        took = self._took.since_told(speed.worth(used.used_us, self._process.share.holds_milli) / US_PER_S)
-        if took is not None:
-            config, frame_gpu_s = took
-            share_milli = used_milli(config, frame_gpu_s, self._settings.fps, speed)
+        seen = self._costs.since_told(used.used_us, self._process.share.holds_milli)
+        if seen is not None:
+            config, share_milli = seen
             self._tell(NeedMeasured(now_us, self._stream.id, config, share_milli))
 
     def _tell_of_camera(self, frames_came: bool) -> None:

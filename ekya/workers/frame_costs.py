@@ -1,6 +1,9 @@
 """What a stream's frames really take, as they are analysed."""
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.speed import SpeedCurve
+from ekya.core.units import US_PER_S
+from ekya.profiling.inference import used_milli
 
 NEWEST_PART = 0.3
 """What the newest measurement counts: a street stays as full, and neighbours as busy, for a while."""
@@ -12,8 +15,14 @@ class FrameCosts:
     Not for several threads.
     """
 
-    def __init__(self) -> None:
-        """Nothing is analysed yet."""
+    def __init__(self, fps: float, speed: SpeedCurve) -> None:
+        """Nothing is analysed yet.
+
+        Args:
+            fps: frames a second of the camera.
+            speed: of inference at a share.
+        """
+        self._fps, self._speed = fps, speed
         self._gpu_s: dict[int, float] = {}
         self._frames = 0
         self._configs: dict[int, InferenceConfig] = {}
@@ -23,20 +32,22 @@ class FrameCosts:
         self._frames += 1
         self._configs[config.resolution] = config
 
-    def since_told(self, used_gpu_s: float) -> tuple[InferenceConfig, float] | None:
-        """The newest λ, and the GPU-seconds that a frame takes at it.
+    def since_told(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
+        """The newest λ, and the share that it uses if it looks at all of its frames.
 
         Of frames at several resolutions, or of none, nothing can be said.
 
         Args:
-            used_gpu_s: on all frames since this was last called, at 100% of one GPU.
+            used_us: of the GPU on all frames since this was last called.
+            held_milli: the share at which it was used.
         """
         frames, configs = self._frames, self._configs
         self._frames, self._configs = 0, {}
+        used_gpu_s = self._speed.worth(used_us, held_milli) / US_PER_S
         if len(configs) != 1 or used_gpu_s <= 0.0:
             return None
         (config,) = configs.values()
         newest = used_gpu_s / frames
         before = self._gpu_s.get(config.resolution, newest)
         self._gpu_s[config.resolution] = before + NEWEST_PART * (newest - before)
-        return config, self._gpu_s[config.resolution]
+        return config, used_milli(config, self._gpu_s[config.resolution], self._fps, self._speed)
