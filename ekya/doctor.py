@@ -12,6 +12,7 @@ from ekya.gpu.cores import usable_cores
 from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.registry import Machine, choose_backend
+from ekya.gpu.torch_build import find_torch
 from ekya.runfolder import FREE_BYTES_NEEDED
 from ekya.shipped import shipped_path
 
@@ -66,7 +67,7 @@ def examine(
     inventory: GpuInventory | None = None,
     look_mps: LookForMps = look_for_mps,
 ) -> Examination:
-    """Looks at everything; takes the few seconds that torch needs to be imported.
+    """Looks at everything and imports neither torch nor Ray, which take seconds.
 
     Args:
         runs: folder in which runs will be kept; it need not exist.
@@ -153,17 +154,11 @@ def _package(what: str, name: str) -> Finding:
 
 
 def _torch() -> Finding:
-    # What two builds that do not belong together raise is not always an ImportError.
-    try:
-        import torch
-        import torchvision
-    except (ImportError, RuntimeError, OSError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        return Finding(
-            "torch", f"cannot be imported ({first_line}); install torch and torchvision anew", False
-        )
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
-    return Finding("torch", f"{torch.__version__} ({build}), torchvision {torchvision.__version__}")
+    build = find_torch()
+    if build.broken:
+        return Finding("torch", f"{build.broken}; install torch and torchvision anew", False)
+    made_for = f"CUDA {build.cuda}" if build.cuda else "CPU only"
+    return Finding("torch", f"{build.version} ({made_for}), torchvision {build.vision_version}")
 
 
 def _default_fleet() -> Finding:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.bucket import Clocks, TokenBucket
@@ -12,6 +11,7 @@ from ekya.gpu.meter import BatchMeter
 from ekya.gpu.mps_control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import GpuInventory
 from ekya.gpu.protocol import Capability, Grants, Measured, Resized, ShareHandle, ShareJob, round_down
+from ekya.gpu.torch_build import find_torch
 
 UNDER_WAY = 1
 """Batches that the GPU may still have to do when the next one begins: the host prepares it meanwhile."""
@@ -25,11 +25,8 @@ def torch_streams() -> GpuStreams:
 
 
 def cpu_only_torch() -> bool:
-    """Whether the installed torch says of itself that it was built without CUDA; does not import it."""
-    try:
-        return version("torch").endswith("+cpu")
-    except PackageNotFoundError:
-        return True
+    """Whether the installed torch was built without CUDA; does not import it."""
+    return find_torch().cuda is None
 
 
 @dataclass(frozen=True, slots=True)
