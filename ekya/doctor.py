@@ -8,19 +8,19 @@ from pathlib import Path
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
-from ekya.gpu.cores import usable_cores
+from ekya.gpu.cores import cpu_limit
+from ekya.gpu.cpu import told
+from ekya.gpu.host_memory import free_memory_bytes
 from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.registry import Machine, choose_backend
 from ekya.gpu.torch_build import find_torch
 from ekya.runfolder import FREE_BYTES_NEEDED
+from ekya.runtime.object_store import fit_object_store
 from ekya.shipped import shipped_path
 
 ACTOR_BYTES = 800_000_000
 """Memory of one actor with torch loaded, as measured."""
-
-_MEMORY_FILE = Path("/proc/meminfo")
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,13 @@ def examine(
         look_mps: says what there is of MPS; it starts nothing.
     """
     inventory = inventory or list_gpus()
-    cores = usable_cores()
+    cores = cpu_limit()
     machine = Machine(cores, inventory, look_mps)
     chosen = choose_backend(machine=machine)
     findings = (
-        Finding("CPU", f"{cores} core{'' if cores == 1 else 's'} that this process may use"),
+        Finding("CPU", f"{told(cores)} that this process may use"),
         _memory(),
+        _shared_memory(),
         _disk(runs),
         *_gpus(inventory),
         Finding(
@@ -103,31 +104,23 @@ def examine(
 def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
     if device == "cpu" and inventory.gpus:
         yield "the GPU stays idle, since no backend can share it here"
-    free = _memory_bytes()
+    free = free_memory_bytes()
     if free is not None:
         yield (
             f"memory is enough for about {max(0, free // ACTOR_BYTES)} actors at {ACTOR_BYTES / 1e9:.1f} GB"
         )
 
 
-def _memory_bytes() -> int | None:
-    """Memory that can still be had, of the machine and of the container; None where nobody says."""
-    try:
-        lines = dict(line.split(":", 1) for line in _MEMORY_FILE.read_text().splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-    try:
-        return min(available, int(_MEMORY_LIMIT.read_text()))
-    except (OSError, ValueError):
-        return available
-
-
 def _memory() -> Finding:
-    free = _memory_bytes()
+    free = free_memory_bytes()
     if free is None:
         return Finding("Memory", "the system does not say")
     return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
+
+
+def _shared_memory() -> Finding:
+    store = fit_object_store()
+    return Finding("Shared memory", store.slow or f"{store.size_bytes / 1e9:.1f} GB for Ray's object store")
 
 
 def _disk(runs: Path) -> Finding:

@@ -289,7 +289,8 @@ def test_doctor_says_what_is_here_and_what_is_used(tmp_path):
     assert (examination.shares, examination.device) == ("cpu", "cpu")
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = as_json(examination)["findings"]
-    assert {"CPU", "Memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet"} == set(found)
+    what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
+    assert set(what) == set(found)
     assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
 
 

@@ -1,20 +1,21 @@
-"""How much of the host this process may use."""
+"""How much of the host's cores this process may use."""
 
 import os
-from pathlib import Path
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+from ekya.gpu.cgroups import Cgroups
 
 
-def usable_cores(quota_file: Path = _QUOTA) -> int:
-    """Cores that this process may run on: what its affinity mask and its container's quota leave.
+def cpu_limit(cgroups: Cgroups | None = None) -> float:
+    """Cores that this process may use, or a part of one: its affinity mask and its cgroups' quotas.
 
-    At least 1. A quota of one and a half cores counts as one.
+    Args:
+        cgroups: its groups; by default as the kernel tells them.
     """
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = quota_file.read_text().split()
-        limit = cores if quota == "max" else int(quota) // int(period)
-    except (OSError, ValueError):
-        limit = cores
-    return max(1, min(cores, limit))
+    cores = float(len(os.sched_getaffinity(0)))
+    quota = (cgroups or Cgroups()).cpu_limit()
+    return cores if quota is None else min(cores, quota)
+
+
+def usable_cores(cgroups: Cgroups | None = None) -> int:
+    """How many processes can compute at a time: ``cpu_limit`` in whole cores, at least 1."""
+    return max(1, int(cpu_limit(cgroups)))

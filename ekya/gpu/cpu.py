@@ -21,11 +21,11 @@ class CpuShares:
     """Shares of CPU cores, held by a token bucket on each job's thread time (DESIGN §4, §6).
 
     Attributes:
-        cores: how many there are; each is one "GPU".
+        cores: how many there are, or a part of one; each is one "GPU".
         clocks: what the buckets read; tests pass their own.
     """
 
-    cores: int
+    cores: float
     clocks: Clocks | None = None
 
     def probe(self) -> Capability:
@@ -34,16 +34,16 @@ class CpuShares:
             usable=True,
             enforcement="cooperative",
             device="cpu",
-            capacity_milli=self.cores * FULL_GPU_MILLI,
+            capacity_milli=self._capacity_milli(),
             step_milli=1,
             live_resize=True,
-            why=f"{self.cores} CPU core{'' if self.cores == 1 else 's'}, each standing for one GPU; "
+            why=f"{told(self.cores)}, each standing for one GPU; "
             "every job counts its thread time and waits when it has used its share",
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
         """To the thousandth of a core."""
-        return round_down(shares, 1, self.cores * FULL_GPU_MILLI)
+        return round_down(shares, 1, self._capacity_milli())
 
     def open(self, gpus: int) -> AbstractContextManager["CpuShares"]:
         """Nothing has to be started."""
@@ -56,3 +56,11 @@ class CpuShares:
     def attach(self, job: ShareJob) -> ShareHandle:
         """A bucket on the thread time of the threads that use it."""
         return TokenBucket(job.share_milli, self.clocks)
+
+    def _capacity_milli(self) -> int:
+        return max(1, int(self.cores * FULL_GPU_MILLI))
+
+
+def told(cores: float) -> str:
+    """For people."""
+    return f"{cores:.3g} CPU core{'' if cores == 1 else 's'}"

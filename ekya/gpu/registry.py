@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ekya.errors import UserError
-from ekya.gpu.cores import usable_cores
+from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cpu import CpuShares
 from ekya.gpu.cuda_driver import read_layouts
 from ekya.gpu.duty_cycle import DutyCycleShares
@@ -22,14 +22,14 @@ class Machine:
     """What backends need to know of the machine.
 
     Attributes:
-        cores: CPU cores that this process may use.
+        cores: CPU cores that this process may use; a container may leave a part of one.
         inventory: the GPUs.
         look_mps: says what there is of MPS.
         split_sms: asks the driver how it splits the GPUs' multiprocessors.
         one_process: whether all jobs will run in one process; those of a run do not.
     """
 
-    cores: int
+    cores: float
     inventory: GpuInventory
     look_mps: LookForMps = look_for_mps
     split_sms: Callable[[], SmReport] = read_layouts
@@ -38,7 +38,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that this runs on."""
-    return Machine(usable_cores(), list_gpus())
+    return Machine(cpu_limit(), list_gpus())
 
 
 def _mps(machine: Machine) -> MpsShares:

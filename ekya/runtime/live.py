@@ -8,9 +8,8 @@ import ray
 from rich.console import Console
 
 from ekya.config import FleetConfig, RunOptions
+from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.on_ray import open_run, run_on_ray
-
-_OBJECT_STORE_BYTES = 1024**3
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
@@ -38,7 +37,7 @@ def _start_ray(dashboard: bool, gpus: int) -> str:
         include_dashboard=dashboard,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        object_store_memory=_OBJECT_STORE_BYTES,
+        object_store_memory=object_store_bytes(),
         configure_logging=True,
     )
     url = str(context.dashboard_url or "")

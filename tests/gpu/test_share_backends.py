@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ekya.errors import UserError
 from ekya.gpu.bucket import Clocks
-from ekya.gpu.cores import usable_cores
 from ekya.gpu.cpu import CpuShares
 from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.mps import MpsShares
@@ -234,9 +233,3 @@ def test_the_length_limit_is_the_kernels():
         pytest.skip("the limit differs")
     with pytest.raises(OSError, match="too long"), socket.socket(socket.AF_UNIX) as sock:
         sock.bind("/" + "x" * (MAX_SOCKET_BYTES + 1))
-
-
-@pytest.mark.parametrize(("text", "most"), [("100000 100000", 1), ("max 100000", 999), ("150000 100000", 1)])
-def test_a_containers_quota_limits_the_cores(tmp_path, text, most):
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores(tmp_path / "cpu.max") == min(most, usable_cores(tmp_path / "none"))

@@ -13,6 +13,7 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.protocol import FleetNode
+from ekya.runtime.object_store import object_store_bytes
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -47,7 +48,7 @@ def _own_cluster() -> Iterator[None]:
     ray.init(
         "local",
         include_dashboard=False,
-        object_store_memory=_STORE_BYTES,
+        object_store_memory=object_store_bytes(_STORE_BYTES),
         log_to_driver=False,
         logging_level=logging.ERROR,
     )

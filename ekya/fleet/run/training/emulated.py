@@ -14,6 +14,7 @@ from ray.cluster_utils import Cluster
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
+from ekya.runtime.object_store import object_store_bytes
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -60,6 +61,7 @@ def emulated_fleet(
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    store_bytes = object_store_bytes(store_bytes)
     head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
     made: Any = Cluster  # Ray does not say what it takes and gives.
     cluster = made(initialize_head=True, head_node_args=head)

@@ -1,0 +1,105 @@
+"""Limits that cgroups set on this process, of version 1 and 2: in a container, a service or a batch job.
+
+A limit of a group holds for all groups inside it, so that the smallest on the way up counts.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_V2 = "cgroup2"
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 writes the largest number that it knows where there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroups:
+    """The groups of this process.
+
+    Attributes:
+        proc: this process's folder of what the kernel tells.
+    """
+
+    proc: Path = Path("/proc/self")
+
+    def cpu_limit(self) -> float | None:
+        """Cores, or a part of one, that the groups leave; None without a limit."""
+        quotas = (_quota(group) for group in self._groups("cpu"))
+        return min((quota for quota in quotas if quota is not None), default=None)
+
+    def memory_free_bytes(self) -> int | None:
+        """Memory that the groups leave now, page cache that can be dropped included; None without a limit."""
+        left = (_memory_left(group) for group in self._groups("memory"))
+        return min((one for one in left if one is not None), default=None)
+
+    def _groups(self, controller: str) -> Iterator[Path]:
+        """Folders of the process's groups, each with those above it, as far as they are mounted here."""
+        paths = self._paths(controller)
+        for mount, root, kind in self._mounts(controller):
+            path = paths.get(kind)
+            if path is None:
+                continue
+            # A container sees its own group as the mount's root, and may be told its path outside.
+            below = os.path.relpath(path, root)
+            inside = Path() if below.startswith("..") else Path(below)
+            yield mount
+            yield from (mount / one for one in (inside, *inside.parents) if one != Path())
+
+    def _paths(self, controller: str) -> dict[str, str]:
+        """The process's group by the kind of file system that shows it."""
+        paths = {}
+        for line in _lines(self.proc / "cgroup"):
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                paths[_V2] = path
+            elif controller in controllers.split(","):
+                paths["cgroup"] = path
+        return paths
+
+    def _mounts(self, controller: str) -> Iterator[tuple[Path, str, str]]:
+        """Where groups are mounted: the folder, the group that it shows, and the kind of file system."""
+        for line in _lines(self.proc / "mountinfo"):
+            place, _, filesystem = line.partition(" - ")
+            root, folder = place.split()[3:5]
+            kind, _, options = filesystem.split(maxsplit=2)
+            if kind == _V2 or (kind == "cgroup" and controller in options.split(",")):
+                yield Path(folder), root, kind
+
+
+def _quota(group: Path) -> float | None:
+    v2 = _words(group / "cpu.max")
+    quota, period = (
+        v2 if len(v2) == 2 else (_word(group / "cpu.cfs_quota_us"), _word(group / "cpu.cfs_period_us"))
+    )
+    if not (quota.isdigit() and period.isdigit() and int(period)):  # "max", -1, or no such file
+        return None
+    return int(quota) / int(period)
+
+
+def _memory_left(group: Path) -> int | None:
+    for limit_file, used_file, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, used = _word(group / limit_file), _word(group / used_file)
+        if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
+            told = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
+            kept = int(used or 0) - int(told.get(cache, 0))
+            return max(0, int(limit) - max(0, kept))
+    return None
+
+
+def _word(path: Path) -> str:
+    return (_words(path) or [""])[0]
+
+
+def _words(path: Path) -> list[str]:
+    return [word for line in _lines(path)[:1] for word in line.split()]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,62 @@
+import logging
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ekya.doctor import examine
+from ekya.gpu.nvml import GpuInventory
+from ekya.runtime.object_store import STORE_BYTES, fit_object_store, object_store_bytes
+
+MB = 1024**2
+DOCKERS_DEFAULT = 64 * MB
+RAYS_LEAST = 75 * MB
+
+
+@pytest.fixture
+def shared_memory(monkeypatch):
+    of_disk = shutil.disk_usage
+
+    def has(free_bytes):
+        def usage(folder):
+            return SimpleNamespace(free=free_bytes) if folder == Path("/dev/shm") else of_disk(folder)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    return has
+
+
+def test_with_room_the_store_is_as_large_as_wanted(shared_memory, caplog):
+    shared_memory(8 * STORE_BYTES)
+    assert object_store_bytes() == STORE_BYTES
+    assert object_store_bytes(256 * MB) == 256 * MB
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("free_mb", [80, 128, 512, 1000])
+def test_a_smaller_shared_memory_is_used_for_what_it_has(shared_memory, caplog, free_mb):
+    shared_memory(free_mb * MB)
+    assert RAYS_LEAST <= object_store_bytes() <= free_mb * MB
+    assert caplog.messages == []
+
+
+def test_what_is_too_small_for_ray_is_told_once_with_its_remedy(shared_memory, caplog):
+    shared_memory(DOCKERS_DEFAULT)
+    with caplog.at_level(logging.WARNING):
+        assert object_store_bytes() >= RAYS_LEAST
+    assert len(caplog.messages) == 1
+    assert "67 MB free" in caplog.text
+    assert "docker run --shm-size=2g" in caplog.text
+
+
+def test_a_machine_without_shared_memory_keeps_its_store_on_disk(tmp_path):
+    assert "kept on disk" in fit_object_store(shared=tmp_path / "none").slow
+
+
+def test_the_doctor_tells_of_small_shared_memory_and_lets_the_run_begin(shared_memory, tmp_path):
+    shared_memory(DOCKERS_DEFAULT)
+    examination = examine(tmp_path, GpuInventory((), None, "no driver"))
+    [finding] = [one for one in examination.findings if one.what == "Shared memory"]
+    assert finding.fine
+    assert "--shm-size=2g" in finding.found
