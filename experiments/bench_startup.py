@@ -1,0 +1,329 @@
+"""What a live run takes until its first window opens, and after one of its processes was killed.
+
+    python experiments/bench_startup.py
+    python experiments/bench_startup.py --cameras 10 --json -
+    python experiments/bench_startup.py --cameras 20 --video V.mp4 --golden D.onnx --classes person,car,truck
+
+`ekya run` is started in a process of its own, as a user does, and watched from outside. In its second window
+a process of inference is killed, and some seconds after its streams are back the run is stopped.
+
+- Start: from the call of the command until window 0 opens, when every camera and model is ready.
+- Processes and memory: of the whole tree, with Ray's own and the decoders. Memory is PSS, so that what
+  several processes have in common counts once.
+- Away: from the death of the process to the first analysed frame of those that came when it was back, of
+  the stream that waited longest.
+- Doctor: `ekya doctor` from its call to its end.
+
+Four cameras are those of the default fleet; others look like these with other seeds, or are a video.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import psutil
+import typer
+import yaml
+from recipe import RESULTS, Json, Out, as_csv, run
+from rich.console import Console
+from rich.table import Table
+
+from ekya.commands.output import output
+from ekya.config import DEFAULT_FLEET, dump_fleet, load_fleet
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.journal import read_journal
+from ekya.runfolder import RunFolder
+from ekya.runtables import read_predictions
+from ekya.shipped import shipped_path
+
+_EKYA = (sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())")
+_NAME = "startup"
+_LOOK_EVERY_S = 1.0
+_READY_WITHIN_S = 600.0
+_SETTLED_S = 6.0
+"""After a window has opened: its preparation is over then."""
+_BACK_WITHIN_S = 120.0
+_AFTER_S = 8.0
+"""After the killed process is back; what it analyses is written to disk every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run.
+
+    Attributes:
+        cameras: how many.
+        ready_s: until window 0 opened.
+        ready_pss_mib, processes: of the whole run when it had.
+        pss_mib: most memory of the whole run.
+        torch_processes: those of them that had torch loaded.
+        away_s: after the kill; None where nothing was killed.
+        doctor_s: of ``ekya doctor``.
+        load: mean number of threads that ran or were ready to, of everything on the machine.
+    """
+
+    cameras: int
+    ready_s: float
+    ready_pss_mib: float
+    processes: int
+    torch_processes: int
+    pss_mib: float
+    away_s: float | None
+    doctor_s: float
+    load: float
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a run so far."""
+
+    pss_mib: float = 0.0
+    loads: list[float] = field(default_factory=list)
+
+
+def measured(cameras: Sequence[str], count: int, kill: bool, work: Path) -> Row:
+    """One run, from its start to its stop.
+
+    Raises:
+        UserError: it failed, or took too long.
+    """
+    folder, seen = RunFolder(work / _NAME), Seen()
+    log = work / "log.txt"
+    with log.open("w") as written:
+        began_s = time.monotonic()
+        process = subprocess.Popen(
+            [*_EKYA, "run", *cameras, "--runs", str(work), "--name", _NAME], stdout=written, stderr=written
+        )
+        try:
+            _wait(process, log, lambda: len(_opened(folder)) >= 1, seen, _READY_WITHIN_S)
+            ready_s = time.monotonic() - began_s
+            tree = list(_tree(process.pid))
+            ready_mib = _pss_mib(tree)
+            with_torch = sum(_has_torch(one) for one in tree)
+            away_s = None
+            if kill:
+                away_s = _killed(process, log, folder, seen)
+        finally:
+            _stop(process)
+    return Row(
+        count,
+        round(ready_s, 1),
+        round(ready_mib),
+        len(tree),
+        with_torch,
+        round(max(seen.pss_mib, ready_mib)),
+        None if away_s is None else round(away_s, 1),
+        round(_doctor_s(), 1),
+        round(float(np.mean(seen.loads)), 1),
+    )
+
+
+def _killed(process: "subprocess.Popen[bytes]", log: Path, folder: RunFolder, seen: Seen) -> float:
+    """Kills an inference in window 1; returns for how many seconds its streams were away."""
+    _wait(process, log, lambda: len(_opened(folder)) >= 2, seen, _READY_WITHIN_S)
+    settled_s = time.monotonic() + _SETTLED_S
+    _wait(process, log, lambda: time.monotonic() > settled_s, seen, _READY_WITHIN_S)
+    victim = next(one for one in _tree(process.pid) if "InferenceActor" in _title(one))
+    victim.kill()
+    back: list[StreamId] = []
+
+    def is_back() -> bool:
+        died = {event.stream for event in _events(folder, ev.WorkerDied)}
+        back[:] = sorted(event.stream for event in _events(folder, ev.WorkerBack))
+        return bool(died) and died <= set(back)
+
+    _wait(process, log, is_back, seen, _BACK_WITHIN_S)
+    after_s = time.monotonic() + _AFTER_S
+    _wait(process, log, lambda: time.monotonic() > after_s, seen, _BACK_WITHIN_S)
+    died_us = {event.stream: event.t_us for event in _events(folder, ev.WorkerDied)}
+    back_us = {event.stream: event.t_us for event in _events(folder, ev.WorkerBack)}
+    _stop(process)
+    return float(max(_first_us(folder, one, back_us[one]) - died_us[one] for one in back)) / 1e6
+
+
+def _first_us(folder: RunFolder, stream: StreamId, from_us: int) -> int:
+    """When the first analysed frame came after a time; frames from before it may be analysed late."""
+    frames = read_predictions(folder.predictions(stream))
+    analysed_us = frames.t_us[frames.analysed & (frames.t_us >= from_us)]
+    if not len(analysed_us):
+        raise UserError(f"{stream}: no frame was analysed after its process was back")
+    return int(analysed_us[0])
+
+
+def _opened(folder: RunFolder) -> list[ev.WindowOpened]:
+    return _events(folder, ev.WindowOpened)
+
+
+def _events(folder: RunFolder, kind: type[Any]) -> list[Any]:
+    if not folder.journal.is_file() or '"WindowOpened"' not in folder.journal.read_text():
+        return []
+    _, _, turns = read_journal(folder.journal)
+    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
+
+
+def _wait(process: "subprocess.Popen[bytes]", log: Path, until: Any, seen: Seen, within_s: float) -> None:
+    deadline_s, look_s = time.monotonic() + within_s, 0.0
+    while not until():
+        if process.poll() is not None:
+            raise UserError(f"the run ended with {process.returncode}: {log.read_text()[-2000:]}")
+        if time.monotonic() > deadline_s:
+            raise UserError(f"what was waited for did not happen within {within_s:g} s")
+        if time.monotonic() > look_s:
+            look_s = time.monotonic() + _LOOK_EVERY_S
+            seen.pss_mib = max(seen.pss_mib, _pss_mib(_tree(process.pid)))
+            seen.loads.append(os.getloadavg()[0])
+        time.sleep(0.1)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """As Ctrl-C does; a run that takes no notice is killed with all that it has started."""
+    if process.poll() is not None:
+        return
+    tree = list(_tree(process.pid))
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_BACK_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        for one in tree:
+            with suppress(psutil.Error):
+                one.kill()
+
+
+def _tree(pid: int) -> Iterator[psutil.Process]:
+    with suppress(psutil.Error):
+        root = psutil.Process(pid)
+        yield root
+        yield from root.children(recursive=True)
+
+
+def _pss_mib(processes: Iterator[psutil.Process] | list[psutil.Process]) -> float:
+    total = 0
+    for one in processes:
+        with suppress(psutil.Error):
+            memory: Any = one.memory_full_info()
+            total += memory.pss
+    return total / (1 << 20)
+
+
+def _has_torch(process: psutil.Process) -> bool:
+    try:
+        return any("libtorch" in mapped.path for mapped in process.memory_maps())
+    except psutil.Error:
+        return False
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()[:1])
+    except psutil.Error:
+        return ""
+
+
+def _doctor_s() -> float:
+    began_s = time.monotonic()
+    subprocess.run([*_EKYA, "doctor"], check=False, capture_output=True)
+    return time.monotonic() - began_s
+
+
+def repeated_fleet(cameras: int, work: Path) -> Path:
+    """The default fleet with so many cameras, which look like its own with other seeds."""
+    shipped = load_fleet(shipped_path(DEFAULT_FLEET))
+    raw = yaml.safe_load(dump_fleet(shipped))
+    known = raw["streams"]
+    raw["streams"] = [
+        known[place % len(known)]
+        | {
+            "id": f"cam-{place + 1:02}",
+            "source": known[place % len(known)]["source"] | {"seed": 1000 + place},
+        }
+        for place in range(cameras)
+    ]
+    # Left out, so that they are chosen for as many cameras.
+    for key in ("gpus", "window_s", "preparation"):
+        raw.pop(key)
+    path = work / "fleet.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def show(console: Console, rows: list[Row]) -> None:
+    """A table for people."""
+    table = Table(title="Start, memory and recovery of a live run", title_justify="left")
+    for name in (
+        "cameras",
+        "ready",
+        "processes",
+        "with torch",
+        "memory then",
+        "most",
+        "away",
+        "doctor",
+        "load",
+    ):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.cameras),
+            f"{row.ready_s:.1f} s",
+            str(row.processes),
+            str(row.torch_processes),
+            f"{row.ready_pss_mib:.0f} MiB",
+            f"{row.pss_mib:.0f} MiB",
+            "-" if row.away_s is None else f"{row.away_s:.1f} s",
+            f"{row.doctor_s:.1f} s",
+            f"{row.load:.1f}",
+        )
+    console.print(table)
+
+
+def main(
+    cameras: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    video: Annotated[Path | None, typer.Option(metavar="FILE", help="What each of them shows.")] = None,
+    golden: Annotated[str | None, typer.Option(help="With --video: as of ekya run.")] = None,
+    classes: Annotated[str | None, typer.Option(help="With --video: as of ekya run.")] = None,
+    fleet: Annotated[Path | None, typer.Option(metavar="FILE", help="A fleet file instead.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs, one after the other.")] = 1,
+    kill: Annotated[bool, typer.Option(help="A process of inference, in the second window.")] = True,
+    out: Out = RESULTS,
+    json_to: Json = None,
+) -> None:
+    """Measure what a live run takes to start, and how long a killed process is away."""
+    rows = []
+    with output(json_to) as channel:
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="ekya-bench-") as work:
+                if fleet is not None:
+                    arguments, count = [str(fleet)], len(load_fleet(fleet).streams)
+                elif video is not None:
+                    if golden is None:
+                        raise UserError("--video: a golden detector has to label what it shows; add --golden")
+                    arguments, count = ["--golden", golden], cameras
+                    arguments += [part for _ in range(cameras) for part in ("--video", str(video))]
+                    arguments += [] if classes is None else ["--classes", classes]
+                else:
+                    shipped = shipped_path(DEFAULT_FLEET)
+                    path = shipped if cameras == 4 else repeated_fleet(cameras, Path(work))
+                    arguments, count = [str(path)], cameras
+                rows.append(measured(arguments, count, kill, Path(work)))
+        channel.report({"runs": [asdict(row) for row in rows]})
+        out.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(out / "bench_startup.csv", as_csv([asdict(row) for row in rows]))
+        show(channel.console, rows)
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/bench_startup.py --cameras 4 --json -")
