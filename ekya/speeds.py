@@ -2,16 +2,15 @@
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 from ekya.core.speed import LINEAR, ModelSpeeds, SpeedCurve
 from ekya.gpu.nvml import list_gpus
+from ekya.gpu.processor import processor_name
 from ekya.gpu.registry import ChosenBackend
 from ekya.profiling.speed import among_others
 from ekya.workers.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
 
 _LOG = logging.getLogger(__name__)
-_PROCESSOR = Path("/proc/cpuinfo")
 
 
 def key_of(chosen: ChosenBackend, model: str) -> SpeedKey:
@@ -69,9 +68,4 @@ def _device_name(device: str) -> str:
     if device == "cuda":
         gpus = list_gpus().gpus
         return gpus[0].name if gpus else "a GPU"
-    try:
-        lines = _PROCESSOR.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "a processor"
+    return processor_name()

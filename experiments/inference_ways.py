@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ekya.arithmetic.checked import MOST_ERROR
 from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.edge import EdgeModel, clone
-from ekya.learning.forward import PLAIN, ForwardWay, forward_way
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.half import half_error
 from ekya.learning.one_call import Asked, OneCall
 from ekya.learning.packed import can_pack
@@ -131,35 +131,33 @@ class Bench:
 
     def passes(self) -> list[Way]:
         """The crops of many frames in several passes, or in one."""
-        now, frames = forward_way(self.device), FRAMES[-1]
+        frames = FRAMES[-1]
         sizes = (PLAIN.crops_at_once, frames * OBJECTS)
-        return [self._way(f"{size} crops a pass", replace(now, crops_at_once=size), frames) for size in sizes]
+        return [self._way(f"{size} crops a pass", ForwardWay(crops_at_once=size), frames) for size in sizes]
 
     def layout(self, frames: int) -> list[Way]:
         """How pictures and kernels lie in memory."""
         ways = {"plain": PLAIN, "channels-last": ForwardWay(channels_last=True)}
         if torch.device(self.device).type == "cpu" and can_pack():
-            ways |= {"packed": ForwardWay(packed=True), "both": ForwardWay(channels_last=True, packed=True)}
+            packed = ForwardWay(packed_for=(frames * OBJECTS, SIDE))
+            ways |= {"packed": packed, "both": replace(packed, channels_last=True)}
         return [self._way(name, way, frames) for name, way in ways.items()]
 
     def half(self) -> list[Way]:
         """32 bits and 16."""
-        exact = replace(forward_way(self.device), half=None)
-        halves = {"float16": torch.float16, "bfloat16": torch.bfloat16}
         return [
-            self._way("float32", exact, FRAMES[-1]),
-            *(self._halved(name, exact, dtype) for name, dtype in halves.items()),
+            self._way("float32", PLAIN, FRAMES[-1]),
+            *(self._halved(PLAIN, half) for half in ("float16", "bfloat16")),
         ]
 
     def graphs(self) -> list[Way]:
         """Kernels one by one or as one graph."""
         if torch.device(self.device).type != "cuda":
             return [Way("as a CUDA graph", OBJECTS, None, f"{self.device} has none")]
-        one_by_one = replace(forward_way(self.device), graphs=False)
-        everything = ForwardWay(channels_last=True, half=torch.float16, graphs=True)
+        everything = ForwardWay(channels_last=True, half="float16", graphs=True)
         return [
-            self._way("one by one", one_by_one, 1),
-            self._way("as a CUDA graph", replace(one_by_one, graphs=True), 1),
+            self._way("one by one", PLAIN, 1),
+            self._way("as a CUDA graph", ForwardWay(graphs=True), 1),
             self._way("graph, channels-last, float16", everything, 1),
         ]
 
@@ -243,14 +241,14 @@ class Bench:
         ask = Predictor(self.model, self.device, way)
         return Way(name, frames * OBJECTS, self._asked(ask, frames), is_exact=way.half is None)
 
-    def _halved(self, name: str, exact: ForwardWay, dtype: torch.dtype) -> Way:
-        loose = replace(exact, packed=False)
+    def _halved(self, exact: ForwardWay, half: str) -> Way:
+        loose = replace(exact, packed_for=None)
         model, halved = (prepared(self.model, self.device, loose) for _ in range(2))
-        error = half_error(halved.to(dtype), model)
+        error = half_error(halved.to(getattr(torch, half)), model)
         note = f"logits off by {error:.2g}"
         if error > MOST_ERROR:
-            return Way(name, FRAMES[-1] * OBJECTS, None, f"refused: {note}")
-        return replace(self._way(name, replace(exact, half=dtype), FRAMES[-1]), note=note)
+            return Way(half, FRAMES[-1] * OBJECTS, None, f"refused: {note}")
+        return replace(self._way(half, replace(exact, half=half), FRAMES[-1]), note=note)
 
     def _asked(self, ask: Predictor, frames: int) -> Call:
         crops = self.crops[: frames * OBJECTS]

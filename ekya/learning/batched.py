@@ -19,7 +19,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from ekya.arithmetic.checked import MOST_ERROR
 from ekya.arithmetic.gate import relative_error
 from ekya.learning.edge import EdgeModel, normalised, pool
-from ekya.learning.forward import ForwardWay, forward_way
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.predictor import prepared, resized
 
 Joined = Callable[[Tensor], Tensor]
@@ -35,7 +35,7 @@ class BatchedPredictor:
         models: at least one.
         joining: key of ``JOININGS``: how blocks are joined in which the models differ.
         device: torch's name of where the copies run.
-        way: how they run; None is what is best on the device. Neither half precision nor graphs are used.
+        way: how they run. Neither half precision nor graphs are used.
 
     Raises:
         ValueError: different architectures, or one whose blocks cannot be joined in this way.
@@ -46,12 +46,11 @@ class BatchedPredictor:
         models: Sequence[EdgeModel],
         joining: str = "vmap",
         device: str = "cpu",
-        way: ForwardWay | None = None,
+        way: ForwardWay = PLAIN,
     ) -> None:
         architectures = {model.architecture for model in models}
         if len(architectures) != 1:
             raise ValueError(f"models of one architecture are asked together, not of {sorted(architectures)}")
-        way = way or forward_way(device)
         self._device = device
         self.shared_blocks = common_blocks(models)
         shared = list(models[0].blocks)[: self.shared_blocks]
@@ -61,7 +60,8 @@ class BatchedPredictor:
         if self.shared_blocks < len(models[0].blocks):
             # What is joined must still have its weights as torch keeps them.
             own = [list(model.blocks)[self.shared_blocks :] for model in models]
-            loose = [prepared(nn.Sequential(*blocks), device, replace(way, packed=False)) for blocks in own]
+            unpacked = replace(way, packed_for=None)
+            loose = [prepared(nn.Sequential(*blocks), device, unpacked) for blocks in own]
             self._joined = _joined(JOININGS[joining], loose, self._shared)
 
     @torch.inference_mode()

@@ -1,10 +1,7 @@
-"""How a model that only predicts is run: every choice that depends on the device, with its reason."""
+"""How a model that only predicts is run. The default is plain; what is faster on a device is found by a
+self-test there (``learning/self_test.py``)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-
-import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +10,10 @@ class ForwardWay:
 
     Attributes:
         channels_last: in memory the channels of a pixel lie side by side, of pictures and of kernels.
-        packed: kernels are laid out once as the CPU's library computes with them (``learning/packed.py``).
-        half: computes in this type where the model's own answers allow it (``learning/half.py``); None stays
-            with 32 bits.
+        packed_for: (crops, side in pixels) of the pass whose shape kernels are laid out for, once, as the
+            CPU's library computes with them (``learning/packed.py``); None leaves them as torch keeps them.
+        half: torch's name of the type to compute in where the model's own answers allow it, ``float16`` or
+            ``bfloat16`` (``learning/half.py``); None stays with 32 bits.
         graphs: a pass is recorded once a level and batch size, and launched as a whole since
             (``learning/graphs.py``).
         crops_at_once: crops in one pass, at most.
@@ -24,31 +22,59 @@ class ForwardWay:
     """
 
     channels_last: bool = False
-    packed: bool = False
-    half: torch.dtype | None = None
+    packed_for: tuple[int, int] | None = None
+    half: str | None = None
     graphs: bool = False
     crops_at_once: int = 32
     joining: str | None = None
 
+    def __str__(self) -> str:
+        """For people: what is not plain, or ``plain``."""
+        parts = [
+            "channels last" if self.channels_last else "",
+            "packed kernels" if self.packed_for else "",
+            self.half or "",
+            "CUDA graphs" if self.graphs else "",
+            f"{self.crops_at_once} crops a pass" if self.crops_at_once != PLAIN.crops_at_once else "",
+            f"joined by {self.joining}" if self.joining else "",
+        ]
+        return ", ".join(part for part in parts if part) or "plain"
+
 
 PLAIN = ForwardWay()
-"""As torch does it by itself; what others are measured against."""
-
-WAYS: Mapping[str, ForwardWay] = MappingProxyType(
-    {
-        # Measured on x86-64 with AVX-512 (docs/gpu.md). Laying out the kernels of a ResNet18 takes as long as
-        # the six crops of a frame; the small models have light ones. No CPU core here counts faster in half
-        # the bits. Passes of 128 crops are a third faster than of 32, and those of 256 no better for all.
-        # Joined blocks of a ResNet18 take longer than one after the other.
-        "cpu": ForwardWay(channels_last=True, packed=True, crops_at_once=128),
-        # Nothing has been measured on a GPU, so nothing is on there. What `make gpu-check` shows to be faster
-        # is switched on here, and nowhere else.
-        "cuda": PLAIN,
-    }
-)
-"""By torch's kind of device. ``experiments/bench_inference.py`` measures what is chosen between."""
+"""As torch does it by itself. Runs on virtual time always take it, so that equal seeds give equal bytes, and
+the other ways are measured against it."""
 
 
-def forward_way(device: str) -> ForwardWay:
-    """What is best on a device such as ``cpu`` or ``cuda:1``, as far as it has been measured."""
-    return WAYS.get(torch.device(device).type, PLAIN)
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One way that was tried.
+
+    Attributes:
+        way: the way.
+        times: what each pass took, in parts of what it took before, the typical one first; empty where
+            none was timed.
+        refused: why it was not taken, in words; empty where it was.
+    """
+
+    way: ForwardWay
+    times: tuple[float, ...]
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What came of a self-test.
+
+    Attributes:
+        way: the choice.
+        plain_ms, chosen_ms: what the typical frame's pass takes, plain and as chosen, in milliseconds.
+        tried: everything else that was tried, in order.
+        took_s: how long the test took.
+    """
+
+    way: ForwardWay
+    plain_ms: float
+    chosen_ms: float
+    tried: tuple[Tried, ...]
+    took_s: float

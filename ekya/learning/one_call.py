@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ekya.learning.batched import BatchedPredictor, same_weights
 from ekya.learning.edge import EdgeModel, pool
-from ekya.learning.forward import ForwardWay, forward_way
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.predictor import Predictor, on_device
 
 _LOG = logging.getLogger(__name__)
@@ -65,12 +65,12 @@ class OneCall:
 
     Args:
         device: torch's name of where the predictors are.
-        way: how they run; None is what is best on the device.
+        way: how they run.
     """
 
-    def __init__(self, device: str = "cpu", way: ForwardWay | None = None) -> None:
+    def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
         self._device = device
-        self._way = way or forward_way(device)
+        self._way = way
         self._adding = threading.Lock()
         self._numbers = itertools.count()
         self._newest: dict[Hashable, Member] = {}

@@ -19,7 +19,6 @@ from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.epochs import steps_in_epoch
-from ekya.learning.packed import can_pack
 from ekya.learning.trainer import Retraining
 
 _COUNTED_CROPS = 2
@@ -129,22 +128,13 @@ def _count(run: Callable[[], object]) -> int:
 
 
 def operations_counter() -> FlopCounterMode:
-    """Counts what is run inside it: torch's counter, but for packed convolutions and gradients in groups.
+    """Counts what is run inside it: torch's counter, but for gradients in groups.
 
-    Torch does not know the former. The latter it counts as if every output channel saw every input channel,
-    which is hundreds of times too much where each sees one.
+    Torch counts these as if every output channel saw every input channel, which is hundreds of times too much
+    where each sees one.
     """
     ours: dict[object, Callable[..., int]] = {torch.ops.aten.convolution_backward: _convolution_backward}
-    if can_pack():
-        ours[torch.ops.mkldnn._convolution_pointwise] = _packed_convolution
     return FlopCounterMode(display=False, custom_mapping=ours)
-
-
-def _packed_convolution(
-    _images: torch.Size, kernel: torch.Size, *_how: object, out_shape: torch.Size, **_: object
-) -> int:
-    """Operations of a convolution, from shapes: every value of it takes the kernel of one output channel."""
-    return 2 * prod(out_shape) * prod(kernel[1:])
 
 
 def _convolution_backward(

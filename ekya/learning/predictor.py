@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ekya.arithmetic.checked import MOST_ERROR
 from ekya.learning.edge import EdgeModel, normalised
-from ekya.learning.forward import ForwardWay, forward_way
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.graphs import CudaRecorder, GraphRecorder, Graphs, Work
 from ekya.learning.half import half_error
 from ekya.learning.labelled import LabelledCrops
@@ -45,7 +45,7 @@ class Predictor:
     Args:
         model: what is copied; on any device.
         device: torch's name of where the copy runs.
-        way: how it runs; None is what is best on the device, as far as that is known.
+        way: how it runs.
         recorder: of passes, where the way has graphs; None is CUDA's.
 
     Attributes:
@@ -58,16 +58,18 @@ class Predictor:
         self,
         model: EdgeModel,
         device: str = "cpu",
-        way: ForwardWay | None = None,
+        way: ForwardWay = PLAIN,
         recorder: GraphRecorder | None = None,
     ) -> None:
-        self._way = way or forward_way(device)
+        self._way = way
         self._device = device
         self.model = prepared(model, device, self._way)
         self.dtype = torch.float32
         self.classes = model.classes
-        if self._way.half is not None:
-            self._halve(model, self._way.half)
+        if way.half is not None:
+            self._halve(model, getattr(torch, way.half))
+        elif way.packed_for is not None:
+            self._lay_out(*way.packed_for)
         # None and not the passes themselves: what refers to itself keeps its weights until a collection.
         self._graphs: Work | None = None
         if self._way.graphs:
@@ -119,8 +121,13 @@ class Predictor:
         logits: Tensor = self.model(self.images(pixels, resolution))
         return logits.float().softmax(dim=1)
 
+    @torch.inference_mode()
+    def _lay_out(self, crops: int, side: int) -> None:
+        """Has kernels packed for the shape of this pass, which nobody waits for yet."""
+        self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
+
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
-        halved = prepared(model, self._device, replace(self._way, packed=False)).to(dtype)
+        halved = prepared(model, self._device, replace(self._way, packed_for=None)).to(dtype)
         error = half_error(halved, self.model)
         if error > MOST_ERROR:
             _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
@@ -144,7 +151,7 @@ def prepared(module: _Module, device: str, way: ForwardWay) -> _Module:
         copied = copied.to(memory_format=torch.channels_last)
     # The last step: on a GPU it is over when it returns, and another thread may use what is there.
     copied = copied.to(device)
-    if way.packed:
+    if way.packed_for is not None:
         pack(copied)
     return copied
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ekya.learning.cutting import split_at
 from ekya.learning.edge import EdgeModel, to_input
-from ekya.learning.forward import forward_way
+from ekya.learning.forward import PLAIN
 from ekya.learning.predictor import prepared, resized
 
 _AT_ONCE = 256
@@ -38,7 +38,7 @@ class SharedTrunk:
             blocks_left: how many blocks, counted from the end, they do not have in common.
         """
         prefix, _ = split_at(model, blocks_left)
-        shared = prepared(prefix, device, forward_way(device))
+        shared = prepared(prefix, device, PLAIN)
         parts = [crops[start : start + _AT_ONCE] for start in range(0, max(len(crops), 1), _AT_ONCE)]
         with torch.inference_mode():
             passed = [shared(resized(to_input(part, device), resolution)) for part in parts]
@@ -69,5 +69,4 @@ class SharedTrunk:
         return answers
 
     def _prepared(self, module: nn.Module) -> nn.Module:
-        device = str(self.activations.device)
-        return prepared(module, device, forward_way(device))
+        return prepared(module, str(self.activations.device), PLAIN)

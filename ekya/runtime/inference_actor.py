@@ -37,7 +37,7 @@ class InferenceActor:
         # All cameras open at the same time.
         feeds = [_feed_of(one) for one in orders.streams]
         handle = common.shares.attach(ShareJob(orders.name, "inference", 0, orders.gpu))
-        self._process = SharedProcess(handle, common.device)
+        self._process = SharedProcess(handle, common.device, common.way)
         self._streams = {
             one.stream: StreamInference(one, feed, self._process)
             for one, feed in zip(orders.streams, feeds, strict=True)

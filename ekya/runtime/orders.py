@@ -6,6 +6,7 @@ from ekya.config import FleetConfig
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import ShareBackend
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.runfolder import RunFolder
 
 
@@ -20,6 +21,7 @@ class ActorOrders:
         homes: position of the GPU on which each stream's processes stay, in the order of the streams.
         inference_speed: what a share is worth to an inference.
         server: whose run it is, where several share a Ray namespace; empty for one that is alone.
+        way: how models that serve run their forward passes on the device.
     """
 
     folder: RunFolder
@@ -30,6 +32,7 @@ class ActorOrders:
     homes: tuple[int, ...]
     inference_speed: SpeedCurve = LINEAR
     server: str = ""
+    way: ForwardWay = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

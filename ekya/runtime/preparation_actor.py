@@ -140,7 +140,7 @@ class PreparationActor:
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
         """The model that a stream serves from now on, made ready before it is needed."""
-        serving = Classifier(from_bytes(weights), settings.classes, settings.device)
+        serving = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
         with self._known_changed:
             if version > self._version_of(stream):
                 self._known[stream] = (version, serving)

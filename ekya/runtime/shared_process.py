@@ -1,6 +1,7 @@
 """What the inferences of all streams of a process have in common."""
 
 from ekya.gpu.protocol import ShareHandle
+from ekya.learning.forward import ForwardWay
 from ekya.learning.one_call import Answer, Asked, OneCall
 from ekya.runtime.gathering import Gathering
 from ekya.runtime.mailbox import Mailbox
@@ -20,10 +21,10 @@ class SharedProcess:
         mailbox: what has happened to any of the streams.
     """
 
-    def __init__(self, handle: ShareHandle, device: str) -> None:
+    def __init__(self, handle: ShareHandle, device: str, way: ForwardWay) -> None:
         self.handle = handle
         self.share = OrderedShare(handle)
         self.use = SharedUse(handle)
-        self.models = OneCall(device)
+        self.models = OneCall(device, way)
         self.calls: Gathering[Asked, Answer] = Gathering(handle.scope, self.models.predict)
         self.mailbox = Mailbox()

@@ -100,7 +100,12 @@ class StreamInference:
         self._stream = common.fleet.streams[orders.place]
         self._source = feed
         setup = stream_setup(common.fleet, orders.place, feed.wait_open(), common.seed)
-        self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
+        self._settings = replace(
+            setup.settings,
+            device=common.device,
+            way=common.way,
+            inference_speed=common.inference_speed,
+        )
         model = from_bytes(orders.weights)
         self._worker = InferenceWorker(
             fleet_classes(common.fleet),
@@ -110,6 +115,7 @@ class StreamInference:
             self._settings.side,
             setup.window_us,
             common.device,
+            common.way,
         )
         self._worker.use(self._worker.classifier, orders.version)
         self._member = self._made_ready(model, self._worker.classifier)

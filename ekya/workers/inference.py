@@ -11,6 +11,7 @@ from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.one_call import Answer
 from ekya.learning.predictor import Predictor
 from ekya.streams.crops import crop_objects
@@ -45,6 +46,7 @@ class InferenceWorker:
         side: of the crops, in pixels: the finest resolution of Λ.
         window_us: to say in which window a frame arrived.
         device: torch's name of where the model runs.
+        way: how forward passes are run there.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class InferenceWorker:
         side: int,
         window_us: int,
         device: str = "cpu",
+        way: ForwardWay = PLAIN,
     ) -> None:
         self._classes = classes
         self._device = device
+        self._way = way
         self._proposer = proposer
         self._collector = collector
         self._side = side
@@ -75,7 +79,7 @@ class InferenceWorker:
 
     def ready(self, model: EdgeModel) -> "Classifier":
         """What takes time in a swap, done beforehand."""
-        return Classifier(model, self._classes, self._device)
+        return Classifier(model, self._classes, self._device, self._way)
 
     def use(self, classifier: "Classifier", version: ModelVersion) -> None:
         """Serve prepared weights from the next frame on."""
@@ -183,9 +187,11 @@ class InferenceWorker:
 class Classifier:
     """A model ready to serve; its answers index the fleet's classes, whatever order it knows them in."""
 
-    def __init__(self, model: EdgeModel, classes: tuple[str, ...], device: str = "cpu") -> None:
+    def __init__(
+        self, model: EdgeModel, classes: tuple[str, ...], device: str = "cpu", way: ForwardWay = PLAIN
+    ) -> None:
         self.model = model
-        self.predictor = Predictor(model, device)
+        self.predictor = Predictor(model, device, way)
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:

@@ -15,6 +15,7 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.learning.measured import few_of_each
 from ekya.learning.memory import ExemplarMemory
@@ -57,6 +58,7 @@ class PreparationSettings:
         labels_per_window: crops that may be labelled.
         seed: of the stream.
         device: torch's name of where models run.
+        way: how forward passes of models that serve are run there.
         profiler: how γ are tried.
         label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
         label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
@@ -70,6 +72,7 @@ class PreparationSettings:
     labels_per_window: int
     seed: int
     device: str = "cpu"
+    way: ForwardWay = PLAIN
     profiler: Profiler = Profiler.EKYA
     label_policy: str = UNIFORM
     label_gpu_s: float | None = None

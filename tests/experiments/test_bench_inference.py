@@ -8,7 +8,7 @@ import torch
 
 from ekya.learning.batched import common_blocks
 from ekya.learning.edge import build_edge_model
-from ekya.learning.forward import forward_way
+from ekya.learning.forward import PLAIN
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -56,7 +56,7 @@ def test_half_precision_that_leaves_its_range_is_refused():
     model = build_edge_model(("a", "b"), 0, 1)
     with torch.no_grad():
         model.head.weight.mul_(1e7)
-    way = a_bench(model)._halved("float16", forward_way("cpu"), torch.float16)
+    way = a_bench(model)._halved(PLAIN, "float16")
     assert way.call is None
     assert way.note == "refused: logits off by inf"
 

@@ -6,16 +6,17 @@ import torch
 from torch import nn
 
 from ekya.arithmetic.gate import relative_error
+from ekya.learning import packed as packed_module
 from ekya.learning.edge import EdgeModel, clone
-from ekya.learning.forward import PLAIN, WAYS, ForwardWay, forward_way
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.half import half_error
 from ekya.learning.packed import PackedConvolution, can_pack, pack
 from ekya.learning.predictor import Predictor, prepared
 
 EVERY_WAY = [
     ForwardWay(channels_last=True),
-    ForwardWay(packed=True),
-    WAYS["cpu"],
+    ForwardWay(packed_for=(6, 32)),
+    ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128),
     ForwardWay(channels_last=True, crops_at_once=3),
 ]
 
@@ -33,16 +34,11 @@ def test_every_way_gives_the_plain_answers(fresh_model, make_bars, way: ForwardW
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_what_has_not_been_measured_on_a_gpu_is_off_there() -> None:
-    assert forward_way("cuda:1") == PLAIN
-    assert forward_way("cpu") == WAYS["cpu"]
-
-
 def test_only_heavy_kernels_are_packed_and_the_model_keeps_its_own(fresh_model: EdgeModel) -> None:
     if not can_pack():
         pytest.skip("torch here was built without oneDNN")
     before = {name: tensor.clone() for name, tensor in fresh_model.state_dict().items()}
-    ready = prepared(fresh_model, "cpu", ForwardWay(packed=True))
+    ready = prepared(fresh_model, "cpu", ForwardWay(packed_for=(6, 32)))
     stem = ready.blocks[0]
     assert not any(isinstance(module, PackedConvolution) for module in stem.modules())
     loose = [module.kernel_size for module in ready.blocks[4].modules() if isinstance(module, nn.Conv2d)]
@@ -65,17 +61,30 @@ def test_a_packed_convolution_is_the_convolution(how) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         convolution = nn.Conv2d(32, 64, 3, **how)
-        images = torch.randn(3, 32, 9, 9)
+        pictures = [torch.randn(3, 32, side, side) for side in (9, 5, 9)]
+    packed = PackedConvolution(convolution)
     with torch.inference_mode():
-        torch.testing.assert_close(
-            PackedConvolution(convolution)(images), convolution(images), atol=1e-5, rtol=0
-        )
+        for images in pictures:
+            torch.testing.assert_close(packed(images), convolution(images), atol=1e-5, rtol=0)
+
+
+def test_an_operator_with_other_arguments_is_not_used(monkeypatch) -> None:
+    monkeypatch.setattr("ekya.learning.packed._ONE_DNN", torch.ops.aten)
+    assert not can_pack()
+    if hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
+        renamed = {name: takes + " more" for name, takes in packed_module._TAKES.items()}
+        monkeypatch.setattr("ekya.learning.packed._ONE_DNN", torch.ops.mkldnn)
+        assert can_pack()
+        monkeypatch.setattr("ekya.learning.packed._TAKES", renamed)
+        assert not can_pack()
 
 
 def test_half_precision_is_used_where_the_models_own_answers_allow_it(tiny_model, make_bars) -> None:
     crops = make_bars(6, 3).crops
     _, sure = Predictor(tiny_model).predict(crops, 32)
-    predictor = Predictor(tiny_model, "cpu", ForwardWay(channels_last=True, packed=True, half=torch.float16))
+    predictor = Predictor(
+        tiny_model, "cpu", ForwardWay(channels_last=True, packed_for=(6, 32), half="float16")
+    )
     _, confidence = predictor.predict(crops, 32)
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float16}
     np.testing.assert_allclose(confidence, sure, atol=1e-2)
@@ -90,7 +99,7 @@ def test_a_model_that_leaves_the_range_of_half_stays_in_32_bits_and_says_so(
     with torch.no_grad():
         model.head.weight.mul_(1e7)
     crops = make_bars(6, 3).crops
-    predictor = Predictor(model, "cpu", ForwardWay(half=torch.float16))
+    predictor = Predictor(model, "cpu", ForwardWay(half="float16"))
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float32}
     assert "predicting in 32 bits: in torch.float16 the logits are off by inf" in caplog.text
     np.testing.assert_array_equal(predictor.predict(crops, 32)[0], Predictor(model).predict(crops, 32)[0])

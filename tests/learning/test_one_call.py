@@ -11,14 +11,15 @@ from torch import nn
 from ekya.learning.architectures import EDGE_MODELS, Trunk
 from ekya.learning.batched import JOININGS
 from ekya.learning.edge import adapt, build_edge_model
-from ekya.learning.forward import WAYS, ForwardWay
+from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.one_call import Asked, OneCall
 from ekya.learning.predictor import Predictor
 
-EVERY_WAY = [WAYS["cpu"], ForwardWay(), *(ForwardWay(joining=joining) for joining in sorted(JOININGS))]
+PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128)
+EVERY_WAY = [PACKED, PLAIN, *(ForwardWay(joining=joining) for joining in sorted(JOININGS))]
 
 
-def call_of(models, way=None):
+def call_of(models, way=PLAIN):
     """All models under their place, and their members."""
     call = OneCall("cpu", way)
     members = [call.add(place, model, Predictor(model, "cpu", way)) for place, model in enumerate(models)]
