@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -77,6 +78,7 @@ class RayExecutor:
         self._restarting: dict[Any, tuple[Worker, Any]] = {}
         self._leaving: dict[Any, StreamId] = {}
         self._errands: dict[Any, str] = {}
+        self._handing_in: dict[Any, tuple[int, StreamId]] = {}
         # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
@@ -122,6 +124,7 @@ class RayExecutor:
         if left_us is not None:
             seconds = min(seconds, left_us / US_PER_S)
         waiting = [*self._news.references, *self._restarting, *self._errands, *self._leaving]
+        waiting += self._handing_in
         waiting += [*self._shares.references, *self._unkept.references]
         done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
         if done:
@@ -194,10 +197,11 @@ class RayExecutor:
                 material = own.inference.material.remote(asked.stream, command.window - 1)
                 settings = self._ready[asked.stream].settings
                 earlier = self._met.judge(asked.stream, Served(own.version, own.newest_weights))
+                weights = partial(ray.get, own.newest_weights)
                 handed_in = preparation.hand_in.remote(
-                    command.window, asked.stream, settings, material, own.version, earlier
+                    command.window, asked.stream, settings, material, own.version, weights, earlier
                 )
-                self._errands[handed_in] = "hand_in"
+                self._handing_in[handed_in] = (command.window, asked.stream)
             return begun
 
         return begin
@@ -293,6 +297,9 @@ class RayExecutor:
         if reference in self._errands:
             self._hear_errand(reference)
             return
+        if reference in self._handing_in:
+            self._hear_handed_in(reference)
+            return
         if self._shares.hear(reference):
             return
         if reference in self._unkept.references:
@@ -352,6 +359,16 @@ class RayExecutor:
             _LOG.error("%s failed: %s", what, in_words(error))
             return
         self._met.has_come(reference)
+
+    def _hear_handed_in(self, reference: Any) -> None:
+        """A stream has handed in what it is prepared from, or cannot; the others do not wait for it."""
+        window, stream = self._handing_in.pop(reference)
+        try:
+            ray.get(reference)
+        except RayError as error:
+            if self._preparing is not None and self._preparing.window == window:
+                _LOG.warning("%s: window %d goes without its labels: %s", stream, window, in_words(error))
+                self._actors.preparation.hand_in_failed.remote(window, stream)
 
     def _hear_restarted(self, reference: Any) -> None:
         worker, actor = self._restarting.pop(reference)

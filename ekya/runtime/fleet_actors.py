@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.core.events import Role
@@ -115,6 +115,16 @@ class FleetActors:
         known: list[dict[StreamId, Ready]] = ray.get(ready)
         ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
         return {stream: its for one in known for stream, its in one.items()}
+
+    def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
+        """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
+        known = [
+            self.preparation.know.remote(stream, ready[stream].settings, own.version, own.newest_weights)
+            for stream, own in self.streams.items()
+        ]
+        # Should it die now, whoever runs the fleet hears of it as of any other death.
+        with suppress(RayActorError):
+            ray.get(known)
 
     @property
     def inferences(self) -> tuple[Any, ...]:

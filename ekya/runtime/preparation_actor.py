@@ -4,13 +4,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import cv2
 
-from ekya.core.commands import BeginPreparation
+from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import (
     Event,
@@ -47,6 +47,7 @@ from ekya.workers.preparation import PreparationSettings, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
+"""Streams that are labelled wait this long for the next to hand in before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
 _BEGIN_WITHIN_S = 5.0
 """An order to a preparation may come before it; then it waits for it."""
@@ -62,6 +63,9 @@ class _Preparation:
 
     Attributes:
         use: what it has used; its events tell it, and what trials have taken is in it.
+        ended: its time is up.
+        changed: guards and announces what streams have handed in, and ``ended``.
+        unlabelled: streams whose turn to be labelled has not come yet, in order.
     """
 
     command: BeginPreparation
@@ -70,10 +74,42 @@ class _Preparation:
     use: JobUse
     ended: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    handed_in: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
+    unlabelled: list[StreamId] = field(default_factory=list)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
-    labelled: dict[StreamId, Labelled] = field(default_factory=dict)
+
+    def awaited(self) -> tuple[PrepareStream, ...]:
+        """Streams that are not labelled yet and may still be; none once the time is up."""
+        with self.changed:
+            waiting = () if self.ended.is_set() else self.unlabelled
+            return tuple(one for one in self.command.streams if one.stream in waiting)
+
+    def next_to_label(self, timeout_s: float | None) -> StreamId | None:
+        """Waits for the next stream that has handed in; None where there is none in time."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.ended.is_set() or not self.unlabelled or self._handed_in(), timeout_s
+            )
+            stream = None if self.ended.is_set() else self._handed_in()
+            if stream is not None:
+                self.unlabelled.remove(stream)
+            return stream
+
+    def goes_without(self, stream: StreamId) -> None:
+        """A stream cannot hand anything in."""
+        with self.changed:
+            self.unlabelled.remove(stream)
+            self.changed.notify_all()
+
+    def _handed_in(self) -> StreamId | None:
+        return next((one for one in self.unlabelled if one in self.streams), None)
+
+    def end(self) -> None:
+        """The time is up."""
+        with self.changed:
+            self.ended.set()
+            self.changed.notify_all()
 
 
 class PreparationActor:
@@ -95,7 +131,8 @@ class PreparationActor:
         self._now: _Preparation | None = None
         self._begun = threading.Condition()
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
-        self._known_changed = threading.Condition()
+        self._loading = threading.Lock()
+        self._run_begun = threading.Event()
         self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
         self._trained_crops: dict[StreamId, int] = {}
 
@@ -112,13 +149,15 @@ class PreparationActor:
         """The run begins. ``frame_gpu_s``: what a typical frame costs, by stream and resolution."""
         self._frame_gpu_s = frame_gpu_s
         self._clock = RunClock(started_monotonic_ns)
+        self._run_begun.set()
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation; streams hand in what they kept with ``hand_in``. Tells its share."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._orders.shares.attach(share_job)
         use = JobUse(handle, command.training_speed, command.share_milli)
-        preparation = _Preparation(command, handle, OrderedShare(handle), use)
+        unlabelled = [asked.stream for asked in command.streams]
+        preparation = _Preparation(command, handle, OrderedShare(handle), use, unlabelled=unlabelled)
         resized = preparation.share.resize(serial, command.share_milli)
         use.holds(resized)
         with self._begun:
@@ -139,12 +178,11 @@ class PreparationActor:
     def know(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
-        """The model that a stream serves from now on, made ready before it is needed."""
-        serving = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
-        with self._known_changed:
+        """Loads the model that a stream serves from now on, before its next window is prepared."""
+        with self._loading:
             if version > self._version_of(stream):
+                serving = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
                 self._known[stream] = (version, serving)
-            self._known_changed.notify_all()
 
     def hand_in(
         self,
@@ -153,36 +191,67 @@ class PreparationActor:
         settings: PreparationSettings,
         material: WindowMaterial,
         version: ModelVersion,
+        weights: Callable[[], bytes],
         earlier: ModelVersion | None,
     ) -> None:
-        """What a stream is prepared from; its model was made known before.
+        """Takes what a stream is prepared from.
 
-        ``earlier`` numbers the model that served when labels were taken before, where that was another.
+        Args:
+            window: to prepare.
+            stream: whose.
+            settings: of the stream.
+            material: of the window before.
+            version: of the model that serves.
+            weights: fetches that model, where ``know`` has not loaded it yet.
+            earlier: number of the model that served when labels were taken before, where it was another.
         """
+        self._run_begun.wait()
         preparation = self._begun_preparation(window)
         if preparation is None:
             return
-        with self._known_changed:
-            self._known_changed.wait_for(lambda: self._version_of(stream) >= version, _HAND_IN_S)
-            known, serving = self._known[stream]
-            judged, before = self._judged.get(stream, (None, None))
-            self._judged[stream] = (known, serving)
+        known, serving = self._model_of(stream, settings, version, weights)
+        judged, before = self._judged.get(stream, (None, None))
+        self._judged[stream] = (known, serving)
         comparable = earlier is not None and judged == earlier and known == version
-        with preparation.handed_in:
-            # The memory is with the trainer, and filled from what was labelled since the first retraining.
-            remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
-            preparation.streams[stream] = StreamPreparation(
-                settings,
-                material,
-                serving,
-                self._golden,
-                remembered if version > BASE_VERSION else 0,
-                self._golden.gpu_s,
-                max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
-                before if comparable else None,
-                PassedCrops() if known == version else None,
-            )
-            preparation.handed_in.notify_all()
+        # The memory is with the trainer, and filled from what was labelled since the first retraining.
+        remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
+        prepared = StreamPreparation(
+            settings,
+            material,
+            serving,
+            self._golden,
+            remembered if version > BASE_VERSION else 0,
+            self._golden.gpu_s,
+            max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
+            before if comparable else None,
+            PassedCrops() if known == version else None,
+        )
+        with preparation.changed:
+            preparation.streams[stream] = prepared
+            preparation.changed.notify_all()
+
+    def hand_in_failed(self, window: int, stream: StreamId) -> None:
+        """Goes on without a stream that cannot hand anything in for a window."""
+        preparation = self._begun_preparation(window)
+        if preparation is not None:
+            preparation.goes_without(stream)
+
+    def _model_of(
+        self,
+        stream: StreamId,
+        settings: PreparationSettings,
+        version: ModelVersion,
+        weights: Callable[[], bytes],
+    ) -> tuple[ModelVersion, Classifier]:
+        """The model that serves; the newest that is loaded where that one cannot be had."""
+        if self._version_of(stream) < version:
+            try:
+                self.know(stream, settings, version, weights())
+            except Exception as error:
+                if stream not in self._known:
+                    raise
+                _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
+        return self._known[stream]
 
     def _version_of(self, stream: StreamId) -> int:
         """Number of the model that is known of a stream; -1 before the first."""
@@ -193,7 +262,7 @@ class PreparationActor:
         preparation = self._begun_preparation(window)
         if preparation is None:
             return _OVER
-        preparation.ended.set()
+        preparation.end()
         return preparation.share.end(preparation.over)
 
     def _begun_preparation(self, window: int) -> _Preparation | None:
@@ -225,21 +294,39 @@ class PreparationActor:
         return self._mailbox.take(timeout_s)
 
     def _run(self, preparation: _Preparation) -> None:
+        window = preparation.command.window
         try:
             self._prepare(preparation)
         except _EndedError:
             return
         finally:
+            for stream in preparation.unlabelled:
+                if stream not in preparation.streams:
+                    _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.release()
             preparation.over.set()
-        self._mailbox.put(PreparationEnded(self._clock.now_us(), preparation.command.window))
+        self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
 
     def _prepare(self, preparation: _Preparation) -> None:
-        for step in preparation_steps(preparation.command.streams, preparation.labelled):
+        """Streams that hand in late are prepared behind the others, which do not wait for them."""
+        while asked := preparation.awaited():
+            self._prepare_streams(preparation, asked)
+
+    def _prepare_streams(self, preparation: _Preparation, asked: Sequence[PrepareStream]) -> None:
+        labelled: dict[StreamId, Labelled] = {}
+        patience_s: float | None = None
+        for planned in preparation_steps(asked, labelled):
+            step = planned
+            if isinstance(planned, LabelStep):
+                stream = preparation.next_to_label(patience_s)
+                patience_s = 0.0 if stream is None else _HAND_IN_S
+                if stream is None:
+                    continue
+                step = LabelStep(stream)
             try:
                 match step:
                     case LabelStep():
-                        self._label(preparation, step.stream)
+                        labelled[step.stream] = self._label(preparation, step.stream)
                     case InferenceStep():
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
@@ -259,16 +346,7 @@ class PreparationActor:
         window = preparation.command.window
         self._mailbox.put(MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
 
-    def _await(self, preparation: _Preparation, stream: StreamId) -> bool:
-        with preparation.handed_in:
-            return preparation.handed_in.wait_for(
-                lambda: stream in preparation.streams or preparation.ended.is_set(), _HAND_IN_S
-            )
-
-    def _label(self, preparation: _Preparation, stream: StreamId) -> None:
-        if not self._await(preparation, stream):
-            _LOG.warning("%s: handed in nothing to label in time", stream)
-            return
+    def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
         with self._turn(preparation):
             labels = prepared.label()
@@ -279,7 +357,6 @@ class PreparationActor:
         preparation.labels[stream] = labels
         seen = self._trained_crops.get(stream, 0)
         self._trained_crops[stream] = seen + len(labels.training.crops)
-        preparation.labelled[stream] = Labelled(accuracy, labels.can_train)
         self._mailbox.put(
             LabelsReady(
                 t_us=self._clock.now_us(),
@@ -294,6 +371,7 @@ class PreparationActor:
                 compared=compared,
             )
         )
+        return Labelled(accuracy, labels.can_train)
 
     def _profile_inference(
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
 from ekya.config import RunOptions
@@ -20,6 +20,7 @@ from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.view import WindowView
+from ekya.errors import UserError
 from ekya.gpu.window_meter import GpuMeter
 from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
@@ -28,7 +29,7 @@ from ekya.report.screen import open_screen
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above
 from ekya.runtime.budget import BudgetedExecutor
-from ekya.runtime.complaining import or_complaint
+from ekya.runtime.complaining import in_words, or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes
@@ -49,6 +50,9 @@ from ekya.workers.labels import StreamLabels
 from ekya.workers.record import ModelRecord
 
 _LOG = logging.getLogger(__name__)
+
+_SCHEDULER_DEATHS_ALLOWED = 2
+"""While it is asked for one plan."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +90,9 @@ class Running:
                 ready = or_complaint(actors.wait_ready)
                 if on_the_gpu:
                     actors.try_hand_over()
+                if self.resumed is not None:
+                    # A window is prepared as soon as the run goes on.
+                    actors.load_serving(ready)
             ready_s = time.monotonic()
             from_us = 0 if self.resumed is None else self.resumed.from_us
             with loaded_kept():
@@ -180,15 +187,9 @@ class Running:
 
     def _planner(self, actors: FleetActors) -> Planner:
         def plan(view: WindowView) -> Plan:
-            try:
-                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
-            except RayError:
-                _LOG.exception("the scheduler died and is started again")
-                actors.scheduler = actors.make_scheduler()
-                made, took_ms = ray.get(actors.scheduler.plan.remote(view))
+            made, took_ms = _ask_scheduler(actors, view)
             self.planning_ms.append(took_ms)
-            decided: Plan = made
-            return decided
+            return made
 
         return plan
 
@@ -215,6 +216,28 @@ class Running:
         for stream in sorted(gone):
             _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
         ray.wait(saved, num_returns=len(saved))
+
+
+def _ask_scheduler(actors: FleetActors, view: WindowView) -> tuple[Plan, float]:
+    """The plan of the scheduler's process, which is started again where it has died.
+
+    Raises:
+        UserError: it dies whenever it is asked.
+    """
+    deaths = 0
+    while True:
+        try:
+            answer: tuple[Plan, float] = ray.get(actors.scheduler.plan.remote(view))
+            return answer
+        except RayActorError as error:
+            deaths += 1
+            if deaths > _SCHEDULER_DEATHS_ALLOWED:
+                raise UserError(
+                    f"the scheduler died {deaths} times without planning ({in_words(error)}); free memory "
+                    "and continue the run with --resume"
+                ) from error
+            _LOG.warning("the scheduler died (%s) and is started again", in_words(error))
+            actors.scheduler = actors.make_scheduler()
 
 
 def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:

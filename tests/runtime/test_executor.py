@@ -111,6 +111,39 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
     assert own.retraining.calls("start")[-1][1] == "base", "what serves is what is retrained"
 
 
+def fail(monkeypatch):
+    """Every answer is that its actor has died."""
+
+    def die(_reference):
+        raise RayActorError
+
+    monkeypatch.setattr(ray, "get", die)
+
+
+def test_a_stream_that_cannot_hand_in_is_not_waited_for(executor, monkeypatch, caplog):
+    preparation = executor._actors.preparation
+    preparation.gives["hand_in"] = "handed in"
+    prepare(executor, 1)
+    window, stream, *_, weights, _ = preparation.calls("hand_in")[0]
+    assert (window, stream, weights.args) == (1, CAM, ("base",))
+    heard(executor, monkeypatch, "handed in", RayActorError())
+    assert preparation.calls("hand_in_failed") == [(1, CAM)]
+    assert "cam: window 1 goes without its labels" in caplog.text
+
+
+def test_what_a_stream_could_not_hand_in_to_a_dead_micro_profiler_is_not_told_to_the_next_one(
+    executor, monkeypatch
+):
+    executor._actors.preparation.gives["hand_in"] = "handed in"
+    prepare(executor, 1)
+    executor._actors.make_preparation, executor._actors.has_died = Actor, lambda _actor: None
+    fail(monkeypatch)
+    executor._hear(poll_of(executor, executor._actors.preparation))
+    executor._hear("handed in")
+    told = [name for name, _ in executor._actors.preparation.asked]
+    assert told == ["begin_run", "poll", "know"]
+
+
 def passed_to(own):
     return [arguments[3] for arguments in own.retraining.calls("start")]
 

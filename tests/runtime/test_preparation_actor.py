@@ -1,5 +1,6 @@
 """The micro-profiler's actor as a plain object: which weights it compares, and what it has passed on."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ from ekya.runtime.preparation_actor import PreparationActor
 from ekya.workers.collector import WindowCollector
 from ekya.workers.preparation import PreparationSettings
 
-CAM = StreamId("cam")
+CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 HEAD = Family(trainable_blocks=0, head_width=0, batch_size=8)
 
@@ -69,23 +70,33 @@ def materials():
 
 
 @pytest.fixture
-def actor(monkeypatch):
+def unbegun(monkeypatch):
+    """No run has begun."""
     monkeypatch.setattr(ekya.runtime.preparation_actor, "stand_back", lambda: None)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
     monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
     fleet = SimpleNamespace(
         golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
     )
-    made = PreparationActor(SimpleNamespace(fleet=fleet, shares=SimpleNamespace(attach=lambda _: Handle())))
-    made.begin_run(0, {CAM: {SIDE: 0.001}})
-    return made
+    return PreparationActor(SimpleNamespace(fleet=fleet, shares=SimpleNamespace(attach=lambda _: Handle())))
+
+
+@pytest.fixture
+def actor(unbegun):
+    unbegun.begin_run(0, {CAM: {SIDE: 0.001}})
+    return unbegun
+
+
+def unheard_of():
+    """Weights that the actor is to have already."""
+    pytest.fail("these weights were loaded before")
 
 
 def everything_told(actor, materials, window, version, earlier, speed=LINEAR):
     """Of a window's preparation."""
     asked = cmd.PrepareStream(CAM, (), (HEAD,))
     actor.begin(cmd.BeginPreparation(window, 500, (asked,), training_speed=speed), window)
-    actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, earlier)
+    actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, unheard_of, earlier)
     events = []
     while not any(isinstance(event, ev.PreparationEnded) for event in events):
         events.extend(actor.poll(5.0))
@@ -132,3 +143,61 @@ def test_what_a_trial_took_is_what_its_batches_used_as_time_of_a_whole_gpu(actor
     assert faster.gpu_s == line.gpu_s
     assert faster.curve.prepare_gpu_s == pytest.approx(1.6 * line.curve.prepare_gpu_s)
     assert faster.curve.epoch_gpu_s == pytest.approx(1.6 * line.curve.epoch_gpu_s)
+
+
+def told_until_the_end(actor):
+    events = []
+    while not any(isinstance(event, ev.PreparationEnded) for event in events):
+        events.extend(actor.poll(5.0))
+    return events
+
+
+def test_a_model_that_is_not_loaded_yet_is_fetched_when_its_stream_hands_in(actor, good, materials):
+    """As in a run that goes on, or when the actor was started again: nothing is known at first."""
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
+    assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]
+
+
+def test_a_model_that_cannot_be_had_leaves_its_labels_to_the_one_before(actor, good, materials, caplog):
+    def lost():
+        raise OSError("their trainer died")
+
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], ModelVersion(1), lost, None)
+    assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]
+    assert "cam: its labels meet an earlier model (their trainer died)" in caplog.text
+
+
+def test_who_hands_in_waits_for_the_costs_of_the_run(unbegun, good, materials):
+    unbegun.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    arguments = (1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
+    with ThreadPoolExecutor() as pool:
+        handed_in = pool.submit(unbegun.hand_in, *arguments)
+        assert not handed_in.done()
+        unbegun.begin_run(0, {CAM: {SIDE: 0.001}})
+        handed_in.result()
+    assert [event.stream for event in told_until_the_end(unbegun) if isinstance(event, ev.LabelsReady)] == [
+        CAM
+    ]
+
+
+def test_streams_that_have_handed_in_are_labelled_before_one_that_has_not(actor, good, materials):
+    asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in (ABSENT, LATE, CAM))
+    actor.begin_run(0, {stream: {SIDE: 0.001} for stream in (LATE, CAM)})
+    actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
+    labelled = []
+    for stream in (CAM, LATE):
+        actor.hand_in(1, stream, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
+        (event,) = actor.poll(30.0)
+        labelled.append(event.stream)
+    assert labelled == [CAM, LATE]
+    actor.hand_in_failed(1, ABSENT)
+    assert [type(event) for event in told_until_the_end(actor)] == [ev.PreparationEnded]
+
+
+def test_who_hands_nothing_in_until_the_time_is_up_is_named(actor, caplog):
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
+    actor.end(1)
+    assert "absent: handed in nothing to label for window 1" in caplog.text
