@@ -54,4 +54,7 @@ def in_words(error: RayError) -> str:
     if cause is not None:
         return f"{type(cause).__name__}: {cause}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # Of a constructor that failed there is only the text of a traceback, whose last line is the error.
+    return lines[-1] if getattr(error, "actor_init_failed", False) else lines[0]

@@ -1,5 +1,6 @@
 """The actors of a run: made, named so that a person finds them in Ray's dashboard, and made again."""
 
+import logging
 import os
 import signal
 import time
@@ -26,6 +27,8 @@ from ekya.runtime.ready import Ready
 from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.runtime.scheduler_actor import SchedulerActor
 
+_LOG = logging.getLogger(__name__)
+
 _THREADS = 6
 """Methods of an actor that may run at once, in a group of threads."""
 
@@ -48,6 +51,9 @@ _RUNS = 100
 
 _GONE_S = 5.0
 """A process that Ray has been told to end is gone within this, or the kernel ends it."""
+
+START_DEATHS_ALLOWED = 2
+"""Of one process before the run begins; it is made again after each."""
 
 MICRO_PROFILER = "micro-profiler"
 SCHEDULER = "scheduler"
@@ -105,16 +111,50 @@ class FleetActors:
         self.preparation = self.make_preparation()
 
     def wait_ready(self) -> dict[StreamId, Ready]:
-        """Waits until every actor has its models.
+        """Waits until every actor has its models, and makes one that dies meanwhile again.
 
         Raises:
-            UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back.
+            UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back; or one
+                died again and again.
         """
-        ready = [inference.ready.remote() for inference in self.inferences]
-        rest = [actors.retraining.ready.remote() for actors in self.streams.values()]
-        known: list[dict[StreamId, Ready]] = ray.get(ready)
-        ray.get([*rest, self.preparation.ready.remote(), self.scheduler.ready.remote()])
-        return {stream: its for one in known for stream, its in one.items()}
+        names = self._names()
+        asked = {actor.ready.remote(): (actor, name, 0) for actor, name in names.items()}
+        known: dict[StreamId, Ready] = {}
+        while asked:
+            (answer,), _ = ray.wait(list(asked), num_returns=1)
+            actor, name, deaths = asked.pop(answer)
+            try:
+                known |= ray.get(answer) or {}
+            except RayActorError as error:
+                deaths += 1
+                _require_another_start(name, deaths, in_words(error))
+                actor = self._make_in_place_of(actor)
+                asked[actor.ready.remote()] = (actor, name, deaths)
+        return known
+
+    def _names(self) -> dict[Any, str]:
+        """Every actor, each once, with what people call it."""
+        names = {own.inference: self._process_name(own.orders) for own in self.streams.values()}
+        names |= {own.retraining: f"retraining/{stream}" for stream, own in self.streams.items()}
+        return names | {self.preparation: MICRO_PROFILER, self.scheduler: SCHEDULER}
+
+    def _make_in_place_of(self, dead: Any) -> Any:
+        """An actor like one that died before the run began."""
+        self.has_died(dead)
+        if dead is self.scheduler:
+            self.scheduler = self.make_scheduler()
+            return self.scheduler
+        if dead is self.preparation:
+            self.preparation = self.make_preparation()
+            return self.preparation
+        inside = [own for own in self.streams.values() if own.inference is dead]
+        made = self._inference(inside[0].orders, [own.orders for own in inside]) if inside else None
+        for own in inside:
+            own.inference = made
+        for own in self.streams.values():
+            if own.retraining is dead:
+                made = own.retraining = self._retraining(own.orders)
+        return made
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
         """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
@@ -245,6 +285,20 @@ class FleetActors:
 
     def _environment(self, name: str, role: JobRole, share_milli: int, gpu: int) -> Mapping[str, str]:
         return self._orders.shares.actor_env(ShareJob(name, role, share_milli, gpu))
+
+
+def _require_another_start(name: str, deaths: int, reason: str) -> None:
+    """Says that a process has died while the run started, and is made again.
+
+    Raises:
+        UserError: it has died too often.
+    """
+    if deaths > START_DEATHS_ALLOWED:
+        raise UserError(
+            f"{name}: its process died {deaths} times while the run started ({reason}); free memory, or run "
+            "fewer streams"
+        )
+    _LOG.warning("%s: its process died while the run started (%s) and is made again", name, reason)
 
 
 def end_process(actor: Any, process: Any) -> None:

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ray
@@ -241,8 +242,11 @@ def _ask_scheduler(actors: FleetActors, view: WindowView) -> tuple[Plan, float]:
 
 
 def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:
+    """Lets all actors begin. Of one that has died by now the executor hears as of any other death."""
     started_ns = clock.started_monotonic_ns
     begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
     begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
     costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
-    ray.get([*begins, actors.preparation.begin_run.remote(started_ns, costs)])
+    for begun in (*begins, actors.preparation.begin_run.remote(started_ns, costs)):
+        with suppress(RayActorError):
+            ray.get(begun)

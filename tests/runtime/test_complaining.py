@@ -4,7 +4,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from ekya.errors import UserError
-from ekya.runtime.complaining import complaining, or_complaint
+from ekya.runtime.complaining import complaining, in_words, or_complaint
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 
@@ -46,3 +46,11 @@ def test_what_ray_wraps_comes_back_as_the_sentence_alone():
     with pytest.raises(ActorDiedError):
         ask(ActorDiedError())
     assert or_complaint(lambda: 3) == 3
+
+
+def test_a_constructor_that_failed_is_told_by_its_error_and_a_process_that_died_by_its_first_line():
+    failed = ActorDiedError(
+        RayTaskError("__init__", "Traceback:\n  a page of it\nOSError: no space", OSError())
+    )
+    assert in_words(failed) == "OSError: no space"
+    assert in_words(ActorDiedError()) == "The actor died unexpectedly before finishing this task."

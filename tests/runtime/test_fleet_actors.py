@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from ekya.config import load_fleet
 from ekya.core.events import Role
 from ekya.core.ids import BASE_VERSION, ModelVersion
+from ekya.errors import UserError
 from ekya.placement.homes import InferenceProcess
 from ekya.runtime import fleet_actors
 from ekya.runtime.fleet_actors import FleetActors
@@ -107,3 +109,50 @@ def test_a_retraining_worker_is_made_again_by_itself(fleet_of):
     assert fleet.streams["cam-1"].inference is inference
     assert fleet.streams["cam-1"].retraining is not retraining
     assert fleet.streams["cam-1"].retraining.calls[-1] == ("begin", 77)
+
+
+@pytest.fixture
+def starting(fleet_of, monkeypatch):
+    """A fleet of which these actors die, so many times each, before they are ready."""
+
+    def of(process, deaths):
+        fleet = fleet_of(process)
+        left = dict(deaths)
+
+        def get(actor):
+            name = actor.name.partition(" (restart")[0]
+            if left.get(name, 0) > 0:
+                left[name] -= 1
+                raise RayActorError
+            return {own.stream: "ready" for own in getattr(actor.orders, "streams", ())}
+
+        monkeypatch.setattr(Made, "ready", property(lambda made: SimpleNamespace(remote=lambda: made)), False)
+        monkeypatch.setattr(ray, "wait", lambda asked, num_returns: (asked[:num_returns], None))
+        monkeypatch.setattr(ray, "get", get)
+        return fleet
+
+    return of
+
+
+@pytest.mark.parametrize("process", ["stream", "gpu"])
+def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
+    first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
+    dying = {first: 2, "retraining/cam-2": 1, "micro-profiler": 2, "scheduler": 1}
+    fleet = starting(process, dying)
+    assert fleet.wait_ready() == dict.fromkeys(STREAMS, "ready")
+    own = fleet.streams
+    assert own["cam-1"].inference.name == f"{first} (restart 2)"
+    assert own["cam-2"].retraining.name == "retraining/cam-2 (restart 1)"
+    assert (fleet.preparation.name, fleet.scheduler.name) == (
+        "micro-profiler (restart 2)",
+        "scheduler (restart 1)",
+    )
+    assert (own["cam-3"].inference is own["cam-1"].inference) == (process == "gpu")
+    assert sorted(record.args[0] for record in caplog.records) == sorted(
+        name for name, deaths in dying.items() for _ in range(deaths)
+    )
+
+
+def test_who_dies_three_times_while_the_run_starts_ends_it_with_a_sentence(starting):
+    with pytest.raises(UserError, match="retraining/cam-3: its process died 3 times while the run started"):
+        starting("stream", {"retraining/cam-3": 3}).wait_ready()
