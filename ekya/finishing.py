@@ -18,9 +18,11 @@ from ekya.journal import read_journal
 from ekya.labeling.golden import GoldenModel, open_golden
 from ekya.measuring.accuracy import StreamScore, score_stream
 from ekya.measuring.gpus import gpu_facts
+from ekya.measuring.health import counted_frames
+from ekya.measuring.health_follower import health_of
 from ekya.measuring.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 from ekya.measuring.timeline import Curve, RunTimeline, StreamCurves
-from ekya.measuring.turns import Told, outcomes, profile_records, tell
+from ekya.measuring.turns import Told, outcomes, profile_records, tell, warnings_of
 from ekya.reference import write_reference
 from ekya.report.figures import draw_timeline
 from ekya.report.html import ReportFigure, render_report
@@ -99,6 +101,9 @@ def summarise(
     """The summary of a run from its turns and its scores, with what its GPUs were seen to do."""
     with StateStore(folder.state) as store:
         rows = {row.stream: row for row in store.streams()}
+    frames = {
+        stream.id: counted_frames(read_predictions(folder.predictions(stream.id))) for stream in fleet.streams
+    }
     facts = RunFacts(
         world=end.world,
         scheduler=scheduler,
@@ -114,6 +119,8 @@ def summarise(
         golden_gpu_s=told.golden_gpu_s,
         label_budget_gpu_s=_label_budget_gpu_s(fleet, told),
         host=_host_facts(end, told, gpus),
+        health=health_of(turns, frames),
+        warnings=warnings_of(turns),
     )
     return build_summary(facts, outcomes(turns, told), scores, sampled)
 

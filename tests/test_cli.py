@@ -39,6 +39,8 @@ SUMMARY = {
     },
     "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
     "retrainings": {"started": 1, "finished": 1, "failed": 0},
+    "health": {"sentence": None, "streams": {"cam-1": [{"index": 0, "state": "ok"}]}},
+    "warnings": [],
 }
 
 
@@ -58,6 +60,7 @@ class FakeWorld:
         self.root = root
         self.asked = []
         self.meanwhile = lambda: None
+        self.summary = SUMMARY
 
     def run(self, fleet, options, console=None):
         self.asked.append((fleet, options))
@@ -65,7 +68,7 @@ class FakeWorld:
         # As the worlds do: they end early.
         with contextlib.suppress(KeyboardInterrupt):
             self.meanwhile()
-        folder.summary.write_text(json.dumps(SUMMARY))
+        folder.summary.write_text(json.dumps(self.summary))
         return folder.path
 
 
@@ -223,6 +226,30 @@ def test_ctrl_c_is_130_and_everything_is_reported(world, fleet, capfd):
     assert cli.main(["run", str(fleet), "--json", "-"]) == 130
     assert json.loads(capfd.readouterr().out) == SUMMARY
     assert signal.getsignal(signal.SIGINT) is before
+
+
+UNWELL = {
+    "sentence": "the streams were not well in 3 of their 4 windows (3 behind)",
+    "streams": {"cam-1": [{"index": 1, "state": "behind", "reason": "so", "remedy": "what helps"}]},
+}
+
+
+def test_a_run_whose_streams_were_not_well_is_exit_code_3_and_one_sentence(world, fleet, capfd):
+    world.summary = SUMMARY | {"health": UNWELL}
+    for arguments in (["--clock", "virtual", "--json", "-"], ["--json", "-"]):
+        assert cli.main(["run", str(fleet), *arguments]) == 3
+        out, err = capfd.readouterr()
+        assert json.loads(out) == world.summary
+        assert "cam-1 was behind in window 1: so; what helps" in err
+        assert err.splitlines()[-1] == f"ekya: {UNWELL['sentence']}"
+    world.meanwhile = lambda: signal.raise_signal(signal.SIGINT)
+    assert cli.main(["run", str(fleet)]) == 130, "whoever ends it early knows why it is not well"
+
+
+def test_help_tells_the_exit_code_of_a_run_that_was_not_well(capfd):
+    for command in ("run", "replay"):
+        cli.main([command, "--help"])
+        assert "Exit code 3" in capfd.readouterr().out
 
 
 def test_a_live_run_cannot_have_more_gpus_than_there_are_but_virtual_time_can(world, fleet, capfd):

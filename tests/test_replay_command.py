@@ -40,6 +40,8 @@ SUMMARY = {
     "streams": {CAM: STREAM},
     "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
     "retrainings": {"started": 1, "finished": 1, "failed": 0},
+    "health": {"sentence": None, "streams": {CAM: [{"index": 0, "state": "ok"}]}},
+    "warnings": [],
 }
 
 

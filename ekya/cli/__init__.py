@@ -10,11 +10,14 @@ from typer.exceptions import TyperException
 
 from ekya import __version__
 from ekya.cli import cameras, datasets, fleet, labels, machine, runs, traces
-from ekya.errors import UserError
+from ekya.errors import UnwellRunError, UserError
 from ekya.streams.credentials import masked
 
 USER_ERROR = 2
 """Exit code for what the user can put right; the command line's own errors have it too."""
+
+UNWELL = 3
+"""Exit code of a run that ended in order, but most of whose streams' windows were not well."""
 
 STOPPED = 130
 """Exit code after Ctrl-C, as shells expect it."""
@@ -78,11 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message()} (ekya --help says what is possible)")
     except UserError as error:
         return _fail(str(error))
+    except UnwellRunError as error:
+        return _fail(str(error), UNWELL)
     except KeyboardInterrupt:
         return STOPPED
     return code if isinstance(code, int) else 0
 
 
-def _fail(sentence: str) -> int:
+def _fail(sentence: str, code: int = USER_ERROR) -> int:
     sys.stderr.write(f"ekya: {masked(' '.join(sentence.split()))}\n")
-    return USER_ERROR
+    return code

@@ -64,7 +64,10 @@ def run(
     ] = None,
     dashboard: Dashboard = True,
 ) -> None:
-    """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report."""
+    """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report.
+
+    Exit code 3: the run ended in order, but more than half of the streams' windows were not well.
+    """
     from ekya.commands.output import output
 
     with output(json_to) as out:
@@ -124,7 +127,7 @@ def replay(
     """Play a fleet's recordings with the events of its scripts: a lost camera, a new one, a burst, a night.
 
     At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
-    Windows keep their length.
+    Windows keep their length. Exit code 3: as of run.
     """
     from ekya.commands.output import output
 

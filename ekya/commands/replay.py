@@ -11,6 +11,7 @@ from ekya.commands.run import (
     print_run,
     require_recorded,
     require_runnable,
+    require_well,
     run_fleet,
 )
 from ekya.config import FleetConfig, RunOptions
@@ -34,6 +35,7 @@ def replay(
     Raises:
         UserError: see the parts; or there are live cameras and no script.
         KeyboardInterrupt: Ctrl-C came; see ``run``.
+        UnwellRunError: see ``run``.
     """
     fleet = replace(arguments, fleet=arguments.fleet or shipped_path(DEFAULT_SCRIPTED)).read()
     _require_something_to_play(fleet)
@@ -48,6 +50,7 @@ def replay(
         print_run(folder, summary, output.console)
     if came():
         raise KeyboardInterrupt
+    require_well(summary)
 
 
 def _require_something_to_play(fleet: FleetConfig) -> None:

@@ -20,10 +20,10 @@ from ekya.config import (
     with_play,
 )
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.errors import UserError
+from ekya.errors import UnwellRunError, UserError
 from ekya.gpu.registry import choose_backend
 from ekya.quick_fleet import fleet_from_videos
-from ekya.report.table import run_table
+from ekya.report.table import health_lines, run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
@@ -120,6 +120,7 @@ def run(
         UserError: see the parts.
         KeyboardInterrupt: Ctrl-C came. What happened until then is written and reported, unless it
             came before anything was.
+        UnwellRunError: most of the streams' windows were not well.
     """
     if arguments.scheduler is not None:
         make_scheduler(arguments.scheduler)
@@ -134,6 +135,18 @@ def run(
         print_run(folder, summary, output.console)
     if came():
         raise KeyboardInterrupt
+    require_well(summary)
+
+
+def require_well(summary: Mapping[str, Any]) -> None:
+    """Refuses to call a run a success whose streams were not well.
+
+    Raises:
+        UnwellRunError: they were not.
+    """
+    sentence = summary["health"]["sentence"]
+    if sentence is not None:
+        raise UnwellRunError(sentence)
 
 
 def require_runnable(fleet: FleetConfig, options: RunOptions, clock: Literal["wall", "virtual"]) -> None:
@@ -163,6 +176,8 @@ def run_fleet(
 def print_run(folder: RunFolder, summary: Mapping[str, Any], console: Console) -> None:
     """What a person is told of a run in the end."""
     console.print(run_table(summary))
+    for line in health_lines(summary):
+        console.print(line, highlight=False, markup=False)
     console.print(f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True)
 
 

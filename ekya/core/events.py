@@ -261,6 +261,37 @@ class NeedMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class FramesCounted:
+    """What became of a stream's frames since the last such event.
+
+    Attributes:
+        window: in which they arrived; no event spans two.
+        due: frames that λ intends to have analysed: those whose index is a multiple of its ``every``.
+        analysed: frames that the model looked at.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    due: int
+    analysed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A process of the run warns of something; each text is told once by each process.
+
+    Attributes:
+        source: name of the process, for people.
+        text: one line, without anybody's password.
+    """
+
+    t_us: int
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class GpuMeasured:
     """What the GPUs did in a window; never where there is none to be asked."""
 
@@ -376,6 +407,8 @@ Event = (
     | ModelCached
     | ShareMeasured
     | NeedMeasured
+    | FramesCounted
+    | Warned
     | GpuMeasured
     | ShareResized
     | ShareOverdue
@@ -407,6 +440,8 @@ _ORDER: tuple[type[Event], ...] = (
     CapacityLent,
     ShareMeasured,
     NeedMeasured,
+    FramesCounted,
+    Warned,
     GpuMeasured,
     ShareResized,
     ShareOverdue,

@@ -236,7 +236,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
             )
-        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue():
+        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue() | ev.FramesCounted() | ev.Warned():
             return state
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)

@@ -8,6 +8,7 @@ from typing import Any
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.measuring.accuracy import StreamScore, WindowScore, mean_or_none
+from ekya.measuring.health import WindowHealth, health_values
 
 _DIGITS = 6
 
@@ -74,6 +75,14 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class WarningTold:
+    """What processes of a run warned of, and the names of those that did."""
+
+    text: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """What holds for the whole run.
 
@@ -91,6 +100,8 @@ class RunFacts:
         label_budget_gpu_s: what the golden model was allowed for the windows that were labelled, bursts
             included; None without a limit.
         host: from the host's clock.
+        health: how each stream was in its windows.
+        warnings: of the run's processes.
     """
 
     world: str
@@ -107,6 +118,8 @@ class RunFacts:
     golden_gpu_s: float = 0.0
     label_budget_gpu_s: float | None = None
     host: HostFacts = field(default_factory=HostFacts)
+    health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
+    warnings: tuple[WarningTold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,8 @@ def build_summary(
         "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
         "golden_gpu_s": _rounded(facts.golden_gpu_s),
         "label_budget_gpu_s": _rounded(facts.label_budget_gpu_s),
+        "health": health_values({stream.stream: facts.health.get(stream.stream, ()) for stream in ordered}),
+        "warnings": [{"text": one.text, "from": list(one.sources)} for one in facts.warnings],
         "host": {
             **facts.host.others,
             "planning_ms": _spread(facts.host.planning_ms),

@@ -10,7 +10,7 @@ from ekya.core.ids import BASE_VERSION, JobId, StreamId
 from ekya.core.records import ProfileRecord
 from ekya.core.turns import TurnRecord
 from ekya.measuring.shares import share_samples
-from ekya.measuring.summary import WindowOutcome
+from ekya.measuring.summary import WarningTold, WindowOutcome
 from ekya.measuring.timeline import (
     PreparationSpan,
     RetrainSpan,
@@ -149,6 +149,16 @@ def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ..
         for window in told.windows
         if told.added_us[stream] < window.end_us
     )
+
+
+def warnings_of(turns: Sequence[TurnRecord]) -> tuple[WarningTold, ...]:
+    """What the run's processes warned of: each text once, with everybody who said it."""
+    sources: dict[str, list[str]] = {}
+    for turn in turns:
+        for event in turn.events:
+            if isinstance(event, ev.Warned) and event.source not in sources.setdefault(event.text, []):
+                sources[event.text].append(event.source)
+    return tuple(WarningTold(text, tuple(said_by)) for text, said_by in sources.items())
 
 
 def profile_records(told: Told) -> tuple[ProfileRecord, ...]:

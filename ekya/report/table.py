@@ -6,7 +6,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ekya.measuring.health import HealthState
 from ekya.report.words import mean_share, percent, points, share
+
+_OK = str(HealthState.OK)
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
@@ -23,6 +26,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
+    table.add_column("Windows\nok", justify="right")
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
@@ -34,6 +38,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
             str(sum(window["retrained"] for window in windows)),
             share(round(mean_share(windows, "retrain_share_milli"))),
             share(round(mean_share(windows, "inference_share_milli"))),
+            _windows_ok(summary["health"]["streams"][stream]),
         )
     table.add_section()
     all_windows = [values["windows"] for values in summary["streams"].values()]
@@ -46,6 +51,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
         share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
         share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
+        _windows_ok([one for windows in summary["health"]["streams"].values() for one in windows]),
         style="bold",
     )
     frames = summary["frames"]
@@ -55,6 +61,22 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def health_lines(summary: Mapping[str, Any]) -> list[str]:
+    """One line a stream and state that is not ``ok``, and one a warning."""
+    lines = []
+    for stream, windows in summary["health"]["streams"].items():
+        for state in dict.fromkeys(one["state"] for one in windows if one["state"] != _OK):
+            such = [one for one in windows if one["state"] == state]
+            where = f"window{'' if len(such) == 1 else 's'} {', '.join(str(one['index']) for one in such)}"
+            lines.append(f"{stream} was {state} in {where}: {such[-1]['reason']}; {such[-1]['remedy']}")
+    lines += [f"warning of {', '.join(one['from'])}: {one['text']}" for one in summary["warnings"]]
+    return lines
+
+
+def _windows_ok(windows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{sum(one['state'] == _OK for one in windows)} of {len(windows)}"
 
 
 def _mean(summary: Mapping[str, Any], name: str) -> float | None:

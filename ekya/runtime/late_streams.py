@@ -41,11 +41,11 @@ class LateStreams:
         match event:
             case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
                 return [event]
-            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent():
+            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]
-            case ev.ShareMeasured() | ev.NeedMeasured():
+            case ev.ShareMeasured() | ev.NeedMeasured() | ev.FramesCounted():
                 return []
             case _:
                 self._held[event.stream].append(event)

@@ -12,6 +12,7 @@ from ekya.measuring.summary import (
     RunFacts,
     SampledAccuracy,
     StreamFacts,
+    WarningTold,
     WindowOutcome,
     build_summary,
 )
@@ -54,6 +55,7 @@ FACTS = RunFacts(
     profiling_gpu_s=1.23456789,
     labelling_gpu_s=2.0,
     host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
+    warnings=(WarningTold("short of memory", ("scheduler", "inference/a")),),
 )
 SCORES = {
     A: score_of({0: ((8, 8), (2, 0)), 1: ((0, 0), (0, 0)), 2: ((10, 4), (0, 0)), 3: ((5, 0), (0, 0))}),
@@ -85,8 +87,13 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
         "labelling_gpu_s",
         "golden_gpu_s",
         "label_budget_gpu_s",
+        "health",
+        "warnings",
         "host",
     ]
+    assert summary["health"]["streams"] == {"a": [], "b": []}
+    assert summary["health"]["sentence"] is None
+    assert summary["warnings"] == [{"text": "short of memory", "from": ["scheduler", "inference/a"]}]
     assert summary["frames"] == {"arrived": 20, "analysed": 12, "skipped": 6, "lost": 2}
     assert summary["retrainings"] == {"started": 3, "finished": 1, "failed": 1}
     assert summary["profiling_gpu_s"] == 1.234568

@@ -12,7 +12,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.report.html import ReportFigure, SampleCrop, render_report
 from ekya.report.screen import LiveScreen, PlainScreen, ScreenRow, ScreenState, draw, open_screen
-from ekya.report.table import compare_table, run_table
+from ekya.report.table import compare_table, health_lines, run_table
 
 GAMMA = {"epochs": 8, "batch_size": 16, "head_width": 64, "trainable_blocks": 1, "data_fraction": 0.5}
 NASTY = '<script>alert("x")</script> & [bold]'
@@ -31,6 +31,10 @@ def window(index: int, **changes: Any) -> dict[str, Any]:
         "reason": "it gains 12 points",
         **changes,
     }
+
+
+def health(index: int, state: str = "ok", reason: str = "", remedy: str = "") -> dict[str, Any]:
+    return {"index": index, "state": state, "reason": reason, "remedy": remedy}
 
 
 def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
@@ -65,6 +69,13 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
         "retrainings": {"started": 2, "finished": 1, "failed": 0},
         "profiling_gpu_s": 3.0,
         "labelling_gpu_s": 2.0,
+        "health": {
+            "judged": 1,
+            "total": {"ok": 1, "stale": 0, "unlabelled": 0, "behind": 0, "lost": 0},
+            "sentence": None,
+            "streams": {stream: [health(0), health(1)]},
+        },
+        "warnings": [],
         "host": {"planning_ms": {"p50": 1.5, "max": None}, "cpu": "two cores", "cores": [0, 1]},
         **changes,
     }
@@ -104,11 +115,34 @@ def test_a_lost_time_is_told_where_there_was_one() -> None:
     assert "Its camera gave nothing for 12.5 s" in Page(render_report("demo", run, [])).text
 
 
+def test_report_and_table_say_how_streams_were_not_well_and_what_was_warned_of() -> None:
+    run = summary()
+    run["health"]["streams"]["cam-1"] = [
+        health(1, "behind", "80 of 90 frames were dropped", "give it more"),
+        health(2, "behind", "81 of 90 frames were dropped", "give it more"),
+        health(3, "lost", "its camera gave nothing", "check it"),
+    ]
+    run["health"]["total"] |= {"ok": 0, "behind": 2, "lost": 1}
+    run["health"]["sentence"] = "nothing was well"
+    run["warnings"] = [{"text": "memory is short", "from": ["inference/cam-1", "micro-profiler"]}]
+    text = " ".join(Page(render_report("demo", run)).text.split())
+    for words in ("behind in window 1: 80 of 90", "2 behind", "nothing was well", "memory is short"):
+        assert words in text
+    assert health_lines(run) == [
+        "cam-1 was behind in windows 1, 2: 81 of 90 frames were dropped; give it more",
+        "cam-1 was lost in window 3: its camera gave nothing; check it",
+        "warning of inference/cam-1, micro-profiler: memory is short",
+    ]
+    assert "0 of 3" in next(line for line in lines_of(run_table(run)) if "cam-1" in line)
+
+
 def test_whatever_a_name_or_a_reason_holds_is_only_text() -> None:
     run = summary(stream=NASTY)
     run["streams"][NASTY]["windows"][1]["reason"] = NASTY
     run["streams"][NASTY]["set_aside"] = NASTY
     run["host"]["cpu"] = NASTY
+    run["health"]["streams"][NASTY][1] = health(1, "behind", NASTY, NASTY)
+    run["warnings"] = [{"text": NASTY, "from": [NASTY]}]
     figure = ReportFigure(NASTY, f'" onload="x{NASTY}', b"png", b"dark")
     crop = SampleCrop(StreamId(NASTY), NASTY, b"png", correct=False)
     page = Page(render_report(NASTY, run, [figure], [crop]))
@@ -147,6 +181,7 @@ def test_the_table_says_what_retraining_brought() -> None:
         "1",
         "10%",
         "30%",
+        "2 of 2",
     ]
     unknown = summary()
     unknown["streams"]["cam-1"].update(without_retraining=None, gain=None)

@@ -1,0 +1,297 @@
+"""From a run's turns to what is known of each stream in each window, while the run goes on or afterwards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
+from ekya.core.ids import JobId, StreamId
+from ekya.core.turns import TurnRecord
+from ekya.measuring.health import (
+    FEWEST_FRAMES,
+    WELL,
+    FrameCount,
+    Gone,
+    Health,
+    HealthState,
+    Labels,
+    WindowFacts,
+    WindowHealth,
+    judge,
+)
+
+
+def health_of(
+    turns: Sequence[TurnRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
+) -> dict[StreamId, tuple[WindowHealth, ...]]:
+    """How every stream was in each window, from the one in which it was added until it ended.
+
+    Args:
+        turns: of a run.
+        frames: what became of each stream's frames, by window.
+    """
+    follower = HealthFollower()
+    for turn in turns:
+        follower.follow(turn)
+    return {
+        stream: tuple(
+            WindowHealth(
+                facts.index,
+                judge(replace(facts, frames=frames.get(stream, {}).get(facts.index, FrameCount()))),
+            )
+            for facts in windows
+        )
+        for stream, windows in follower.windows()
+    }
+
+
+class HealthFollower:
+    """Follows a run turn by turn."""
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamId, _Stream] = {}
+        self._window = -1
+        self._open_us = 0
+        self._now_us = 0
+        self._prepared: bool | None = None
+
+    def follow(self, turn: TurnRecord) -> None:
+        """What a turn changes."""
+        for event in ev.in_order(turn.events):
+            self._now_us = max(self._now_us, event.t_us)
+            self._take(event)
+        self._now_us = max(self._now_us, turn.now_us)
+        for command in turn.commands:
+            self._carry_out(command, turn.now_us)
+
+    def now(self) -> dict[StreamId, Health]:
+        """How each stream is by what is known so far; one that has ended is left out."""
+        return {
+            name: stream.present(self._now_us)
+            for name, stream in sorted(self._streams.items())
+            if not stream.ended
+        }
+
+    def windows(self) -> Iterator[tuple[StreamId, tuple[WindowFacts, ...]]]:
+        """What is known of each stream in each window; the open one's is what is known so far."""
+        for name, stream in sorted(self._streams.items()):
+            if stream.facts is None:
+                yield name, tuple(stream.past)
+            else:
+                # A retraining could still begin.
+                yield name, (*stream.past, replace(stream.so_far(self._now_us), missed_gain=0.0))
+
+    def _take(self, event: ev.Event) -> None:
+        match event:
+            case ev.WindowOpened():
+                self._window, self._open_us, self._prepared = event.index, event.t_us, None
+                for stream in self._streams.values():
+                    stream.open(event.index, event.t_us)
+            case ev.WindowClosed():
+                self._end_preparation()
+                for stream in self._streams.values():
+                    stream.close(event.t_us)
+            case ev.PreparationEnded() if event.window == self._window:
+                self._end_preparation()
+            case ev.StreamAdded():
+                added = self._streams[event.stream] = _Stream()
+                if self._window >= 0:
+                    added.open(self._window, event.t_us)
+            case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
+                return
+            case ev.PreparationEnded():
+                return
+            case _ if event.stream in self._streams:
+                self._streams[event.stream].take(event)
+
+    def _carry_out(self, command: cmd.Command, now_us: int) -> None:
+        match command:
+            case cmd.BeginPreparation():
+                self._prepared = False
+                asked = {one.stream for one in command.streams}
+                for name, stream in self._streams.items():
+                    stream.expect_labels(asked=name in asked)
+            case cmd.EndPreparation() if command.window == self._window:
+                self._end_preparation()
+            case cmd.SetAside() if command.stream in self._streams:
+                self._streams[command.stream].go(Gone.SET_ASIDE, command.reason, now_us)
+            case cmd.SetInference() if command.stream in self._streams:
+                stream = self._streams[command.stream]
+                stream.inference, stream.share_milli = command.config, command.share_milli
+            case cmd.StartRetraining() if command.stream in self._streams:
+                self._streams[command.stream].job = command.job
+
+    def _end_preparation(self) -> None:
+        if self._prepared is False:
+            self._prepared = True
+            for stream in self._streams.values():
+                stream.end_preparation()
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One stream.
+
+    Attributes:
+        past: of the windows that are over.
+        facts: of the open one, without what goes on; None between windows and after the stream's end.
+        from_us: since when it is in the open window.
+        since_us: since when it is away, in the open window; None while it is not.
+        gone: why it is away.
+        job: its retraining, until that is over.
+        labels_due: it is to be labelled in the open window.
+        carried: how it was when the last window closed.
+    """
+
+    past: list[WindowFacts] = field(default_factory=list)
+    facts: WindowFacts | None = None
+    from_us: int = 0
+    since_us: int | None = None
+    gone: dict[Gone, str] = field(default_factory=dict)
+    inference: InferenceConfig | None = None
+    share_milli: int = 0
+    job: JobId | None = None
+    labels_due: bool = False
+    ended: bool = False
+    lost_us: int | None = None
+    carried: Health = WELL
+
+    def open(self, index: int, t_us: int) -> None:
+        """A window begins."""
+        if self.ended:
+            return
+        self.facts, self.from_us, self.job = WindowFacts(index, 0), t_us, None
+        self.labels_due = False
+        if self.gone:
+            self._is_away(t_us)
+
+    def close(self, t_us: int) -> None:
+        """The window is over; a retraining that has shown nothing by now never will."""
+        if self.facts is None:
+            return
+        if self.job is not None:
+            self.facts = replace(self.facts, unfinished=True)
+        over = self.so_far(t_us)
+        if over.span_us > 0:
+            self.past.append(over)
+            self.carried = judge(over)
+        self.facts = self.since_us = None
+
+    def so_far(self, now_us: int) -> WindowFacts:
+        """What is known of the open window."""
+        assert self.facts is not None
+        away_us = self.facts.away_us + (0 if self.since_us is None else max(now_us - self.since_us, 0))
+        return replace(
+            self.facts,
+            span_us=max(now_us - self.from_us, 0),
+            away_us=away_us,
+            inference=self.inference,
+            share_milli=self.share_milli,
+        )
+
+    def take(self, event: ev.Event) -> None:
+        """Something of the stream's own has happened."""
+        match event:
+            case ev.StreamLost():
+                self.lost_us = event.t_us
+                self.go(Gone.CAMERA, event.reason, event.t_us)
+            case ev.StreamBack():
+                self.come_back(Gone.CAMERA, event.t_us)
+            case ev.WorkerDied(role=ev.Role.INFERENCE):
+                self.go(Gone.INFERENCE, event.reason, event.t_us)
+            case ev.WorkerBack(role=ev.Role.INFERENCE):
+                self.come_back(Gone.INFERENCE, event.t_us)
+            case ev.StreamEnded():
+                self.end(event.t_us)
+            case _ if self.facts is not None:
+                self.facts = self._with(self.facts, event)
+
+    def _with(self, facts: WindowFacts, event: ev.Event) -> WindowFacts:
+        match event:
+            case ev.FramesCounted() if event.window == facts.index:
+                return replace(facts, frames=facts.frames + FrameCount(event.due, event.analysed))
+            case ev.LabelsReady() if event.window == facts.index:
+                late = facts.labels is Labels.MISSING
+                return replace(facts, labels=Labels.LATE if late else Labels.IN_TIME)
+            case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
+                gain = max(event.curve.accuracies) - event.curve.accuracies[0]
+                return replace(facts, missed_gain=max(facts.missed_gain, gain))
+            case ev.RetrainProgress() if event.job == self.job:
+                self.job = None
+                return replace(facts, retrained=True)
+            case ev.RetrainFinished() if event.job == self.job:
+                self.job = None
+                return facts
+            case ev.RetrainFailed() if event.job == self.job:
+                self.job = None
+                return replace(facts, broke=event.reason)
+            case ev.WorkerDied(role=ev.Role.RETRAINING) if self.job is not None:
+                self.job = None
+                return replace(facts, broke=event.reason)
+            case _:
+                return facts
+
+    def go(self, gone: Gone, why: str, t_us: int) -> None:
+        """It is away from now on."""
+        self.gone[gone] = why
+        self._is_away(t_us)
+
+    def _is_away(self, t_us: int) -> None:
+        last = max(self.gone, key=list(Gone).index)
+        if self.facts is not None:
+            self.facts = replace(self.facts, gone=last, why=self.gone[last])
+            self.since_us = t_us if self.since_us is None else self.since_us
+
+    def come_back(self, gone: Gone, t_us: int) -> None:
+        """One reason to be away is over."""
+        self.gone.pop(gone, None)
+        if self.gone or self.since_us is None or self.facts is None:
+            return
+        self.facts = replace(self.facts, away_us=self.facts.away_us + max(t_us - self.since_us, 0))
+        self.since_us = None
+
+    def end(self, t_us: int) -> None:
+        """Its last frame has come; one that is lost in that moment has not ended, it broke off."""
+        if Gone.CAMERA in self.gone and self.lost_us == t_us:
+            return
+        self.come_back(Gone.CAMERA, t_us)
+        self.job = None
+        self.labels_due = False
+        self.close(t_us)
+        self.ended = True
+
+    def expect_labels(self, *, asked: bool) -> None:
+        """Labelling begins. A stream that was away and could not be asked goes without."""
+        if self.facts is None:
+            return
+        if asked or (self.gone and self.past):
+            self.labels_due = True
+
+    def end_preparation(self) -> None:
+        """Labelling is over."""
+        if self.facts is not None and self.labels_due and self.facts.labels is Labels.NOT_DUE:
+            self.facts = replace(self.facts, labels=Labels.MISSING)
+
+    def present(self, now_us: int) -> Health:
+        """How it is by what is known so far."""
+        if self.facts is None:
+            return self.carried
+        facts = self.so_far(now_us)
+        if self.gone:
+            return judge(replace(facts, away_us=max(facts.away_us, 1), span_us=0))
+        # Whether a retraining could be had is known when the window is over.
+        health = judge(replace(facts, away_us=0, missed_gain=0.0))
+        return health if health.state is not HealthState.OK or not self._still_holds(facts) else self.carried
+
+    def _still_holds(self, facts: WindowFacts) -> bool:
+        """Whether nothing in this window has shown yet that the last one's state is over."""
+        match self.carried.state:
+            case HealthState.BEHIND:
+                return facts.frames.due < FEWEST_FRAMES
+            case HealthState.UNLABELLED:
+                return facts.labels is Labels.NOT_DUE
+            case HealthState.STALE:
+                return self.job is None and not facts.retrained
+            case _:
+                return False
