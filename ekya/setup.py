@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.errors import UserError
-from ekya.labeling.checksum import verified
 from ekya.labeling.classes import classes_in, occurring_classes
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
 from ekya.labeling.golden import label_file_of, open_detector_of
@@ -27,10 +27,6 @@ from ekya.labeling.label_file import read_labels
 from ekya.labeling.names import FILE
 from ekya.labeling.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
 from ekya.labeling.spec import detector_of
-from ekya.labeling.weights import read_state
-from ekya.learning.checkpoints import is_edge_model, load_model
-from ekya.learning.edge import EdgeModel, adapt, build_edge_model
-from ekya.learning.pretrained import from_torchvision
 from ekya.measuring.cues import Cue, Happening
 from ekya.measuring.energy import JobPlaces
 from ekya.placement.homes import PREPARATION_GPU, deal
@@ -40,8 +36,10 @@ from ekya.streams.motion import MotionRegions
 from ekya.streams.process import SourceProcess
 from ekya.streams.script import LOST_BY_SCRIPT, Joins, Lost
 from ekya.workers.collector import WindowCollector
-from ekya.workers.costs import CostCard
-from ekya.workers.preparation import PreparationSettings
+from ekya.workers.settings import PreparationSettings
+
+if TYPE_CHECKING:
+    from ekya.workers.costs import CostCard
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +116,7 @@ def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
 
 def loop_options(
     fleet: FleetConfig,
-    card: CostCard,
+    card: "CostCard",
     seed: int,
     share_step_milli: int,
     capacity_milli: int,
@@ -170,32 +168,6 @@ def _terms(stream: StreamConfig) -> StreamTerms:
 def crop_side(fleet: FleetConfig) -> int:
     """Side in pixels of the crops that are kept: enough for training and for every λ."""
     return max(fleet.edge.resolution, *fleet.inference.resolutions)
-
-
-def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
-    """The model that every stream begins with.
-
-    It knows those of the fleet's classes that its weights know; the others are learnt when they
-    appear. ImageNet's weights come without a head, so a fresh one stands for all classes.
-
-    Raises:
-        UserError: the weights cannot be read, are not what their card says, or are of another
-            architecture.
-    """
-    classes, path, wanted = fleet_classes(fleet), fleet.edge.weights, fleet.edge.model
-    if path is None:
-        return build_edge_model(classes, 0, seed, wanted).eval()
-    verified(path)
-    if not is_edge_model(path):
-        return from_torchvision(read_state(path), wanted, classes, seed, path)
-    model = load_model(path)
-    if model.architecture != wanted:
-        raise UserError(
-            f"{path}: is a {model.architecture}, and the key 'edge.model' asks for a {wanted}; change the "
-            "key, or give weights of that model."
-        )
-    known = tuple(name for name in model.classes if name in classes)
-    return adapt(model, known or classes, model.head_width, seed).eval()
 
 
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:

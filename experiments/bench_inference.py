@@ -42,6 +42,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from ekya.base_model import base_model
 from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, load_fleet
 from ekya.errors import UserError
@@ -51,7 +52,7 @@ from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.forward import PLAIN
 from ekya.learning.predictor import Predictor
-from ekya.setup import base_model, fleet_classes
+from ekya.setup import fleet_classes
 from ekya.shipped import shipped_path
 from ekya.streams.city import CitySpec
 

@@ -31,6 +31,7 @@ from recipe import Full, Json, Seed, run
 from rich.progress import Progress
 from rich.table import Table
 
+from ekya.base_model import base_model
 from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
@@ -43,7 +44,7 @@ from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.passed import PassedCrops
 from ekya.learning.predictor import accuracy
 from ekya.learning.trainer import Retraining
-from ekya.setup import base_model, fleet_classes
+from ekya.setup import fleet_classes
 from ekya.shipped import shipped_path
 from ekya.streams.city import CitySpec
 

@@ -41,6 +41,7 @@ from recipe import Full, Json, Seed, run
 from rich.console import Console
 from rich.table import Table
 
+from ekya.base_model import base_model
 from ekya.commands.output import bars_of, output
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
@@ -58,7 +59,7 @@ from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, concatenate
 from ekya.learning.trainer import EpochResult, Retraining
-from ekya.setup import base_model, fleet_classes
+from ekya.setup import fleet_classes
 from ekya.shipped import shipped_path
 from ekya.streams.city import CitySpec
 

@@ -37,6 +37,7 @@ from recipe import Full, Json, Seed, run
 from rich.console import Console
 from rich.table import Table
 
+from ekya.base_model import base_model
 from ekya.commands.output import bars_of, output
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.fleet.policy.assignment import Assignment, Part
@@ -47,7 +48,6 @@ from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import WorkerId
-from ekya.setup import base_model
 from ekya.shipped import shipped_path
 
 UNEVEN = 0.3

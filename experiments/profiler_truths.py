@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ekya.base_model import base_model
 from ekya.config import FleetConfig, StreamConfig
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import family_of
@@ -24,7 +25,7 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
 from ekya.learning.predictor import FORWARD_BATCH
 from ekya.learning.trainer import Retraining
-from ekya.setup import StreamSetup, base_model, fleet_classes, stream_setup
+from ekya.setup import StreamSetup, fleet_classes, stream_setup
 from ekya.streams.city import CitySpec
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Truth

@@ -5,6 +5,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
+from ekya.base_model import base_model
 from ekya.config import DEFAULT_FLEET, RetrainingConfig, StreamConfig, load_fleet
 from ekya.control.options import StreamTerms
 from ekya.core.ids import StreamId
@@ -15,7 +16,7 @@ from ekya.labeling.spec import GoldenSpec
 from ekya.learning.checkpoints import save_model
 from ekya.learning.edge import build_edge_model
 from ekya.learning.spec import EdgeSpec
-from ekya.setup import base_model, first_inference_options, loop_options, proposer_for
+from ekya.setup import first_inference_options, loop_options, proposer_for
 from ekya.shipped import shipped_path
 from ekya.workers.costs import load_card
 

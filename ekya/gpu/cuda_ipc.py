@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ekya.errors import UserError
 from ekya.gpu.cuda_driver import CudaCalls
 from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.sm_driver import SmDriverError
@@ -108,3 +109,17 @@ class Loan:
     def end(self) -> None:
         """Frees the memory."""
         self._ipc.free(self._lent)
+
+
+def require_gpu(device: str) -> None:
+    """Makes sure before a run begins that weights can go this way at all.
+
+    Raises:
+        UserError: jobs do not run on a GPU, or nothing here can ask its driver.
+    """
+    if device != "cuda":
+        raise UserError(
+            f"hand_over: cuda-ipc needs jobs that run on a GPU, and they run on the {device} here; "
+            "use object-store, or --shares with what works on a GPU"
+        )
+    CudaCalls()

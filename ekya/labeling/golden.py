@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,15 @@ from ekya.labeling.checksum import verified
 from ekya.labeling.coco import coco_names
 from ekya.labeling.detections import Detector, FramePlace, Question
 from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE, open_detector
-from ekya.labeling.golden_classifier import GoldenClassifier, open_resnext29
 from ekya.labeling.golden_detector import GoldenDetector
 from ekya.labeling.golden_file import GoldenFile
 from ekya.labeling.label_file import read_labels
 from ekya.labeling.names import DETECTOR_NAMES, FILE, ONNX, RESNEXT29, RESNEXT101S
 from ekya.labeling.spec import GoldenSpec, detector_of
 from ekya.shipped import shipped_path
+
+if TYPE_CHECKING:
+    from ekya.labeling.golden_classifier import GoldenClassifier
 
 _RESNEXT29_WEIGHTS = "golden_models/synthetic_city_resnext29.safetensors"
 _IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
@@ -65,12 +67,14 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
     return open_detector(name, _weights(spec), min_score)
 
 
-def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
     """A golden model that names boxes and says how sure it is.
 
     Raises:
         UserError: as ``open_golden``, or the golden model is no classifier.
     """
+    from ekya.labeling.golden_classifier import GoldenClassifier
+
     golden = open_golden(spec, classes)
     if not isinstance(golden, GoldenClassifier):
         raise UserError(f"key 'golden.model': {spec.model} names no boxes; use {RESNEXT29} or another.")
@@ -111,12 +115,14 @@ def _weights(spec: GoldenSpec) -> Path | None:
     return None if spec.weights is None else verified(spec.weights, spec.sha256)
 
 
-def _resnext29(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+def _resnext29(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
+    from ekya.labeling.golden_classifier import open_resnext29
+
     weights = _weights(spec) or verified(shipped_path(_RESNEXT29_WEIGHTS))
     return open_resnext29(weights, classes, spec.class_map)
 
 
-def _resnext101(name: str, spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenClassifier:
+def _resnext101(name: str, spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
     # Of torchvision, which takes as long as torch to import: only who names this model waits for it.
     from ekya.labeling.resnext101 import open_resnext101
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.core.configs import RetrainConfig
 from ekya.learning.cuts import DEFAULT_ARCHITECTURE
@@ -20,6 +20,9 @@ from ekya.learning.cutting import split_at
 from ekya.learning.edge import build_edge_model
 from ekya.learning.epochs import steps_in_epoch
 from ekya.learning.trainer import Retraining
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 _COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6
@@ -127,13 +130,15 @@ def _count(run: Callable[[], object]) -> int:
     return int(counter.get_total_flops()) // _COUNTED_CROPS
 
 
-def operations_counter() -> FlopCounterMode:
+def operations_counter() -> "FlopCounterMode":
     """Counts what is run inside it: torch's counter, but for gradients in groups.
 
     Torch counts these as if every output channel saw every input channel, which is hundreds of times too much
     where each sees one.
     """
     ours: dict[object, Callable[..., int]] = {torch.ops.aten.convolution_backward: _convolution_backward}
+    from torch.utils.flop_counter import FlopCounterMode
+
     return FlopCounterMode(display=False, custom_mapping=ours)
 
 

@@ -5,8 +5,6 @@ from functools import partial
 from ekya.config import FleetConfig
 from ekya.core.profile import Family
 from ekya.errors import UserError
-from ekya.learning.footprint import footprint_of
-from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.measuring.energy import JobPlaces
 from ekya.placement.homes import InferenceProcess
 from ekya.profiling.memory import CONTEXT_BYTES, inference_bytes
@@ -19,6 +17,9 @@ _ANY_FAMILY = Family(0, 0, 16)
 
 def job_sizes(fleet: FleetConfig) -> JobSizes:
     """Of its edge model, its crops and its labels."""
+    from ekya.learning.footprint import footprint_of
+    from ekya.learning.memory import DEFAULT_BUDGET_CROPS
+
     return JobSizes(
         partial(footprint_of, side=crop_side(fleet), architecture=fleet.edge.model),
         fleet.golden.labels_per_window,
@@ -32,6 +33,8 @@ def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory)
     Raises:
         UserError: they do not.
     """
+    from ekya.learning.footprint import footprint_of
+
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
     lent = fleet.hand_over == "cuda-ipc"
     each_by_itself = fleet.inference.process is InferenceProcess.STREAM

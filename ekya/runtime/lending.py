@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from ekya.core.ids import ModelVersion
-from ekya.errors import UserError
 from ekya.gpu.cuda_driver import CudaCalls
 from ekya.gpu.cuda_ipc import CudaIpc, Loan
 from ekya.gpu.torch_streams import TorchStreams
@@ -87,17 +86,3 @@ def open_ipc() -> CudaIpc:
         UserError: there is no driver, or no library that asks it.
     """
     return CudaIpc(CudaCalls(), TorchStreams())
-
-
-def require_gpu(device: str) -> None:
-    """Makes sure before a run begins that weights can go this way at all.
-
-    Raises:
-        UserError: jobs do not run on a GPU, or nothing here can ask its driver.
-    """
-    if device != "cuda":
-        raise UserError(
-            f"hand_over: cuda-ipc needs jobs that run on a GPU, and they run on the {device} here; "
-            "use object-store, or --shares with what works on a GPU"
-        )
-    CudaCalls()

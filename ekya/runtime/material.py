@@ -3,18 +3,20 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.core.ids import StreamId
-from ekya.learning.memory import ExemplarMemory
 from ekya.runtime.complaining import in_words
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.ready import Ready
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import PreparationSettings
+from ekya.workers.settings import PreparationSettings
+
+if TYPE_CHECKING:
+    from ekya.learning.memory import ExemplarMemory
 
 _LOG = logging.getLogger(__name__)
 _NO_LABELS = "there are no labels to train on"
@@ -33,7 +35,7 @@ class StreamMaterial:
 
     weights: bytes
     labels: StreamLabels
-    memory: ExemplarMemory
+    memory: "ExemplarMemory"
     settings: PreparationSettings
 
 

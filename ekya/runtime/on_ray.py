@@ -13,6 +13,7 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
+from ekya.gpu.cuda_ipc import require_gpu
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.protocol import ShareBackend
 from ekya.gpu.registry import ChosenBackend, choose_backend
@@ -23,7 +24,6 @@ from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above, NobodyAbove
 from ekya.runtime.fleet_memory import require_inference
-from ekya.runtime.lending import require_gpu
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, resume
 from ekya.runtime.running import Running

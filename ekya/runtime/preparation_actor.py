@@ -43,7 +43,8 @@ from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
 from ekya.workers.metered import MeteredGolden
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.preparation import StreamPreparation
+from ekya.workers.settings import PreparationSettings
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
+from ekya.base_model import base_model
 from ekya.config import RunOptions
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
@@ -45,7 +46,7 @@ from ekya.runtime.resuming import Resumed, newest_weights, same_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.waiting import Stoppable, StoppedEarlyError, Timed
 from ekya.scheduling.registry import make_scheduler
-from ekya.setup import base_model, first_inference_options, job_places, script_cues
+from ekya.setup import first_inference_options, job_places, script_cues
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.labels import StreamLabels
 from ekya.workers.record import ModelRecord
@@ -158,9 +159,10 @@ class Running:
         if self.resumed is not None:
             return newest_weights(self.orders.folder, fleet)
         base = base_model(fleet, self.options.seed)
+        file = to_bytes(base, half=True)
         for stream in fleet.streams:
             record = ModelRecord(self.orders.folder, self.store, stream.id)
-            record.add_model(BASE_VERSION, base, -1, None, None, 0)
+            record.add_model(BASE_VERSION, file, -1, None, None, 0)
         return same_weights(fleet, to_bytes(base))
 
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:

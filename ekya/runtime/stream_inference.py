@@ -36,8 +36,9 @@ from ekya.runtime.lending import LentWeights, borrow, open_ipc
 from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.orders import StreamOrders
-from ekya.runtime.ready import Ready, warmed_up
+from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
+from ekya.runtime.warming_up import warmed_up
 from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
 from ekya.streams.feed import Feed
 from ekya.streams.frame import Frame

@@ -6,14 +6,15 @@ from ekya.core import events as ev
 from ekya.core.elsewhere import CachedModel
 from ekya.core.ids import ModelVersion
 from ekya.core.view import InferenceOption
+from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.sim.elsewhere import ArrivingWeights, ComingHome, KeptModels
 from ekya.sim.stream import EmulatedStream
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.record import FrameRecord, ModelRecord
+from ekya.workers.settings import PreparationSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +73,9 @@ class EmulatedCamera:
             return None
         best = retraining.best
         self._serve(best.model, now_us)
+        weights = to_bytes(best.model, half=True)
         self.models.add_model(
-            self.version, best.model, retraining.window, retraining.config, best.validation_accuracy, now_us
+            self.version, weights, retraining.window, retraining.config, best.validation_accuracy, now_us
         )
         return best.validation_accuracy
 

@@ -12,8 +12,8 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.trainer import Retraining
 from ekya.sim.training import Checkpoint
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 
 class ArrivingWeights:

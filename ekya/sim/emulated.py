@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from ekya.base_model import base_model
 from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import LoopOptions
@@ -25,6 +26,7 @@ from ekya.finishing import Finished, RunEnd, finish_run
 from ekya.journal import FileJournal
 from ekya.labeling.golden import open_golden
 from ekya.labeling.proposer import Proposer
+from ekya.learning.checkpoints import to_bytes
 from ekya.learning.memory import ExemplarMemory
 from ekya.measuring.summary import HostFacts
 from ekya.report.screen import open_screen
@@ -34,7 +36,6 @@ from ekya.scheduling.protocol import Scheduler
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import (
     CHECKPOINT_DELAY_US,
-    base_model,
     first_inference_options,
     fleet_classes,
     loop_options,
@@ -202,7 +203,7 @@ class _World:
                 for resolution in fleet.inference.resolutions
             }
             models = ModelRecord(folder, store, stream.id)
-            models.add_model(BASE_VERSION, base, -1, None, None, 0)
+            models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             cameras[stream.id] = EmulatedCamera(
                 settings=setup.settings,
                 inference=EmulatedStream(iter(frames), worker, card),

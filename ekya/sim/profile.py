@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from ekya.base_model import base_model
 from ekya.config import FleetConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import family_of
@@ -20,7 +21,7 @@ from ekya.labeling.golden import GoldenModel, open_golden
 from ekya.profiling.history import ProfileHistory
 from ekya.profiling.pruning import select
 from ekya.reference import Referee
-from ekya.setup import base_model, crop_side, fleet_classes, proposer_for, stream_setup, with_classes
+from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup, with_classes
 from ekya.sim.recording import StreamRecorder
 from ekya.sim.recording_steps import Common
 from ekya.sim.seen import SeenWindow, watch

@@ -41,8 +41,8 @@ from ekya.sim.recording_steps import Common, Labelled, RecordedSteps
 from ekya.sim.seen import SeenFrames, SeenWindow
 from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 SCORED_PER_S = 4.0
 """Retrained blocks are scored on the objects of so many frames a second, heads alone on those of all."""

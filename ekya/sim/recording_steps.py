@@ -21,7 +21,8 @@ from ekya.sim.seen import SeenWindow
 from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import Labels, StreamLabels
-from ekya.workers.preparation import PreparationSettings, StreamPreparation, counted_curve
+from ekya.workers.preparation import StreamPreparation, counted_curve
+from ekya.workers.settings import PreparationSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)

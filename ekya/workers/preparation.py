@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, FamilyCurve, Profiler
-from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
 from ekya.learning.edge import EdgeModel
-from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.learning.measured import few_of_each
 from ekya.learning.memory import ExemplarMemory
@@ -23,9 +21,9 @@ from ekya.learning.microprofile import MicroProfile, way_to_try
 from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.predictor import accuracy
-from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, ROLL_BACK_MARGIN, why_back
+from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, why_back
 from ekya.profiling.inference import BurstFrame, inference_options
-from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, UNIFORM, affordable
+from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
 from ekya.workers.costs import TYPICAL_OBJECTS, CostCard
 from ekya.workers.inference import Classifier
@@ -38,6 +36,7 @@ from ekya.workers.labels import (
     choose_pictures,
     label_window,
 )
+from ekya.workers.settings import PreparationSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,39 +44,6 @@ BURST_OBJECTS = 6
 """Objects followed through a burst: how fast things move shows in a few of them."""
 
 Scope = Callable[[], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationSettings:
-    """What stays the same over all preparations of a stream.
-
-    Attributes:
-        classes: the fleet's.
-        side: of the crops, in pixels.
-        fps: of the camera.
-        labels_per_window: crops that may be labelled.
-        seed: of the stream.
-        device: torch's name of where models run.
-        way: how forward passes of models that serve are run there.
-        profiler: how γ are tried.
-        label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
-        label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
-        inference_speed: of inference at a share.
-        roll_back_margin: of the shadow gate.
-    """
-
-    classes: tuple[str, ...]
-    side: int
-    fps: float
-    labels_per_window: int
-    seed: int
-    device: str = "cpu"
-    way: ForwardWay = PLAIN
-    profiler: Profiler = Profiler.EKYA
-    label_policy: str = UNIFORM
-    label_gpu_s: float | None = None
-    inference_speed: SpeedCurve = LINEAR
-    roll_back_margin: float = ROLL_BACK_MARGIN
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
-from ekya.learning.checkpoints import save_model
-from ekya.learning.edge import EdgeModel
+from ekya.files import write_bytes_atomic
 from ekya.runfolder import RunFolder
 from ekya.runstate import LabelPart, ModelRow, StateStore
 from ekya.runtables import PredictionAppender, ReferenceAppender, merge_predictions, merge_reference
@@ -57,21 +56,31 @@ class ModelRecord:
     def add_model(
         self,
         version: ModelVersion,
-        model: EdgeModel,
+        weights: bytes,
         window: int,
         config: RetrainConfig | None,
         validation_accuracy: float | None,
         served_from_us: int,
     ) -> None:
-        """A model that serves from now on, with its weights."""
-        path = self._folder.model(self._stream, version)
-        save_model(model, path, half=True)
+        """A model that serves from now on, with its weights as the bytes of a file."""
+        write_bytes_atomic(self._folder.model(self._stream, version), weights)
+        self.note_model(version, window, config, validation_accuracy, served_from_us)
+
+    def note_model(
+        self,
+        version: ModelVersion,
+        window: int,
+        config: RetrainConfig | None,
+        validation_accuracy: float | None,
+        served_from_us: int,
+    ) -> None:
+        """A model that serves from now on, whose file is written by somebody else."""
         self._store.put_model(
             ModelRow(
                 stream=self._stream,
                 version=version,
                 window=window,
-                path=self._folder.relative(path),
+                path=self._folder.relative(self._folder.model(self._stream, version)),
                 gamma=config,
                 validation_accuracy=validation_accuracy,
                 served_from_us=served_from_us,

@@ -12,7 +12,8 @@ from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.trainer import Retraining
 from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import PreparationSettings, in_classes, memory_in_classes, outputs_of
+from ekya.workers.preparation import in_classes, memory_in_classes, outputs_of
+from ekya.workers.settings import PreparationSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ from ekya.gpu.sm_driver import SmDriverError
 from ekya.labeling.proposer import GivenBoxes
 from ekya.learning.checkpoints import to_bytes
 from ekya.learning.flat import DamagedWeightsError
+from ekya.learning.forward import PLAIN
 from ekya.runfolder import RunFolder
 from ekya.runtables import read_predictions
 from ekya.runtime.inference_actor import InferenceActor
@@ -31,7 +32,7 @@ from ekya.runtime.lending import WeightLender
 from ekya.streams.crops import crop_objects
 from ekya.streams.process import Arrived
 from ekya.workers.collector import WindowCollector
-from ekya.workers.preparation import PreparationSettings
+from ekya.workers.settings import PreparationSettings
 
 CAM, OTHER, JOB = StreamId("cam"), StreamId("other"), JobId(7)
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
@@ -99,6 +100,7 @@ def common(monkeypatch, tmp_path):
         ),
         seed=0,
         device="cpu",
+        way=PLAIN,
         folder=RunFolder.create(tmp_path, "run"),
         shares=SimpleNamespace(attach=lambda _: handle),
         inference_speed=LINEAR,

@@ -8,10 +8,11 @@ from fake_ipc import FakeGpu
 
 from ekya.core.ids import ModelVersion
 from ekya.errors import UserError
+from ekya.gpu.cuda_ipc import require_gpu
 from ekya.gpu.sm_driver import SmDriverError
 from ekya.learning.edge import build_edge_model
 from ekya.learning.flat import DamagedWeightsError
-from ekya.runtime.lending import WeightLender, borrow, require_gpu
+from ekya.runtime.lending import WeightLender, borrow
 
 ONE, TWO = ModelVersion(1), ModelVersion(2)
 

@@ -31,7 +31,7 @@ from ekya.learning.checkpoints import to_bytes
 from ekya.learning.spec import EdgeSpec
 from ekya.runtime.preparation_actor import PreparationActor
 from ekya.workers.collector import WindowCollector
-from ekya.workers.preparation import PreparationSettings
+from ekya.workers.settings import PreparationSettings
 
 CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)

@@ -19,8 +19,9 @@ from ekya.sim.seen import watch
 from ekya.sim.training import Checkpoint
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import Classifier
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 CAM, S = StreamId("cam"), 1_000_000
 GAMMA = RetrainConfig(3, 8, 0, 1, 1.0)

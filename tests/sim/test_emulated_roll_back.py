@@ -24,6 +24,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import clone
 from ekya.learning.memory import ExemplarMemory
 from ekya.profiling.gate import why_back
@@ -34,8 +35,8 @@ from ekya.sim.executor import EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import InferenceWorker
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.record import FrameRecord, ModelRecord
+from ekya.workers.settings import PreparationSettings
 
 CAM = StreamId("cam")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
@@ -52,7 +53,7 @@ class World:
         folder = RunFolder.create(root, "back")
         self.store = stack.enter_context(StateStore(folder.state))
         models = ModelRecord(folder, self.store, CAM)
-        models.add_model(BASE_VERSION, model, -1, None, None, 0)
+        models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
         collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
         worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
         self.camera = EmulatedCamera(

@@ -24,8 +24,8 @@ from ekya.sim.executor import EmulatedCamera, EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import InferenceWorker
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 CAMS = (StreamId("cam-1"), StreamId("cam-2"))
 BLOCK, HEAD = RetrainConfig(4, 8, 0, 1, 1.0), RetrainConfig(4, 8, 0, 0, 1.0)

@@ -27,8 +27,9 @@ from ekya.sim.seen import watch
 from ekya.sim.training import EmulatedRetraining
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import Classifier
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 CAM = StreamId("cam")
 WINDOWS = 3

@@ -15,6 +15,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.journal import FileJournal, read_journal
 from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import EDGE_MODELS, build_edge_model
 from ekya.learning.memory import ExemplarMemory
 from ekya.profiling.inference import inference_options
@@ -29,8 +30,8 @@ from ekya.sim.stream import EmulatedStream
 from ekya.streams.playing import PlayConfig, PlayedSource
 from ekya.workers.collector import WindowCollector
 from ekya.workers.inference import InferenceWorker
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.record import FrameRecord, ModelRecord, merge_frames
+from ekya.workers.settings import PreparationSettings
 
 S = 1_000_000
 WINDOWS = 5
@@ -123,7 +124,7 @@ def emulate(root, scheduler="thief"):
             collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
             worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
             models = ModelRecord(folder, store, stream)
-            models.add_model(BASE_VERSION, base, -1, None, None, 0)
+            models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
             cameras[stream] = EmulatedCamera(
                 settings=settings,
                 inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD),

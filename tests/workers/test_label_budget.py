@@ -11,7 +11,8 @@ from street import SIDE, collected
 from ekya.labeling.detections import Detections
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.metered import MeteredGolden
-from ekya.workers.preparation import PreparationSettings, StreamPreparation
+from ekya.workers.preparation import StreamPreparation
+from ekya.workers.settings import PreparationSettings
 
 LOOK_GPU_S = 0.002
 NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))

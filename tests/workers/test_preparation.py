@@ -18,7 +18,6 @@ from ekya.learning.operations import RetrainingCost, forward_operations
 from ekya.workers.costs import CostCard, EdgeRates, load_card
 from ekya.workers.labels import LabelledPart, StreamLabels
 from ekya.workers.preparation import (
-    PreparationSettings,
     StreamPreparation,
     counted_curve,
     in_classes,
@@ -26,6 +25,7 @@ from ekya.workers.preparation import (
     memory_in_classes,
     outputs_of,
 )
+from ekya.workers.settings import PreparationSettings
 
 FLEET = ("person", "car", "truck", "bus")
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
-from ekya.learning.checkpoints import load_model
+from ekya.learning.checkpoints import load_model, to_bytes
 from ekya.learning.edge import build_edge_model
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
@@ -17,8 +17,8 @@ def test_weights_that_serve_again_have_another_number_and_the_same_file(tmp_path
     with StateStore(folder.state) as store:
         record = ModelRecord(folder, store, CAM)
         model = build_edge_model(("car", "bus"), 0, 1)
-        record.add_model(BASE_VERSION, model, -1, None, None, 0)
-        record.add_model(ModelVersion(1), model, 2, GAMMA, 0.8, 40)
+        record.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
+        record.add_model(ModelVersion(1), to_bytes(model), 2, GAMMA, 0.8, 40)
         record.serve_again(ModelVersion(2), BASE_VERSION, 60)
         first, second, again = store.models(CAM)
         assert again == replace(first, version=ModelVersion(2), served_from_us=60)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ekya.base_model import base_model
 from ekya.config import FleetConfig
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.training.material import crop_bytes
@@ -9,7 +10,7 @@ from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.setup import base_model, crop_side, fleet_classes
+from ekya.setup import crop_side, fleet_classes
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:

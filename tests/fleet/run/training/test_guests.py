@@ -23,8 +23,8 @@ from ekya.learning.memory import ExemplarMemory
 from ekya.learning.snapshot import Snapshot
 from ekya.runtime.material import StreamMaterial
 from ekya.workers.labels import LabelledPart, StreamLabels
-from ekya.workers.preparation import PreparationSettings
 from ekya.workers.retraining import retraining_of
+from ekya.workers.settings import PreparationSettings
 
 FLEET = ("bus", "truck", "person", "car", "tram")
 """The fleet's classes are in another order than the model's, which knows no truck yet; trams and buses never

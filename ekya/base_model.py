@@ -1,0 +1,36 @@
+"""The model that every stream of a fleet begins with."""
+
+from ekya.config import FleetConfig
+from ekya.errors import UserError
+from ekya.labeling.checksum import verified
+from ekya.labeling.weights import read_state
+from ekya.learning.checkpoints import is_edge_model, load_model
+from ekya.learning.edge import EdgeModel, adapt, build_edge_model
+from ekya.learning.pretrained import from_torchvision
+from ekya.setup import fleet_classes
+
+
+def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
+    """The model that every stream begins with.
+
+    It knows those of the fleet's classes that its weights know; the others are learnt when they
+    appear. ImageNet's weights come without a head, so a fresh one stands for all classes.
+
+    Raises:
+        UserError: the weights cannot be read, are not what their card says, or are of another
+            architecture.
+    """
+    classes, path, wanted = fleet_classes(fleet), fleet.edge.weights, fleet.edge.model
+    if path is None:
+        return build_edge_model(classes, 0, seed, wanted).eval()
+    verified(path)
+    if not is_edge_model(path):
+        return from_torchvision(read_state(path), wanted, classes, seed, path)
+    model = load_model(path)
+    if model.architecture != wanted:
+        raise UserError(
+            f"{path}: is a {model.architecture}, and the key 'edge.model' asks for a {wanted}; change the "
+            "key, or give weights of that model."
+        )
+    known = tuple(name for name in model.classes if name in classes)
+    return adapt(model, known or classes, model.head_width, seed).eval()

@@ -1,0 +1,42 @@
+"""What a stream's workers are told once; nothing here needs torch."""
+
+from dataclasses import dataclass
+
+from ekya.core.profile import Profiler
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.learning.forward import PLAIN, ForwardWay
+from ekya.profiling.gate import ROLL_BACK_MARGIN
+from ekya.profiling.label_policy import UNIFORM
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSettings:
+    """What stays the same over all preparations of a stream.
+
+    Attributes:
+        classes: the fleet's.
+        side: of the crops, in pixels.
+        fps: of the camera.
+        labels_per_window: crops that may be labelled.
+        seed: of the stream.
+        device: torch's name of where models run.
+        way: how forward passes of models that serve are run there.
+        profiler: how γ are tried.
+        label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
+        label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
+        inference_speed: of inference at a share.
+        roll_back_margin: of the shadow gate.
+    """
+
+    classes: tuple[str, ...]
+    side: int
+    fps: float
+    labels_per_window: int
+    seed: int
+    device: str = "cpu"
+    way: ForwardWay = PLAIN
+    profiler: Profiler = Profiler.EKYA
+    label_policy: str = UNIFORM
+    label_gpu_s: float | None = None
+    inference_speed: SpeedCurve = LINEAR
+    roll_back_margin: float = ROLL_BACK_MARGIN
