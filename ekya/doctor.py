@@ -10,7 +10,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cpu import told
-from ekya.gpu.host_memory import free_memory_bytes
+from ekya.gpu.host_memory import read_host_memory
 from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.registry import Machine, choose_backend
@@ -104,18 +104,19 @@ def examine(
 def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
     if device == "cpu" and inventory.gpus:
         yield "the GPU stays idle, since no backend can share it here"
-    free = free_memory_bytes()
-    if free is not None:
+    memory = read_host_memory()
+    if memory is not None:
         yield (
-            f"memory is enough for about {max(0, free // ACTOR_BYTES)} actors at {ACTOR_BYTES / 1e9:.1f} GB"
+            f"memory is enough for about {memory.free_bytes // ACTOR_BYTES} actors "
+            f"at {ACTOR_BYTES / 1e9:.1f} GB"
         )
 
 
 def _memory() -> Finding:
-    free = free_memory_bytes()
-    if free is None:
+    memory = read_host_memory()
+    if memory is None:
         return Finding("Memory", "the system does not say")
-    return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
+    return Finding("Memory", f"{memory.free_bytes / 1e9:.1f} GB free", memory.free_bytes > 4 * ACTOR_BYTES)
 
 
 def _shared_memory() -> Finding:
@@ -135,7 +136,9 @@ def _gpus(inventory: GpuInventory) -> Iterator[Finding]:
     if not inventory.gpus:
         yield Finding("GPU", f"none: {inventory.why}")
     for gpu in inventory.gpus:
-        memory = f"{gpu.memory_free_bytes / 1e9:.0f} of {gpu.memory_bytes / 1e9:.0f} GB free"
+        memory = "memory shared with the system"
+        if gpu.memory_bytes is not None and gpu.memory_free_bytes is not None:
+            memory = f"{gpu.memory_free_bytes / 1e9:.0f} of {gpu.memory_bytes / 1e9:.0f} GB free"
         yield Finding(f"GPU {gpu.index}", f"{gpu.name}, {memory}, driver {inventory.driver}")
 
 

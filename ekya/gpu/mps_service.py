@@ -38,7 +38,7 @@ from ekya.gpu.nvml import Gpu, GpuInventory
 _LOG = logging.getLogger(__name__)
 
 FOREIGN_VARIABLE = "EKYA_MPS_PIPES"
-"""Names the folders of daemons that somebody else runs, one for each GPU in the driver's order."""
+"""Names the folders of daemons that somebody else runs, one for each GPU, in CUDA's order."""
 
 _DEFAULT_PIPE = Path("/tmp/nvidia-mps")
 

@@ -1,26 +1,33 @@
-"""The NVIDIA GPUs of this machine, asked of the driver; no CUDA context is made."""
+"""The NVIDIA GPUs that CUDA shows to this process, asked of the driver; no CUDA context is made."""
 
 import importlib
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ekya.gpu.mps_control import VISIBLE_VARIABLE
+
+_ORDER = "CUDA_DEVICE_ORDER"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU.
+    """One GPU, or one MIG instance of it where ``CUDA_VISIBLE_DEVICES`` names that.
 
     Attributes:
         index: as the driver counts, from 0.
         name: the maker's name.
-        memory_bytes, memory_free_bytes: in all, and free now.
-        uuid: the only name that means the same GPU in every process, such as ``GPU-1f0c...``.
+        memory_bytes, memory_free_bytes: in all, and free now; None where it shares the system's memory.
+        uuid: the only name that means the same GPU in every process, such as ``GPU-1f0c...``; its index
+            where the driver gives it none.
         mig: whether it is split into MIG instances, which CUDA then sees in its place.
     """
 
     index: int
     name: str
-    memory_bytes: int
-    memory_free_bytes: int
+    memory_bytes: int | None
+    memory_free_bytes: int | None
     uuid: str
     mig: bool = False
 
@@ -30,7 +37,7 @@ class GpuInventory:
     """What the driver says.
 
     Attributes:
-        gpus: in the driver's order; empty without a driver.
+        gpus: in the order in which CUDA counts them; empty without a driver.
         driver: its version, or None without one.
         why: one sentence.
     """
@@ -40,39 +47,118 @@ class GpuInventory:
     why: str
 
 
-def list_gpus() -> GpuInventory:
-    """All GPUs. A machine without a GPU or driver is not an error: it has none, and ``why`` says so."""
+def list_gpus(environment: Mapping[str, str] | None = None, nvml: Any = None) -> GpuInventory:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, or all without it.
+
+    A machine without a GPU or driver is not an error: it has none, and ``why`` says so.
+
+    Args:
+        environment: of this process, by default.
+        nvml: the driver's calls by their own names; tests pass their own.
+    """
+    environment = os.environ if environment is None else environment
     try:
-        pynvml = importlib.import_module("pynvml")
+        nvml = nvml or importlib.import_module("pynvml")
     except ImportError:
         return GpuInventory((), None, "the library nvidia-ml-py is not installed; install Ekya again")
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
         return GpuInventory((), None, f"no NVIDIA driver answers ({error})")
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(_gpu(pynvml, index) for index in range(count))
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
+        here = [
+            _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(one), one) for one in range(nvml.nvmlDeviceGetCount())
+        ]
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        visible = environment.get(VISIBLE_VARIABLE)
+        gpus = tuple(here if visible is None else _shown(nvml, here, visible))
+    except nvml.NVMLError as error:
         return GpuInventory((), None, f"the NVIDIA driver answers, but not for its GPUs ({error})")
     finally:
-        pynvml.nvmlShutdown()
-    found = f"{count} NVIDIA GPU{'' if count == 1 else 's'}, driver {driver}"
-    return GpuInventory(gpus, driver, found)
+        nvml.nvmlShutdown()
+    why = _found(len(gpus), len(here), visible, driver)
+    if gpus and visible is not None and _ambiguous(here, visible, environment):
+        why += f"; numbers are taken as nvidia-smi counts, which {_ORDER}=PCI_BUS_ID makes CUDA do too"
+    return GpuInventory(gpus, driver, why)
 
 
-def _gpu(pynvml: Any, index: int) -> Gpu:
-    device = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-    name = str(pynvml.nvmlDeviceGetName(device))
-    uuid = str(pynvml.nvmlDeviceGetUUID(device))
-    return Gpu(index, name, int(memory.total), int(memory.free), uuid, _mig(pynvml, device))
+def _found(shown: int, here: int, visible: str | None, driver: str) -> str:
+    gpus = f"{here} NVIDIA GPU{'' if here == 1 else 's'}"
+    if visible is None:
+        return f"{gpus}, driver {driver}"
+    setting = f"{VISIBLE_VARIABLE}={visible}"
+    if shown:
+        return f"{shown} of {gpus} by {setting}, driver {driver}"
+    return f"{setting} shows none of {gpus}; unset it to use them"
 
 
-def _mig(pynvml: Any, device: Any) -> bool:
+def _ambiguous(here: Sequence[Gpu], visible: str, environment: Mapping[str, str]) -> bool:
+    """Whether CUDA may count unlike GPUs in another order, the fastest first."""
+    by_number = any(name.strip().isdecimal() for name in visible.split(","))
+    return by_number and len({gpu.name for gpu in here}) > 1 and environment.get(_ORDER) != "PCI_BUS_ID"
+
+
+def _shown(nvml: Any, here: Sequence[Gpu], visible: str) -> list[Gpu]:
+    """As CUDA reads the variable: in its order, up to the first name that means nothing."""
+    shown: list[Gpu] = []
+    for name in visible.split(","):
+        gpu = _named(nvml, here, name.strip())
+        if gpu is None or gpu in shown:
+            break
+        shown.append(gpu)
+    return shown
+
+
+def _named(nvml: Any, here: Sequence[Gpu], name: str) -> Gpu | None:
+    """The GPU with this index, this UUID or the beginning of one, or the MIG instance of this name."""
+    if name.isdecimal():
+        return here[int(name)] if int(name) < len(here) else None
+    if name.startswith("MIG-"):
+        return _instance(nvml, here, name)
+    found = [gpu for gpu in here if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _instance(nvml: Any, here: Sequence[Gpu], name: str) -> Gpu | None:
     try:
-        current, _ = pynvml.nvmlDeviceGetMigMode(device)
-    except pynvml.NVMLError:  # Most GPUs cannot be split at all.
+        device = nvml.nvmlDeviceGetHandleByUUID(name)
+        parent = nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device))
+        memory, free = _memory(nvml, device)
+        return Gpu(here[parent].index, str(nvml.nvmlDeviceGetName(device)), memory, free, name, mig=True)
+    except nvml.NVMLError:
+        return None
+
+
+def _gpu(nvml: Any, device: Any, index: int) -> Gpu:
+    memory, free = _memory(nvml, device)
+    return Gpu(
+        index,
+        str(nvml.nvmlDeviceGetName(device)),
+        memory,
+        free,
+        _uuid(nvml, device, index),
+        _mig(nvml, device),
+    )
+
+
+def _memory(nvml: Any, device: Any) -> tuple[int | None, int | None]:
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(device)
+    except nvml.NVMLError:  # Jetson, and others whose GPU has no memory of its own.
+        return None, None
+    return (int(memory.total), int(memory.free)) if memory.total else (None, None)
+
+
+def _uuid(nvml: Any, device: Any, index: int) -> str:
+    try:
+        return str(nvml.nvmlDeviceGetUUID(device))
+    except nvml.NVMLError:
+        return str(index)
+
+
+def _mig(nvml: Any, device: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(device)
+    except nvml.NVMLError:  # Most GPUs cannot be split at all.
         return False
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)

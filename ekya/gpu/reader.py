@@ -4,14 +4,18 @@ What is asked for, and what stands in for it on a device that does not have it:
 
 - activity of the multiprocessors: GPM's "SM utilisation" (Hopper and newer), else the driver's utilisation
   rate, which says how long *any* kernel ran and is 100% for a kernel on one multiprocessor;
+- memory: the GPU's own, else the system's, which it shares (Jetson and other unified memory);
 - energy: the driver's counter (Volta and newer), else whoever reads adds up the power.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pynvml
+
+from ekya.gpu.host_memory import HostMemory, read_host_memory
 
 SM_UTILISATION, KERNEL_UTILISATION = "sm-utilization", "kernel-utilization"
 
@@ -59,19 +63,29 @@ class NvmlReader:
     """Reads a GPU through NVML. A ``GpuReader``.
 
     Args:
-        uuid: of the GPU.
+        uuid: of the GPU, or its index where the driver gives it none.
         nvml: the driver's calls by their own names; tests pass their own.
+        system: memory of the machine, for a GPU that shares it.
 
     Raises:
         pynvml.NVMLError: there is no such GPU, or no driver.
     """
 
-    def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
+    def __init__(
+        self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory | None] = read_host_memory
+    ) -> None:
         nvml.nvmlInit()
         self._nvml = nvml
         self._uuid = uuid
+        self._system = system
         try:
-            self._device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            by_index = uuid.isdecimal()
+            self._device = (
+                nvml.nvmlDeviceGetHandleByIndex(int(uuid))
+                if by_index
+                else nvml.nvmlDeviceGetHandleByUUID(uuid)
+            )
+            self._shares_memory = self._has_no_memory()
             self._gpm = self._begin_gpm()
             self._sm_from = self._what_tells_activity()
         except pynvml.NVMLError:
@@ -90,12 +104,12 @@ class NvmlReader:
 
     def read(self) -> Reading:
         """Its counters now."""
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
+        memory = self._memory()
         milliwatts = self._or_none("nvmlDeviceGetPowerUsage")
         millijoules = self._or_none("nvmlDeviceGetTotalEnergyConsumption")
         return Reading(
-            memory_total_bytes=int(memory.total),
-            memory_used_bytes=int(memory.used),
+            memory_total_bytes=memory.total_bytes,
+            memory_used_bytes=memory.total_bytes - memory.free_bytes,
             sm_activity=self._activity(),
             power_w=None if milliwatts is None else milliwatts / 1000,
             energy_j=None if millijoules is None else millijoules / 1000,
@@ -103,7 +117,7 @@ class NvmlReader:
 
     def free_bytes(self) -> int:
         """Memory that nobody uses now."""
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).free)
+        return self._memory().free_bytes
 
     def close(self) -> None:
         """Frees what the driver holds for this reader."""
@@ -112,6 +126,19 @@ class NvmlReader:
                 self._nvml.nvmlGpmSampleFree(sample)
             self._gpm = None
         self._nvml.nvmlShutdown()
+
+    def _has_no_memory(self) -> bool:
+        try:
+            return not self._nvml.nvmlDeviceGetMemoryInfo(self._device).total
+        except pynvml.NVMLError as error:
+            return bool(error.value == pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def _memory(self) -> HostMemory:
+        system = self._system() if self._shares_memory else None
+        if system is not None:
+            return system
+        own = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
+        return HostMemory(int(own.total), int(own.free))
 
     def _or_none(self, call: str) -> Any:
         try:

@@ -7,7 +7,7 @@ from fake_cgroups import FakeCgroups, write_group
 
 from ekya.gpu.cores import cpu_limit, usable_cores
 from ekya.gpu.cpu import CpuShares
-from ekya.gpu.host_memory import free_memory_bytes, total_memory_bytes
+from ekya.gpu.host_memory import HostMemory, read_host_memory
 
 GB = 10**9
 MACHINE = len(os.sched_getaffinity(0))
@@ -105,16 +105,14 @@ def test_version_1_writes_a_large_number_where_there_is_no_limit(cgroups, no_lim
 
 def test_the_smaller_of_what_the_machine_and_a_group_leave_is_free(cgroups, tmp_path):
     meminfo = tmp_path / "meminfo"
-    meminfo.write_text(f"MemTotal: {8 * GB // 1024} kB\nMemAvailable: {2 * GB // 1024} kB\n")
-    assert free_memory_bytes(meminfo, cgroups.groups) == pytest.approx(2 * GB, abs=1024)
-    assert total_memory_bytes(meminfo) == pytest.approx(8 * GB, abs=1024)
+    meminfo.write_text("MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:    2000000 kB\n")
+    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
     mount = cgroups.v2("/job")
-    write_group(mount, memory_max=3 * GB, memory_current=GB)
-    assert free_memory_bytes(meminfo, cgroups.groups) == pytest.approx(2 * GB, abs=1024)
+    write_group(mount, memory_max=3 * GB, memory_current=0)
+    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
     write_group(mount / "job", memory_max=GB, memory_current=0)
-    assert free_memory_bytes(meminfo, cgroups.groups) == GB
+    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, GB)
 
 
 def test_a_machine_that_tells_nothing_is_not_refused(cgroups, tmp_path):
-    assert free_memory_bytes(tmp_path / "none", cgroups.groups) is None
-    assert total_memory_bytes(tmp_path / "none") is None
+    assert read_host_memory(tmp_path / "none", cgroups.groups) is None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekya.gpu.host_memory import HostMemory
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 from ekya.gpu.reader import NvmlReader, Reading
 from ekya.gpu.window_meter import GpuMeter, TimedReading, open_meter, sum_up
@@ -25,6 +26,7 @@ class FakeNvml:
 
     def __init__(self, uuid="GPU-1", lacking=(), gpm=True):
         self.uuid, self.lacking, self.gpm = uuid, set(lacking), gpm
+        self.failing = set()
         self.total, self.used = 80 << 30, 2 << 30
         self.milliwatts, self.millijoules = 100_000, 5_000_000
         self.gpu_percent, self.busy_sm_s, self.now_s = 40, 0.0, 0.0
@@ -118,6 +120,8 @@ class FakeNvml:
         assert device == "device"
         if call in self.lacking:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if call in self.failing:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
 
 def _address(sample):
@@ -237,7 +241,7 @@ def test_a_gpu_that_stops_answering_has_a_gap_and_the_others_go_on(caplog):
     first, second = FakeNvml("GPU-1"), FakeNvml("GPU-2")
     meter = metered(first, second)
     meter.read()
-    second.lacking.add("nvmlDeviceGetMemoryInfo")
+    second.failing.add("nvmlDeviceGetMemoryInfo")
     for _ in range(3):
         first.work(1.0, 0.5, 200)
         meter.read()
@@ -248,8 +252,27 @@ def test_a_gpu_that_stops_answering_has_a_gap_and_the_others_go_on(caplog):
 
 
 def test_one_that_never_answered_is_left_out():
-    nvml = FakeNvml(lacking=["nvmlDeviceGetMemoryInfo"])
+    nvml = FakeNvml()
+    nvml.failing.add("nvmlDeviceGetMemoryInfo")
     assert metered(nvml).take() == ()
+
+
+@pytest.mark.parametrize("lacking", [["nvmlDeviceGetMemoryInfo"], []])
+def test_a_gpu_that_shares_the_systems_memory_is_measured_by_that(lacking):
+    nvml = FakeNvml(lacking=lacking)
+    nvml.total = nvml.used = 0  # NVML refuses the question, or answers that there is none.
+    free = [6 * GIB, 4 * GIB, 5 * GIB]
+    meter = GpuMeter(
+        [NvmlReader("GPU-1", nvml, lambda: HostMemory(8 * GIB, free.pop(0) if len(free) > 1 else free[0]))],
+        clock_ns=lambda: round(nvml.now_s * 1e9),
+    )
+    meter.read()
+    nvml.work(1.0, 0.5, 100)
+    meter.read()
+    (use,) = meter.take()
+    assert (use.memory_total_bytes, use.memory_peak_bytes) == (8 * GIB, 4 * GIB)
+    assert use.sm_activity == 0.5
+    assert meter.free_bytes(0) == 5 * GIB
 
 
 def test_its_thread_reads_while_it_is_entered_and_everything_is_closed_after():

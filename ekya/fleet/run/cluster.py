@@ -14,6 +14,9 @@ from ekya.errors import UserError
 ANSWERS_WITHIN_S = 5.0
 """Ray itself would try for a minute, and tell a page about it."""
 
+RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+"""Environment of an actor whose ``CUDA_VISIBLE_DEVICES`` Ray leaves alone."""
+
 
 @contextmanager
 def joined_cluster(address: str) -> Iterator[None]:

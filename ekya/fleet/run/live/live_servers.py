@@ -17,7 +17,7 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.errors import UserError
 from ekya.finishing import RunEnd, finish_run
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.run.cluster import alive_nodes, joined_cluster
+from ekya.fleet.run.cluster import RAY_SETS_NO_GPU, alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.servers import Failure
@@ -239,6 +239,8 @@ def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
         max_restarts=0,
         max_concurrency=threads,
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
+        # Asked for no GPU, some versions of Ray would hide all of them from a server that lists its own.
+        runtime_env={"env_vars": RAY_SETS_NO_GPU},
     )
 
 

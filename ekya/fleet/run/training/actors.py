@@ -25,8 +25,6 @@ THREADS = 64
 NEWS = "news"
 """A thread of its own, so that an actor that works can say that it lives."""
 
-RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-
 
 class TrainingActor:
     """A process of trainings: a parameter server, a worker, or both where nobody else works on a training.

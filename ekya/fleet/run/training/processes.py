@@ -8,7 +8,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.fleet.run.training.actors import NEWS, RAY_SETS_NO_GPU, THREADS, TrainingActor
+from ekya.fleet.run.cluster import RAY_SETS_NO_GPU
+from ekya.fleet.run.training.actors import NEWS, THREADS, TrainingActor
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.protocol import ShareBackend, ShareJob
 
