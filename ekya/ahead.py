@@ -20,7 +20,7 @@ from ekya.labeling.label_file import LabelFile, LabelHead, LabelTable, resumed
 from ekya.labeling.names import FILE
 from ekya.labeling.spec import detector_of
 from ekya.streams.frame import Frame, Truth
-from ekya.streams.process import SourceProcess
+from ekya.streams.process import SourceDiedError, SourceProcess
 
 TRUTH = "truth"
 """Who made labels that came with the data."""
@@ -119,7 +119,11 @@ def _label_stream(
         progress.labelled(known)
         return _counts(done, known)
     with SourceProcess(stream.unbroken, fleet.classes or ()) as source:
-        fps = source.wait_open()
+        try:
+            fps = source.wait_open()
+        except SourceDiedError as error:
+            _LOG.warning("%s: it is left without labels: %s", stream.id, error)
+            return _counts(done, known)
         progress.expect(stream.id, None if until_us is None else round(fps * until_us / 1e6))
         frames, to_the_end = 0, True
         for frame, truth in source.frames():

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
 from ekya.workers.settings import PreparationSettings
 
 
@@ -13,7 +15,23 @@ class Ready:
     Attributes:
         settings: of it.
         frame_gpu_s: GPU-seconds to analyse a typical frame, per resolution, as just measured.
+        died: how its recording's decoder died when it was opened: it has ended before it began.
     """
 
     settings: PreparationSettings
     frame_gpu_s: Mapping[int, float]
+    died: str | None = None
+
+
+def require_frames(ready: Mapping[StreamId, Ready]) -> None:
+    """Checks that a stream is left to watch.
+
+    Raises:
+        UserError: the decoders of all have died.
+    """
+    if all(one.died is not None for one in ready.values()):
+        stream, first = next(iter(sorted(ready.items())))
+        raise UserError(
+            f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or replace "
+            "the files"
+        )

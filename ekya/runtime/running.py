@@ -41,7 +41,7 @@ from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.model_keeper import ModelKeeper
 from ekya.runtime.orders import ActorOrders
-from ekya.runtime.ready import Ready
+from ekya.runtime.ready import Ready, require_frames
 from ekya.runtime.resuming import Resumed, newest_weights, same_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.waiting import Stoppable, StoppedEarlyError, Timed
@@ -90,6 +90,7 @@ class Running:
             on_the_gpu = self.orders.fleet.hand_over == "cuda-ipc"
             with console.status("starting the actors"):
                 ready = or_complaint(actors.wait_ready)
+                require_frames(ready)
                 if on_the_gpu:
                     actors.try_hand_over()
                 if self.resumed is not None:

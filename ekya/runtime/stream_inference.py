@@ -135,7 +135,8 @@ class StreamInference:
     def ready(self) -> Ready:
         """Warms the model up and says what a frame costs."""
         resolutions = self._orders.common.fleet.inference.resolutions
-        return warmed_up(self._settings, self._worker.classifier, resolutions)
+        known = warmed_up(self._settings, self._worker.classifier, resolutions)
+        return replace(known, died=self._source.died)
 
     def begin(self, started_monotonic_ns: int) -> None:
         """Lets frames come. One that takes over from a dead one goes on where its record ends."""

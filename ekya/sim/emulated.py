@@ -49,8 +49,9 @@ from ekya.sim.camera import EmulatedCamera
 from ekya.sim.elsewhere import KeptModels
 from ekya.sim.executor import EmulatedExecutor
 from ekya.sim.stream import EmulatedStream
+from ekya.streams.camera import ASSUMED_FPS
 from ekya.streams.frame import Frame, Truth
-from ekya.streams.process import SourceProcess
+from ekya.streams.process import SourceDiedError, SourceProcess
 from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, load_card
 from ekya.workers.inference import InferenceWorker
@@ -190,7 +191,7 @@ class _World:
         proposer_operations = 0
         for place, stream in enumerate(fleet.streams):
             source = sources[stream.id]
-            setup = stream_setup(fleet, place, source.wait_open(), seed)
+            setup = stream_setup(fleet, place, _fps_of(source), seed)
             frames = _Peeked(source.frames())
             proposer = proposer_for(fleet, stream)
             operations = frames.proposer_operations(proposer)
@@ -217,6 +218,8 @@ class _World:
                 joins_us=stream.play.joins_us,
                 misfortunes=misfortunes(stream),
             )
+        if all(source.died for source in sources.values()):
+            next(iter(sources.values())).wait_open()  # It says why there is nothing to run.
         golden = open_golden(fleet.golden, classes)
         executor = EmulatedExecutor(
             cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
@@ -233,6 +236,14 @@ class _World:
                 _LOG.warning("%s: its source died (%s)", stream, source.died)
             store.put_stream(StreamRow(stream, camera.inference.arrived, source.damaged, source.died))
             camera.frames.add_shadow(camera.inference.base_answers(finest))
+
+
+def _fps_of(source: SourceProcess) -> float:
+    """Frames a second; of a recording whose decoder died when it was opened there is nothing to know."""
+    try:
+        return source.wait_open()
+    except SourceDiedError:
+        return ASSUMED_FPS
 
 
 class _Peeked:

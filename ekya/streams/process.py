@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -28,6 +29,10 @@ _log = logging.getLogger(__name__)
 _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
+
+
+class SourceDiedError(UserError):
+    """A source's process died before the source was open; another one may live."""
 
 
 class SourceSpec(Protocol):
@@ -148,6 +153,11 @@ class SourceProcess:
         return self._died
 
     @property
+    def refused(self) -> bool:
+        """Whether it ended for what the user has to put right; ``died`` says what."""
+        return self._refused is not None
+
+    @property
     def ended(self) -> bool:
         """Nothing more will come: all frames were polled, or the process died."""
         return self._ended or self._died is not None
@@ -169,7 +179,8 @@ class SourceProcess:
             Its frames a second.
 
         Raises:
-            UserError: the source cannot be opened, died of it, or takes too long.
+            SourceDiedError: its process died of it, or was killed.
+            UserError: the source cannot be opened, or takes too long.
         """
         deadline = time.monotonic() + timeout_s
         while self._fps is None and not self.ended and time.monotonic() < deadline:
@@ -178,11 +189,11 @@ class SourceProcess:
             return self._fps
         if self._refused is not None:
             raise UserError(self._refused)
-        why = self._died or f"it did not open within {timeout_s:g} s"
-        spec = masked(self._spec.model_dump_json())
-        raise UserError(
-            f"source {spec}: its process failed ({why}); convert or replace the file, or remove this stream."
-        )
+        failed = f"source {masked(self._spec.model_dump_json())}: its process failed"
+        remedy = "convert or replace the file, or remove this stream."
+        if self._died is not None:
+            raise SourceDiedError(f"{failed} ({self._died}); {remedy}")
+        raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
     def begin(self, pace: Pace | None, from_index: int = 0) -> None:
         """Let the frames come.
@@ -221,9 +232,14 @@ class SourceProcess:
         return arrived
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Every frame on demand; ends where the source ends or dies (``died`` says which)."""
-        self.wait_open()
-        self.begin(None)
+        """Every frame on demand; ends where the source ends or dies (``died`` says which).
+
+        Raises:
+            UserError: as ``wait_open``, but not where the process died.
+        """
+        with suppress(SourceDiedError):
+            self.wait_open()
+            self.begin(None)
         while not self.ended:
             for arrived in self.poll(_GRACE_S):
                 if arrived.frame is not None:

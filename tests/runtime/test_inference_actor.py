@@ -38,6 +38,27 @@ CAM, OTHER, JOB = StreamId("cam"), StreamId("other"), JobId(7)
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
+class Aborted:
+    """A feed whose decoder died whenever it was started."""
+
+    ended, lost, died, damaged = True, None, "killed by signal SIGABRT", 0
+
+    def __init__(self, *_):
+        pass
+
+    def wait_open(self):
+        return FPS
+
+    def begin(self, *_):
+        pass
+
+    def poll(self, _timeout_s):
+        return []
+
+    def close(self):
+        pass
+
+
 class HandFed:
     """A feed that gives what it is handed and never ends."""
 
@@ -366,3 +387,29 @@ def test_a_process_that_is_made_again_has_no_streams_until_they_join(common, goo
     made.join(orders_of(common, CAM, to_bytes(good)), time.monotonic_ns())
     assert part_right(made) > 0.9
     assert [row.stream for row in made.end(0)] == [CAM]
+
+
+def test_a_file_that_aborts_its_decoder_at_once_is_lost_with_the_reason_and_the_other_stream_goes_on(
+    common, good, monkeypatch
+):
+    feeds = iter([Aborted, HandFed])
+    monkeypatch.setattr(ekya.runtime.inference_actor, "Feed", lambda *_: next(feeds)())
+    common.fleet.inference = SimpleNamespace(resolutions=(SIDE,))
+    streams = tuple(orders_of(common, stream, to_bytes(good)) for stream in (CAM, OTHER))
+    actor = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
+    assert {stream: known.died for stream, known in actor.ready().items()} == {
+        CAM: "killed by signal SIGABRT",
+        OTHER: None,
+    }
+    actor.begin(time.monotonic_ns())
+    lost, ended = told(actor, 2)
+    assert (type(lost), lost.stream, lost.reason) == (ev.StreamLost, CAM, "killed by signal SIGABRT")
+    assert (type(ended), ended.stream) == (ev.StreamEnded, CAM)
+    (frame, truth), *_ = standing(1)
+    actor._streams[OTHER]._source.coming = [Arrived(0, 0, 0, frame, truth)]
+    wait_for(lambda: actor._streams[OTHER]._arrived == 1)
+    rows = actor.end(0)
+    assert [(row.stream, row.decoded, row.set_aside) for row in rows] == [
+        (CAM, 0, "killed by signal SIGABRT"),
+        (OTHER, 1, None),
+    ]

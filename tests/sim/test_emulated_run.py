@@ -1,23 +1,28 @@
 """Whole runs of the emulated world, with real frames, real models and real training."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import yaml
 
+import ekya.sim.emulated
 from ekya.cli import main
 from ekya.config import RunOptions, load_fleet
 from ekya.control.replay import replay
 from ekya.core.commands import StartRetraining
 from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainProgress
 from ekya.core.trace import BASE
+from ekya.errors import UserError
 from ekya.journal import read_journal
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
 from ekya.sim.compare import compare
 from ekya.sim.emulated import emulate
+from ekya.streams.process import SourceProcess
 from ekya.tracefile import read_trace
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
@@ -169,3 +174,38 @@ def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, alone, tmp_path
                 continue
         seen.add(type(event))
     assert seen == {LabelsReady, ProfileReady, RetrainProgress}
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """The decoders of these sources are killed before they have opened anything."""
+
+    def of(*specs):
+        def opened(spec, classes):
+            made = SourceProcess(spec, classes)
+            if spec in specs:
+                os.kill(made.pid, signal.SIGKILL)
+            return made
+
+        monkeypatch.setattr(ekya.sim.emulated, "SourceProcess", opened)
+
+    return of
+
+
+def test_a_recording_whose_decoder_dies_at_once_has_ended_and_the_other_goes_on(fleet, dying, tmp_path):
+    dying(fleet.streams[0].played)
+    folder = RunFolder.create(tmp_path, "run")
+    emulate(folder, fleet.model_copy(update={"windows": 1}), "no-retrain", SEED, quietly)
+    summary = json.loads(folder.summary.read_text())
+    assert summary["frames"]["arrived"] == 12 * 4
+    assert [stream["set_aside"] for stream in summary["streams"].values()] == [
+        "killed by signal SIGKILL",
+        None,
+    ]
+
+
+def test_where_every_decoder_dies_there_is_no_run(fleet, dying, tmp_path):
+    dying(*(stream.played for stream in fleet.streams))
+    folder = RunFolder.create(tmp_path, "run")
+    with pytest.raises(UserError, match=r"its process failed \(killed by signal SIGKILL"):
+        emulate(folder, fleet, "no-retrain", SEED, quietly)

@@ -1,0 +1,64 @@
+"""A source for tests of processes: its frames carry their index, and it can come to a bad end."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ODD_SOURCE = '''
+import logging, os, time
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from pydantic import BaseModel
+from ekya.streams.frame import Frame, Truth
+
+
+class OddSpec(BaseModel):
+    """Frames that carry their index in their pixels, truth, and a bad end if one is asked for."""
+
+    live: ClassVar[bool] = False
+
+    frames: int = 10
+    fps: float = 100.0
+    end: str = ""
+    grow: bool = False
+
+    def open(self, classes):
+        if self.end == "abort in open":
+            os.abort()
+        return OddSource(self)
+
+
+@dataclass
+class OddSource:
+    spec: OddSpec
+    damaged: int = 2
+
+    @property
+    def fps(self):
+        return self.spec.fps
+
+    def frames(self):
+        for i in range(self.spec.frames):
+            height = 40 + 40 * i if self.spec.grow else 40
+            boxes = np.array([[i, 0, i + 4, 4], [1, 2, 3, 4]], dtype=np.float32)[: i % 3]
+            truth = Truth(boxes, np.arange(len(boxes)), np.arange(len(boxes)) + 100 * i)
+            image = np.full((height, 30, 3), i % 251, dtype=np.uint8)
+            yield Frame(i, round(i * 1e6 / self.spec.fps), image, boxes), truth
+        if self.spec.end == "warn":
+            logging.getLogger("ekya.streams.odd").warning("%s: is cut off", "last.png")
+        if self.spec.end == "abort":
+            os.abort()
+        if self.spec.end == "raise":
+            raise RuntimeError("the cable is out")
+'''
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "odd_source_for_tests.py").write_text(ODD_SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("odd_source_for_tests", None)
+    return __import__("odd_source_for_tests").OddSpec

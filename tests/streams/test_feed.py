@@ -1,0 +1,110 @@
+"""Recordings whose decoder dies; cameras are in ``test_camera.py``."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from ekya.errors import UserError
+from ekya.streams import feed as feed_module
+from ekya.streams.camera import ASSUMED_FPS
+from ekya.streams.feed import Feed
+from ekya.streams.process import Pace
+from ekya.streams.video import VideoSpec
+
+
+@pytest.fixture
+def feed():
+    """Opens a feed and closes it in the end."""
+    feeds = []
+
+    def open_(spec):
+        feeds.append(Feed(spec, ()))
+        return feeds[-1]
+
+    yield open_
+    for one in feeds:
+        one.close()
+
+
+def kill(feed):
+    os.kill(feed._process.pid, signal.SIGKILL)
+
+
+def indices(feed, kills=0, between=5):
+    """Of all frames until the end, while the decoder is killed so often, some frames after its start."""
+    seen, alive_since = [], 0
+    deadline_s = time.monotonic() + 60.0
+    while not feed.ended:
+        assert time.monotonic() < deadline_s, "it does not end"
+        seen += [arrived.index for arrived in feed.poll(0.5)]
+        if kills and len(seen) >= alive_since + between:
+            kill(feed)
+            kills, alive_since = kills - 1, len(seen) + between
+    return seen
+
+
+def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog):
+    watching = feed(odd(frames=60))
+    assert watching.wait_open() == 100.0
+    watching.begin(Pace(time.monotonic_ns()))
+    assert indices(watching, kills=2) == list(range(60))
+    assert watching.died is None
+    assert watching.lost is None
+    assert watching.damaged == 2
+    assert "its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
+
+
+def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed):
+    watching = feed(odd(frames=100_000))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    seen = indices(watching, kills=3)
+    assert seen == list(range(len(seen)))
+    assert watching.died == "killed by signal SIGKILL"
+    assert watching.poll(0.0) == []
+
+
+def test_deaths_that_are_long_ago_do_not_count(odd, feed, monkeypatch):
+    monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", 0.0)
+    watching = feed(odd(frames=100))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    assert indices(watching, kills=4) == list(range(100))
+    assert watching.died is None
+
+
+@pytest.mark.parametrize("minute_s", [60.0, 0.0])
+def test_a_decoder_that_aborts_at_the_same_frame_again_is_given_up_however_long_it_takes(
+    odd, feed, monkeypatch, minute_s
+):
+    monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", minute_s)
+    watching = feed(odd(frames=3, end="abort"))
+    watching.wait_open()
+    watching.begin(Pace(time.monotonic_ns()))
+    assert indices(watching) == [0, 1, 2]
+    assert "SIGABRT" in watching.died
+
+
+def test_a_file_that_aborts_the_decoder_at_its_first_frame_has_ended_before_it_begins(odd, feed):
+    watching = feed(odd(end="abort in open"))
+    assert watching.wait_open() == ASSUMED_FPS
+    watching.begin(Pace(time.monotonic_ns()))
+    assert watching.poll(0.0) == []
+    assert watching.ended
+    assert "SIGABRT" in watching.died
+
+
+def test_a_decoder_that_is_killed_while_it_opens_is_started_again(odd, feed):
+    watching = feed(odd(frames=5))
+    kill(watching)
+    assert watching.wait_open() == 100.0
+    watching.begin(Pace(time.monotonic_ns()))
+    assert indices(watching) == [0, 1, 2, 3, 4]
+
+
+def test_what_the_user_has_to_put_right_is_not_tried_again(feed, tmp_path, caplog):
+    with pytest.raises(UserError, match=r"nowhere\.mp4: no such file"):
+        feed(VideoSpec(files=(tmp_path / "nowhere.mp4",))).wait_open()
+    assert caplog.text == ""
