@@ -4,10 +4,20 @@ import ctypes
 
 _LIBRARY = "libcuda.so.1"
 _SUCCESS = 0
+_MPS_STARTS = (805, 806, 807)
+"""An MPS client cannot connect, its call is cut off, or its server is not ready."""
 
 
 class NoCudaError(Exception):
-    """Why this process cannot use CUDA, as a clause."""
+    """Why this process cannot use CUDA, as a clause.
+
+    Attributes:
+        mps_starts: whether it may be well as soon as an MPS server has started.
+    """
+
+    def __init__(self, why: str, mps_starts: bool = False) -> None:
+        super().__init__(why)
+        self.mps_starts = mps_starts
 
 
 def make_context() -> None:
@@ -28,4 +38,4 @@ def make_context() -> None:
 
 def _require(call: str, result: int) -> None:
     if result != _SUCCESS:
-        raise NoCudaError(f"{call} gives CUDA error {result}")
+        raise NoCudaError(f"{call} gives CUDA error {result}", result in _MPS_STARTS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.bucket import Clocks, TokenBucket
-from ekya.gpu.gpu_streams import GpuStreams
+from ekya.gpu.gpu_streams import GpuStreams, only_gpu
 from ekya.gpu.meter import BatchMeter
 from ekya.gpu.mps_control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import GpuInventory
@@ -15,13 +15,6 @@ from ekya.gpu.torch_build import find_torch
 
 UNDER_WAY = 1
 """Batches that the GPU may still have to do when the next one begins: the host prepares it meanwhile."""
-
-
-def torch_streams() -> GpuStreams:
-    """Streams of the only GPU that a job's process sees; starts CUDA in torch."""
-    from ekya.gpu.torch_streams import TorchStreams
-
-    return TorchStreams(0)
 
 
 def cpu_only_torch() -> bool:
@@ -41,7 +34,7 @@ class DutyCycleShares:
     """
 
     inventory: GpuInventory
-    streams: Callable[[], GpuStreams] = torch_streams
+    streams: Callable[[], GpuStreams] = only_gpu
     clocks: Clocks | None = None
     without_cuda: Callable[[], bool] = cpu_only_torch
 

@@ -30,3 +30,10 @@ class GpuStreams(Protocol):
 
     def mark(self) -> Mark:
         """Here and now on the calling thread's stream."""
+
+
+def only_gpu() -> GpuStreams:
+    """Torch's streams of the only GPU that a job's process sees; starts CUDA in torch."""
+    from ekya.gpu.torch_streams import TorchStreams
+
+    return TorchStreams(0)

@@ -1,6 +1,8 @@
 """Shares through CUDA's multi-process service: a percentage of the SMs for each process (DESIGN §6)."""
 
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +11,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.bucket import Clocks, TokenBucket
 from ekya.gpu.cuda_context import NoCudaError, make_context
+from ekya.gpu.gpu_streams import GpuStreams, only_gpu
 from ekya.gpu.mps_control import JOIN_WITHIN_S, MpsError
 from ekya.gpu.mps_service import LookForMps, MpsEnvironment, look_for_mps, mps_service
 from ekya.gpu.nvml import GpuInventory
@@ -22,6 +25,8 @@ from ekya.gpu.protocol import (
     round_down,
 )
 
+_LOG = logging.getLogger(__name__)
+
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 """Read once, by CUDA, when a process becomes an MPS client."""
 
@@ -34,6 +39,9 @@ a frame need not wait for one of its kernels to end. Not yet measured on a GPU."
 
 _BACK_WITHIN_S = 20.0
 """A daemon that has died answers again by then, if it is started again at all."""
+
+_CONNECT_AGAIN_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Pauses between tries to connect: a daemon starts its server for the first client, and refuses meanwhile."""
 
 _FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
 
@@ -52,6 +60,8 @@ class MpsShares:
         duty_cycle: hold jobs to their share under the cap by waiting between batches.
         clocks: what the duty cycle reads; spent time is time inside batches.
         connect: makes a CUDA context in a job's process, which makes that a client.
+        streams: starts torch's CUDA in a job's process, whose batches it waits for.
+        sleep: between tries to connect.
         environment: where the daemons of the run are; None before it is opened.
     """
 
@@ -60,6 +70,8 @@ class MpsShares:
     duty_cycle: bool = False
     clocks: Clocks | None = None
     connect: Callable[[], None] = make_context
+    streams: Callable[[], GpuStreams] = only_gpu
+    sleep: Callable[[float], None] = time.sleep
     environment: MpsEnvironment | None = None
 
     def probe(self) -> Capability:
@@ -97,7 +109,7 @@ class MpsShares:
         """
         self.require_client(job)
         cap_milli = int(os.environ[PERCENTAGE]) * STEP_MILLI
-        return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.clocks)
+        return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.streams(), self.clocks)
 
     def require_client(self, job: ShareJob) -> None:
         """Makes this process a client of the daemon that it was started for, and makes sure of it.
@@ -108,12 +120,28 @@ class MpsShares:
         try:
             # Without its daemon CUDA would start, and stay without MPS while the process lives.
             self._opened().wait_for_daemon(_BACK_WITHIN_S)
-            self.connect()
+            self._connect(job)
             self._opened().require_client(JOIN_WITHIN_S)
         except (NoCudaError, MpsError) as error:
             raise UserError(
                 f"{job.name} cannot work at a share: {error}; --shares takes other backends"
             ) from None
+
+    def _connect(self, job: ShareJob) -> None:
+        """Tries again while the daemon's server starts.
+
+        Raises:
+            NoCudaError: it is something else, or takes too long.
+        """
+        for pause_s in _CONNECT_AGAIN_S:
+            try:
+                return self.connect()
+            except NoCudaError as error:
+                if not error.mps_starts:
+                    raise
+                _LOG.info("%s: %s; its MPS server may be starting, it is tried again", job.name, error)
+            self.sleep(pause_s)
+        return self.connect()
 
     def _opened(self) -> MpsEnvironment:
         if self.environment is None:
@@ -136,11 +164,19 @@ class MpsHandle:
     """One MPS client's share. A ``ShareHandle``.
 
     What it measures is time inside batches at the cap: the most that the job can have used, since
-    MPS itself counts nothing. A batch has to wait for the GPU before its scope ends.
+    MPS itself counts nothing. So a batch ends when the GPU has done what the thread gave it.
     """
 
-    def __init__(self, cap_milli: int, share_milli: int, duty_cycle: bool, clocks: Clocks | None) -> None:
+    def __init__(
+        self,
+        cap_milli: int,
+        share_milli: int,
+        duty_cycle: bool,
+        streams: GpuStreams,
+        clocks: Clocks | None = None,
+    ) -> None:
         self._cap_milli = cap_milli
+        self._streams = streams
         self._duty_cycle = duty_cycle
         wall = clocks or Clocks()
         # Spent time is wall time here: between the two ends of a batch the GPU works for it.
@@ -162,9 +198,10 @@ class MpsHandle:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Around one batch, which ends with the GPU idle."""
+        """Around one batch; waits for its kernels, which the host has only queued."""
         with self._bucket.scope():
             yield
+            self._streams.synchronise(self._streams.current())
 
     def measured(self) -> Measured:
         """At most what was used: time inside batches, at the cap."""

@@ -1,3 +1,4 @@
+import ctypes
 import os
 import pickle
 import socket
@@ -5,14 +6,15 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pynvml
 import pytest
+from fake_gpu import FakeGpu
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.errors import UserError
-from ekya.gpu.bucket import Clocks
 from ekya.gpu.cpu import CpuShares
 from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.mps import MpsShares
@@ -118,7 +120,8 @@ def client(fake_mps, monkeypatch):
     @contextmanager
     def make(percentage, **options):
         fake_mps.behave(clients=[os.getpid()])
-        with MpsShares(ONE_GPU, connect=lambda: None, **options).open(1) as backend:
+        working = {"connect": lambda: None, "streams": FakeGpu, **options}
+        with MpsShares(ONE_GPU, **working).open(1) as backend:
             for name, value in backend.actor_env(TRAINER).items():
                 monkeypatch.setenv(name, value)
             monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage)
@@ -159,19 +162,38 @@ def test_a_client_that_was_started_without_a_cap_says_so(client):
 
 
 def test_told_to_an_mps_client_waits_between_batches_under_its_cap(client):
-    now = [0]
-
-    def wait(_condition, seconds):
-        now[0] += round(seconds * 1e9)
-
-    with client("43", duty_cycle=True, clocks=Clocks(lambda: now[0], lambda: 0, wait)) as backend:
+    gpu = FakeGpu()
+    with client("43", duty_cycle=True, streams=lambda: gpu, clocks=gpu.clocks) as backend:
         handle = backend.attach(TRAINER)
     assert handle.resize(900).share_milli == 430
     assert handle.resize(215).share_milli == 215
     for _ in range(300):
         with handle.scope():
-            now[0] += 10_000_000
+            gpu.launch(10)  # The host only queues it.
     assert handle.measured().share_milli == pytest.approx(215, rel=0.05)
+
+
+def test_an_mps_clients_batch_counts_with_the_kernels_that_it_has_queued(client):
+    gpu = FakeGpu()
+    with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
+        handle = backend.attach(TRAINER)
+    gpu.enter(8192)
+    with handle.scope():
+        gpu.launch(30)
+        gpu.launch(10)
+        assert gpu.is_busy(8192), "the host is ahead of the GPU"
+    assert not gpu.is_busy(8192)
+    assert gpu.synchronised == [8192]
+    assert handle.measured().used_us == 20_000, "40 ms at a cap of a half"
+
+
+def test_a_batch_that_fails_is_not_waited_for(client):
+    gpu = FakeGpu()
+    with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
+        handle = backend.attach(TRAINER)
+    with pytest.raises(RuntimeError, match="out of memory"), handle.scope():
+        raise RuntimeError("CUDA out of memory")
+    assert gpu.synchronised == []
 
 
 def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fake_mps, monkeypatch):
@@ -187,7 +209,48 @@ def test_a_process_without_cuda_says_so(client):
         raise NoCudaError("cuInit gives CUDA error 100")
 
     with client("43") as backend, pytest.raises(UserError, match="cuInit gives CUDA error 100"):
-        replace(backend, connect=refuse).attach(TRAINER)
+        replace(backend, connect=refuse, sleep=lambda _s: pytest.fail("it would not help")).attach(TRAINER)
+
+
+def test_the_first_connection_is_tried_again_while_the_server_starts(client):
+    answers = [NoCudaError("cuInit gives CUDA error 807", mps_starts=True)] * 3
+    slept = []
+
+    def connect():
+        if answers:
+            raise answers.pop()
+
+    with client("43") as backend:
+        replace(backend, connect=connect, sleep=slept.append).attach(TRAINER)
+    assert answers == []
+    assert slept == sorted(slept), "each pause is at least as long as the one before"
+    assert len(slept) == 3
+
+
+def test_a_server_that_never_starts_is_given_up(client):
+    slept = []
+
+    def refuse():
+        raise NoCudaError("cuInit gives CUDA error 805", mps_starts=True)
+
+    with client("43") as backend, pytest.raises(UserError, match=r"cam-1 cannot work at a share: .* 805"):
+        replace(backend, connect=refuse, sleep=slept.append).attach(TRAINER)
+    assert 1 < sum(slept) < 20
+
+
+@pytest.mark.parametrize(("error", "passes"), [(807, True), (805, True), (100, False), (0, None)])
+def test_of_cudas_errors_those_of_a_starting_server_pass(monkeypatch, error, passes):
+    def answers(*_arguments):
+        return error
+
+    driver = SimpleNamespace(cuInit=answers, cuDeviceGet=answers, cuDevicePrimaryCtxRetain=answers)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _library: driver)
+    if passes is None:
+        make_context()
+        return
+    with pytest.raises(NoCudaError, match=f"cuInit gives CUDA error {error}") as caught:
+        make_context()
+    assert caught.value.mps_starts == passes
 
 
 def test_without_its_daemon_cuda_is_not_started(fake_mps, client, monkeypatch):
