@@ -11,13 +11,16 @@ from ekya.core.memory import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
-from ekya.core.units import us_to_seconds
+from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption
 
 DEATHS_ALLOWED = 2
-"""A stream whose workers die more often than this is set aside."""
+"""A stream whose workers die more often than this within ``DEATHS_WITHIN_US`` is set aside."""
 
-TOGETHER_US = 5_000_000
+DEATHS_WITHIN_US = 600 * US_PER_S
+"""Deaths that are longer ago do not count: a camera that runs for months may lose a process now and then."""
+
+TOGETHER_US = 5 * US_PER_S
 """Where both workers of a stream die within this time, they are taken to have died of one thing, such as the
 MPS daemon of their GPU: that counts as one death."""
 
@@ -104,7 +107,7 @@ class StreamState:
         down: why the inference worker is gone; None while it runs.
         ended: the camera has given its last frame.
         set_aside: why the stream was given up; None unless it was.
-        deaths: of both its workers so far; those of one thing count once.
+        deaths_us: when its workers died, as long as that counts; what died of one thing counts once.
         last_death: that another may belong to.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
@@ -130,7 +133,7 @@ class StreamState:
     down: str | None = None
     ended: bool = False
     set_aside: str | None = None
-    deaths: int = 0
+    deaths_us: tuple[int, ...] = ()
     last_death: ev.WorkerDied | None = None
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
@@ -354,16 +357,22 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
     last = stream.last_death
+    since_us = event.t_us - DEATHS_WITHIN_US
+    deaths_us = tuple(at_us for at_us in stream.deaths_us if at_us > since_us)
     if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:
-        deaths, stream = stream.deaths, replace(stream, last_death=None)
+        stream = replace(stream, deaths_us=deaths_us, last_death=None)
     else:
-        deaths, stream = stream.deaths + 1, replace(stream, last_death=event)
-    if deaths > DEATHS_ALLOWED:
-        reason = f"its workers died {deaths} times, the last time: {event.reason}"
-        return replace(_silent(stream), deaths=deaths, set_aside=reason)
+        deaths_us = (*deaths_us, event.t_us)
+        stream = replace(stream, deaths_us=deaths_us, last_death=event)
+    if len(deaths_us) > DEATHS_ALLOWED:
+        minutes = DEATHS_WITHIN_US // (60 * US_PER_S)
+        reason = (
+            f"its workers died {len(deaths_us)} times within {minutes} minutes, the last time: {event.reason}"
+        )
+        return replace(_silent(stream), set_aside=reason)
     if event.role is ev.Role.RETRAINING:
-        return replace(stream, deaths=deaths, job=None, finished=stream.job or stream.finished)
-    return replace(_silent(stream), deaths=deaths, down=event.reason)
+        return replace(stream, job=None, finished=stream.job or stream.finished)
+    return replace(_silent(stream), down=event.reason)
 
 
 def _silent(stream: StreamState) -> StreamState:

@@ -6,7 +6,7 @@ from byhand import INFERENCE, LAMBDAS, RETRAINING, A, B, S, Wish, progress, retr
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId
-from ekya.core.state import Status
+from ekya.core.state import DEATHS_WITHIN_US, Status
 
 
 def only(kind, turn):
@@ -51,7 +51,7 @@ def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_h
             died = hand.give(at_us, ev.WorkerDied(at_us, A, role, "killed"))
             assert cmd.RestartWorker(A, role) in died.commands
         hand.give((round_s + 5) * S, ev.WorkerBack((round_s + 5) * S, A, INFERENCE))
-    assert hand.stream().deaths == 2
+    assert len(hand.stream().deaths_us) == 2
     hand.give(50 * S, ev.WorkerDied(50 * S, A, INFERENCE, "killed by itself"))
     assert hand.stream().set_aside is not None
 
@@ -70,7 +70,7 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert "killed again" in aside.reason
     assert only(cmd.RestartWorker, third) == []
     fourth = hand.give(141 * S, ev.WorkerDied(141 * S, A, RETRAINING, "killed with it"))
-    assert (fourth.commands, hand.stream().deaths) == ((), 3)
+    assert (fourth.commands, len(hand.stream().deaths_us)) == ((), 3)
     assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
     assert [stream.stream for stream in hand.views[-1].streams] == [B]
     assert hand.views[-1].capacity_milli == 2000
@@ -78,6 +78,16 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
     assert turn.plan is not None
     assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
+
+
+def test_a_camera_that_loses_a_worker_now_and_then_is_never_set_aside():
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    for number in range(1, 8):
+        at_us = number * DEATHS_WITHIN_US // 2
+        died = hand.give(at_us, ev.WorkerDied(at_us, A, INFERENCE, "killed"))
+        assert only(cmd.RestartWorker, died) == [cmd.RestartWorker(A, INFERENCE)]
+        hand.give(at_us + S, ev.WorkerBack(at_us + S, A, INFERENCE))
+    assert hand.stream().status is Status.SERVING
 
 
 @pytest.mark.parametrize("role", [INFERENCE, RETRAINING])

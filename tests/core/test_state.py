@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
-from ekya.core.state import TOGETHER_US, FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.state import DEATHS_WITHIN_US, TOGETHER_US, FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.units import US_PER_S
 from ekya.core.view import InferenceOption, RetrainOption
 
 A, B = StreamId("a"), StreamId("b")
@@ -171,11 +174,11 @@ def died(role=ev.Role.INFERENCE, reason="out of memory", t_us=21):
 
 def test_a_dead_inference_serves_nothing_until_it_is_back():
     stream = after(in_window_2(), died())
-    assert (stream.status, stream.reason, stream.deaths) == (Status.RESTARTING, "out of memory", 1)
+    assert (stream.status, stream.reason, stream.deaths_us) == (Status.RESTARTING, "out of memory", (21,))
     assert (stream.inference, stream.inference_share_milli) == (None, 0)
     assert stream.job == JOB
     back = after(in_window_2(), died(), ev.WorkerBack(22, A, ev.Role.INFERENCE))
-    assert (back.status, back.reason, back.deaths) == (Status.SERVING, "", 1)
+    assert (back.status, back.reason, back.deaths_us) == (Status.SERVING, "", (21,))
 
 
 def test_a_dead_retraining_takes_its_job_along_and_leaves_inference_alone():
@@ -197,15 +200,25 @@ def test_two_deaths_are_forgiven_and_the_third_is_not(last):
     assert after(in_window_2(), *twice).status is Status.SERVING
     stream = after(in_window_2(), *twice, died(last, "segmentation fault", 4 * TOGETHER_US))
     assert stream.status is Status.SET_ASIDE
-    assert stream.deaths == 3
+    assert len(stream.deaths_us) == 3
     assert "3 times" in stream.reason
     assert "segmentation fault" in stream.reason
     assert stream.inference_share_milli == 0
 
 
+@given(st.lists(st.integers(1, 1500).map(lambda s: s * US_PER_S), max_size=12).map(sorted))
+def test_a_stream_is_set_aside_exactly_when_three_deaths_fall_within_ten_minutes(times_us):
+    events = [died(t_us=t_us) for t_us in times_us]
+    too_many = any(
+        last_us - first_us < DEATHS_WITHIN_US
+        for first_us, last_us in zip(times_us, times_us[2:], strict=False)
+    )
+    assert (after(in_window_2(), *events).status is Status.SET_ASIDE) == too_many
+
+
 @pytest.mark.parametrize("back", [ev.WorkerBack(23, A, ev.Role.INFERENCE), ev.StreamBack(23, A)])
 def test_nobody_comes_back_from_being_set_aside_or_from_the_end(back):
-    aside = after(in_window_2(deaths=2), died(), back)
+    aside = after(in_window_2(deaths_us=(11, 12)), died(), back)
     assert aside.status is Status.SET_ASIDE
     assert after(in_window_2(), ev.StreamEnded(22, A), back).status is Status.ENDED
 
