@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
+from ekya.core.events import Warned
 from ekya.core.ids import StreamId
 from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.turns import TurnRecord
 from ekya.measuring.cues import Cue, CueFollower
+from ekya.measuring.health import WELL, Health
+from ekya.measuring.health_follower import HealthFollower
 from ekya.report.cues import cue_line
 from ekya.report.screen import Screen, ScreenRow, ScreenState
 
@@ -24,6 +27,7 @@ class Watcher:
         self._options = options
         self._note = note
         self._seen: dict[StreamId, _Mean] = {}
+        self._health = HealthFollower()
         self._shown_us = 0
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
@@ -34,9 +38,11 @@ class Watcher:
         for stream in fleet.streams:
             if stream.accuracy is not None:
                 self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
+        self._health.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         self._screen.show(self._state(batch.now_us, fleet))
 
     def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
+        health = self._health.now()
         return ScreenState(
             now_us=now_us,
             window=max(fleet.window, 0),
@@ -44,11 +50,14 @@ class Watcher:
             window_start_us=fleet.window_open_us,
             window_end_us=fleet.window_end_us,
             capacity_milli=self._options.capacity_milli,
-            rows=tuple(self._row(stream, fleet.preparing) for stream in fleet.streams),
+            rows=tuple(
+                self._row(stream, fleet.preparing, health.get(stream.stream, WELL))
+                for stream in fleet.streams
+            ),
             note=self._note,
         )
 
-    def _row(self, stream: StreamState, preparing: bool) -> ScreenRow:
+    def _row(self, stream: StreamState, preparing: bool, health: Health) -> ScreenRow:
         job = stream.job
         mean = self._seen.get(stream.stream)
         status = "preparing" if preparing and stream.status is Status.SERVING else str(stream.status)
@@ -62,7 +71,22 @@ class Watcher:
             inference=stream.inference,
             retrain_share_milli=0 if job is None else job.share_milli,
             inference_share_milli=stream.inference_share_milli,
+            health=health,
         )
+
+
+class WarningTeller:
+    """Says in the log what processes of the run warn of, each text once, whoever said it."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, batch: Batch) -> None:
+        """Follows a turn."""
+        for event in batch.events:
+            if isinstance(event, Warned) and event.text not in self._said:
+                self._said.add(event.text)
+                _LOG.warning("%s: %s", event.source, event.text)
 
 
 class ScriptTeller:

@@ -177,7 +177,7 @@ def print_run(folder: RunFolder, summary: Mapping[str, Any], console: Console) -
     """What a person is told of a run in the end."""
     console.print(run_table(summary))
     for line in health_lines(summary):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"Everything about this run is in {folder.path}", highlight=False, soft_wrap=True)
 
 

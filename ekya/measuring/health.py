@@ -227,8 +227,7 @@ def _behind(facts: WindowFacts) -> Health:
     return Health(
         HealthState.BEHIND,
         f"{frames.dropped} of {frames.due} frames that it should analyse were dropped{how}",
-        "give it more GPUs (--gpus) or fewer cameras, end other programs, or allow coarser inference "
-        "(inference.every, inference.resolutions)",
+        "use more GPUs (--gpus) or fewer cameras, end other programs, or allow a coarser inference.every",
     )
 
 

@@ -21,6 +21,9 @@ from ekya.measuring.health import (
     judge,
 )
 
+_A_WHILE_US = 10_000_000
+"""Frames of an open window say nothing before this, or half the window: a swap or a crowd passes."""
+
 
 def health_of(
     turns: Sequence[TurnRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
@@ -52,12 +55,12 @@ class HealthFollower:
     def __init__(self) -> None:
         self._streams: dict[StreamId, _Stream] = {}
         self._window = -1
-        self._open_us = 0
+        self._end_us = 0
         self._now_us = 0
         self._prepared: bool | None = None
 
     def follow(self, turn: TurnRecord) -> None:
-        """What a turn changes."""
+        """What a turn changes. Frames are known by events only where they are counted while they come."""
         for event in ev.in_order(turn.events):
             self._now_us = max(self._now_us, event.t_us)
             self._take(event)
@@ -85,9 +88,9 @@ class HealthFollower:
     def _take(self, event: ev.Event) -> None:
         match event:
             case ev.WindowOpened():
-                self._window, self._open_us, self._prepared = event.index, event.t_us, None
+                self._window, self._end_us, self._prepared = event.index, event.end_us, None
                 for stream in self._streams.values():
-                    stream.open(event.index, event.t_us)
+                    stream.open(event.index, event.t_us, event.end_us)
             case ev.WindowClosed():
                 self._end_preparation()
                 for stream in self._streams.values():
@@ -95,15 +98,13 @@ class HealthFollower:
             case ev.PreparationEnded() if event.window == self._window:
                 self._end_preparation()
             case ev.StreamAdded():
-                added = self._streams[event.stream] = _Stream()
-                if self._window >= 0:
-                    added.open(self._window, event.t_us)
+                self._of(event.stream, event.t_us)
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
             case ev.PreparationEnded():
                 return
-            case _ if event.stream in self._streams:
-                self._streams[event.stream].take(event)
+            case _:
+                self._of(event.stream, event.t_us).take(event)
 
     def _carry_out(self, command: cmd.Command, now_us: int) -> None:
         match command:
@@ -114,13 +115,21 @@ class HealthFollower:
                     stream.expect_labels(asked=name in asked)
             case cmd.EndPreparation() if command.window == self._window:
                 self._end_preparation()
-            case cmd.SetAside() if command.stream in self._streams:
-                self._streams[command.stream].go(Gone.SET_ASIDE, command.reason, now_us)
-            case cmd.SetInference() if command.stream in self._streams:
-                stream = self._streams[command.stream]
+            case cmd.SetAside():
+                self._of(command.stream, now_us).go(Gone.SET_ASIDE, command.reason, now_us)
+            case cmd.SetInference():
+                stream = self._of(command.stream, now_us)
                 stream.inference, stream.share_milli = command.config, command.share_milli
-            case cmd.StartRetraining() if command.stream in self._streams:
-                self._streams[command.stream].job = command.job
+            case cmd.StartRetraining():
+                self._of(command.stream, now_us).job = command.job
+
+    def _of(self, stream: StreamId, now_us: int) -> "_Stream":
+        """A stream; one that is met for the first time is there from now on, as after a resume."""
+        if stream not in self._streams:
+            self._streams[stream] = _Stream()
+            if self._window >= 0:
+                self._streams[stream].open(self._window, now_us, self._end_us)
+        return self._streams[stream]
 
     def _end_preparation(self) -> None:
         if self._prepared is False:
@@ -136,7 +145,7 @@ class _Stream:
     Attributes:
         past: of the windows that are over.
         facts: of the open one, without what goes on; None between windows and after the stream's end.
-        from_us: since when it is in the open window.
+        from_us, until_us: since when it is in the open window, and when that ends.
         since_us: since when it is away, in the open window; None while it is not.
         gone: why it is away.
         job: its retraining, until that is over.
@@ -147,6 +156,7 @@ class _Stream:
     past: list[WindowFacts] = field(default_factory=list)
     facts: WindowFacts | None = None
     from_us: int = 0
+    until_us: int = 0
     since_us: int | None = None
     gone: dict[Gone, str] = field(default_factory=dict)
     inference: InferenceConfig | None = None
@@ -157,11 +167,12 @@ class _Stream:
     lost_us: int | None = None
     carried: Health = WELL
 
-    def open(self, index: int, t_us: int) -> None:
+    def open(self, index: int, t_us: int, until_us: int) -> None:
         """A window begins."""
         if self.ended:
             return
-        self.facts, self.from_us, self.job = WindowFacts(index, 0), t_us, None
+        self.facts, self.job = WindowFacts(index, 0), None
+        self.from_us, self.until_us = t_us, until_us
         self.labels_due = False
         if self.gone:
             self._is_away(t_us)
@@ -281,14 +292,19 @@ class _Stream:
         if self.gone:
             return judge(replace(facts, away_us=max(facts.away_us, 1), span_us=0))
         # Whether a retraining could be had is known when the window is over.
-        health = judge(replace(facts, away_us=0, missed_gain=0.0))
+        health = judge(replace(facts, away_us=0, missed_gain=0.0, frames=self._telling(facts)))
         return health if health.state is not HealthState.OK or not self._still_holds(facts) else self.carried
+
+    def _telling(self, facts: WindowFacts) -> FrameCount:
+        """The open window's frames, once they are those of a while."""
+        while_us = min(_A_WHILE_US, (self.until_us - self.from_us) // 2)
+        return facts.frames if facts.span_us >= while_us else FrameCount()
 
     def _still_holds(self, facts: WindowFacts) -> bool:
         """Whether nothing in this window has shown yet that the last one's state is over."""
         match self.carried.state:
             case HealthState.BEHIND:
-                return facts.frames.due < FEWEST_FRAMES
+                return self._telling(facts).due < FEWEST_FRAMES
             case HealthState.UNLABELLED:
                 return facts.labels is Labels.NOT_DUE
             case HealthState.STALE:

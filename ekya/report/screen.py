@@ -14,6 +14,7 @@ from rich.text import Text
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
 from ekya.core.units import us_to_seconds
+from ekya.measuring.health import WELL, Health
 from ekya.report.words import NONE, percent, share
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class ScreenRow:
         training_progress: part of that retraining that is done, in [0, 1]; None where it is not known.
         inference: λ, None before the first plan.
         retrain_share_milli, inference_share_milli: as granted.
+        health: how the stream is by what is known so far.
     """
 
     stream: StreamId
@@ -46,6 +48,7 @@ class ScreenRow:
     inference: InferenceConfig | None
     retrain_share_milli: int
     inference_share_milli: int
+    health: Health = WELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,9 @@ def draw(state: ScreenState) -> RenderableType:
             share(row.retrain_share_milli) if row.training else "",
         )
     parts: list[RenderableType] = [head, Text(), table]
+    unwell = [row for row in state.rows if row.health != WELL]
+    if unwell:
+        parts += [Text(), *(Text(f"{row.stream} is {row.health.line}", style="yellow") for row in unwell)]
     if state.note:
         parts += [Text(), Text(state.note, style="dim")]
     return Group(*parts)
@@ -200,8 +206,11 @@ def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
     if now.training is not None and now.training != earlier:
         shares = f"share {share(now.retrain_share_milli)}, inference {share(now.inference_share_milli)}"
         lines.append(f"trains {now.training.name}; {shares}")
-    if before is not None and now.status != before.status:
+    if before is not None and now.status not in (before.status, now.health.state):
         lines.append(f"is {now.status}")
+    earlier_health = before.health if before else WELL
+    if now.health.state is not earlier_health.state:
+        lines.append(f"is {now.health.line}" if now.health != WELL else f"is {earlier_health.state} no more")
     return lines
 
 

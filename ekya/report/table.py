@@ -26,7 +26,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
-    table.add_column("Windows\nok", justify="right")
+    table.add_column("Ok", justify="right", no_wrap=True)
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
@@ -76,7 +76,7 @@ def health_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _windows_ok(windows: Sequence[Mapping[str, Any]]) -> str:
-    return f"{sum(one['state'] == _OK for one in windows)} of {len(windows)}"
+    return f"{sum(one['state'] == _OK for one in windows)}/{len(windows)}"
 
 
 def _mean(summary: Mapping[str, Any], name: str) -> float | None:

@@ -1,23 +1,32 @@
 """Errors in actors: what a constructor finds wrong is kept until somebody asks, and any is told in a line."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
+from ekya.core.events import Event
 from ekya.errors import UserError
+from ekya.runtime.warned import WarningMail
 
 _Answer = TypeVar("_Answer")
 
 
-def complaining(kind: type[Any]) -> type[Any]:
+def complaining(kind: type[Any], name: str) -> type[Any]:
     """An actor's class whose ``ready`` raises the UserError that its constructor ran into.
 
     Of an error in a constructor Ray hands on the text of a traceback alone; of one in a method, the error.
+    Where it is asked for news, what its process warns of is among them.
+
+    Args:
+        kind: the class.
+        name: of the actor, for people.
     """
 
     def make(actor: Any, *arguments: object) -> None:
         actor.complaint = None
+        actor.warnings = _mail_of_this_process(name)
         try:
             kind.__init__(actor, *arguments)
         except UserError as error:
@@ -28,8 +37,20 @@ def complaining(kind: type[Any]) -> type[Any]:
             raise actor.complaint
         return kind.ready(actor)
 
+    def poll(actor: Any, timeout_s: float) -> list[Event]:
+        return [*kind.poll(actor, timeout_s), *actor.warnings.take()]
+
+    methods: dict[str, Any] = {"__init__": make, "ready": ready}
+    if hasattr(kind, "poll"):
+        methods["poll"] = poll
     # Ray's dashboard and the list of processes show the class's name.
-    return type(kind.__name__, (kind,), {"__init__": make, "ready": ready})
+    return type(kind.__name__, (kind,), methods)
+
+
+def _mail_of_this_process(name: str) -> WarningMail:
+    mail = WarningMail(name)
+    logging.getLogger().addHandler(mail)
+    return mail
 
 
 def or_complaint(ask: Callable[[], _Answer]) -> _Answer:

@@ -27,6 +27,7 @@ from ekya.runtime.news import News, Worker
 from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.unkept import UnkeptWeights
+from ekya.runtime.warned import as_heard
 from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
@@ -316,7 +317,9 @@ class RayExecutor:
             self._hear_death(actor, error)
             return
         for event in events:
-            if actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
+            if isinstance(event, ev.Warned):
+                self._tell(as_heard(event, max(self._clock.now_us(), 0), self._actors.fleet))
+            elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
                 self._take_note(self._unkept.wait_for(event))
         self._news.ask(actor)
 

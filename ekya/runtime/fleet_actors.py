@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ekya.config import FleetConfig
 from ekya.core.events import Role
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.errors import UserError
@@ -165,6 +166,11 @@ class FleetActors:
         # Should it die now, whoever runs the fleet hears of it as of any other death.
         with suppress(RayActorError):
             ray.get(known)
+
+    @property
+    def fleet(self) -> FleetConfig:
+        """The fleet that they work for."""
+        return self._orders.fleet
 
     @property
     def inferences(self) -> tuple[Any, ...]:
@@ -338,7 +344,7 @@ def make_actor(
         "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind))
+    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind, name))
     for number in range(1, _RUNS):
         # Where this process still holds the actor of a run before, its name is taken although it is dead.
         with suppress(ValueError):

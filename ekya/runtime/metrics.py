@@ -7,6 +7,9 @@ from ekya.control.step import Turn
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
 from ekya.core.state import StreamState
+from ekya.core.turns import TurnRecord
+from ekya.measuring.health import HealthState
+from ekya.measuring.health_follower import HealthFollower
 
 _STREAM = ("stream",)
 _GPU = ("gpu", "uuid")
@@ -24,6 +27,8 @@ class RunMetrics:
         self._finished = Counter("ekya_retrainings_finished", "Retrainings that finished.", _STREAM)
         self._failed = Counter("ekya_retrainings_failed", "Retrainings that failed.", _STREAM)
         self._epochs = Counter("ekya_retraining_epochs", "Epochs trained.", _STREAM)
+        self._health = Gauge("ekya_health", "1 for the state that a stream is in.", (*_STREAM, "state"))
+        self._warnings = Counter("ekya_warnings", "Warnings of the run's processes.", ("source",))
         self._no_memory = Counter("ekya_memory_short", "Jobs that did not fit into GPU memory.", _STREAM)
         self._gpu = {
             "memory": Gauge("ekya_gpu_memory_peak_bytes", "Most memory in use in the last window.", _GPU),
@@ -35,12 +40,17 @@ class RunMetrics:
             "power": Gauge("ekya_gpu_power_watts", "Mean power in the last window.", _GPU),
         }
         self._energy = Counter("ekya_gpu_energy_joules", "Energy spent.", (*_GPU, "measured_from"))
+        self._follower = HealthFollower()
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
         """Follows a turn."""
         self._queue.set(len(batch.events))
         for stream in turn.state.fleet.streams:
             self._follow(stream)
+        self._follower.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+        for name, health in self._follower.now().items():
+            for state in HealthState:
+                self._health.set(int(health.state is state), {"stream": name, "state": str(state)})
         for event in batch.events:
             match event:
                 case ev.ShareMeasured():
@@ -51,6 +61,8 @@ class RunMetrics:
                     self._failed.inc(1, {"stream": event.stream})
                 case ev.RetrainProgress():
                     self._epochs.inc(1, {"stream": event.stream})
+                case ev.Warned():
+                    self._warnings.inc(1, {"source": event.source})
                 case ev.MemoryShort():
                     self._no_memory.inc(1, {"stream": event.stream})
                 case ev.GpuMeasured():

@@ -47,7 +47,7 @@ from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.waiting import Stoppable, StoppedEarlyError, Timed
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import first_inference_options, job_places, script_cues
-from ekya.watching import ScriptTeller, Watcher
+from ekya.watching import ScriptTeller, WarningTeller, Watcher
 from ekya.workers.labels import StreamLabels
 from ekya.workers.record import ModelRecord
 
@@ -128,9 +128,11 @@ class Running:
         with open_screen(console) as screen:
             watcher = Watcher(screen, self.constants, self.note)
             tell_script = ScriptTeller(script_cues(self.orders.fleet))
+            tell_warnings = WarningTeller()
 
             def observe(batch: Batch, turn: Turn) -> None:
                 tell_script(batch, turn)
+                tell_warnings(batch)
                 watcher(batch, turn)
                 metrics(batch, turn)
                 models(batch, turn)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import (
     Event,
+    FramesCounted,
     ModelSwapped,
     NeedMeasured,
     Role,
@@ -30,6 +31,7 @@ from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.edge import EdgeModel
 from ekya.learning.one_call import Answer, Asked, Member
+from ekya.measuring.health import FrameCount
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
 from ekya.runtime.lending import LentWeights, borrow, open_ipc
@@ -45,6 +47,7 @@ from ekya.streams.frame import Frame
 from ekya.streams.process import Arrived, Pace
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.frame_costs import FrameCosts
+from ekya.workers.frame_tally import FrameTally
 from ekya.workers.inference import Classifier, InferenceWorker
 from ekya.workers.record import FrameRecord
 
@@ -127,6 +130,7 @@ class StreamInference:
         self._control = _Control(newest=orders.version)
         self._ipc: CudaIpc | None = None
         self._costs = FrameCosts(self._settings.fps, common.inference_speed)
+        self._tally = FrameTally()
         self._arrived = 0
         self._last_analysed = -1
         self._told_lost: bool | None = False
@@ -297,6 +301,7 @@ class StreamInference:
                 continue
             self._arrived = frame.index + 1
             answer = self._answer(frame, look=horizon_us is None)
+            self._tell_frames(self._tally.add(answer))
             self._record.add([answer], _reference(frame))
 
     def _take_rest(self, horizon_us: int) -> None:
@@ -370,6 +375,13 @@ class StreamInference:
         if seen is not None:
             config, share_milli = seen
             self._tell(NeedMeasured(now_us, self._stream.id, config, share_milli))
+        self._tell_frames(self._tally.take())
+
+    def _tell_frames(self, counted: tuple[int, FrameCount] | None) -> None:
+        if counted is not None:
+            window, frames = counted
+            now_us = max(self._clock.now_us(), 0)
+            self._tell(FramesCounted(now_us, self._stream.id, window, frames.due, frames.analysed))
 
     def _tell_of_camera(self, frames_came: bool) -> None:
         """Says when a live camera, or one with a script, is lost and when it is back, each once."""

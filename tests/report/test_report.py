@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import StreamId
+from ekya.measuring.health import Health, HealthState
 from ekya.report.html import ReportFigure, SampleCrop, render_report
 from ekya.report.screen import LiveScreen, PlainScreen, ScreenRow, ScreenState, draw, open_screen
 from ekya.report.table import compare_table, health_lines, run_table
@@ -133,7 +134,7 @@ def test_report_and_table_say_how_streams_were_not_well_and_what_was_warned_of()
         "cam-1 was lost in window 3: its camera gave nothing; check it",
         "warning of inference/cam-1, micro-profiler: memory is short",
     ]
-    assert "0 of 3" in next(line for line in lines_of(run_table(run)) if "cam-1" in line)
+    assert "0/3" in next(line for line in lines_of(run_table(run)) if "cam-1" in line)
 
 
 def test_whatever_a_name_or_a_reason_holds_is_only_text() -> None:
@@ -181,7 +182,7 @@ def test_the_table_says_what_retraining_brought() -> None:
         "1",
         "10%",
         "30%",
-        "2 of 2",
+        "2/2",
     ]
     unknown = summary()
     unknown["streams"]["cam-1"].update(without_retraining=None, gain=None)
@@ -245,6 +246,32 @@ def test_the_screen_shows_who_trains_what() -> None:
     ):
         assert words in text
     assert STATE.window_progress == 0.5
+
+
+BEHIND = Health(HealthState.BEHIND, "40 of 90 frames were dropped", "give it more GPUs")
+
+
+def test_the_screen_says_who_is_not_well_and_what_helps() -> None:
+    text = "\n".join(lines_of(draw(replace(STATE, rows=(replace(ROW, health=BEHIND),))), width=140))
+    assert "cam-1 is behind: 40 of 90 frames were dropped; give it more GPUs" in text
+    assert "cam-1 is" not in "\n".join(lines_of(draw(STATE), width=140))
+
+
+def test_without_a_terminal_health_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    behind = replace(ROW, health=BEHIND)
+    worse = replace(ROW, health=replace(BEHIND, reason="50 of 90 frames were dropped"))
+    lost = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
+    with PlainScreen() as screen:
+        for row in (ROW, behind, worse, lost, lost, ROW):
+            screen.show(replace(STATE, rows=(row,)))
+    lines = [record.getMessage().split("cam-1 ")[1] for record in caplog.records][1:]
+    assert lines == [
+        "is behind: 40 of 90 frames were dropped; give it more GPUs",
+        "is lost: no signal; check it",
+        "is serving",
+        "is lost no more",
+    ]
 
 
 def test_without_a_terminal_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:

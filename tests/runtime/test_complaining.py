@@ -1,10 +1,16 @@
 """What an actor finds wrong with its input reaches the user as one sentence."""
 
+import logging
+
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from ekya.config import FleetConfig
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
 from ekya.errors import UserError
 from ekya.runtime.complaining import complaining, in_words, or_complaint
+from ekya.runtime.warned import as_heard
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 
@@ -20,15 +26,54 @@ class Worker:
     def ready(self):
         return "ready"
 
+    def poll(self, timeout_s):
+        return [ev.StreamBack(1, StreamId("cam-1"))]
+
 
 def test_a_constructor_complains_when_it_is_asked_whether_it_is_ready():
-    complaining_worker = complaining(Worker)
+    complaining_worker = complaining(Worker, "inference/cam-1")
     assert complaining_worker.__name__ == "Worker"
     with pytest.raises(UserError, match=SENTENCE):
         complaining_worker(False).ready()
     fine = complaining_worker(True)
     assert fine.made
     assert fine.ready() == "ready"
+
+
+def test_what_a_process_warns_of_is_among_its_news_each_text_once():
+    worker = complaining(Worker, "inference/cam-1")(True)
+    log = logging.getLogger("ekya.somewhere")
+    log.info("nothing to worry about")
+    for _ in range(3):
+        log.warning("memory is\nshort")
+    try:
+        raise OSError("no\nspace")
+    except OSError:
+        log.exception("a step failed")
+    news, again = worker.poll(0.0), worker.poll(0.0)
+    assert news[0] == ev.StreamBack(1, StreamId("cam-1"))
+    assert {event.source for event in news[1:]} == {"inference/cam-1"}
+    assert [event.text for event in news[1:]] == ["memory is short", "a step failed (OSError: no space)"]
+    assert len(again) == 1
+
+
+def test_what_is_told_holds_no_password(monkeypatch):
+    monkeypatch.setenv("CAM_PASSWORD", "hunter2secret")
+    camera = {"kind": "camera", "url": "rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live"}
+    fleet = FleetConfig.model_validate(
+        {
+            "gpus": 1,
+            "window_s": 20,
+            "classes": ["car"],
+            "golden": {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"},
+            "streams": [{"id": "cam-1", "source": camera}],
+        }
+    )
+    said = "cannot open rtsp://admin:other@10.0.0.5/live: hunter2secret was refused"
+    heard = as_heard(ev.Warned(0, "inference/cam-1", said), 7, fleet)
+    assert (heard.t_us, heard.source) == (7, "inference/cam-1")
+    assert "hunter2secret" not in heard.text
+    assert "other" not in heard.text
 
 
 def test_what_ray_wraps_comes_back_as_the_sentence_alone():

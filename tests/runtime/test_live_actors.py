@@ -1,5 +1,6 @@
 """Real Ray actors: on which GPU they find themselves, and when it is told that one has been ended."""
 
+import logging
 import os
 import signal
 import time
@@ -9,7 +10,8 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from ekya.runtime.fleet_actors import GPU_PART, SHARES, end_process, make_actor
+from ekya.core.events import Warned
+from ekya.runtime.fleet_actors import GPU_PART, NEWS, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live
 
@@ -30,6 +32,14 @@ class Worker:
     def join(self):
         """Takes long."""
         time.sleep(60)
+
+    def worry(self):
+        """Warns of something."""
+        logging.getLogger("ekya.somewhere").warning("memory is short")
+
+    def poll(self, timeout_s):
+        """News of its own it has none."""
+        return []
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +63,14 @@ def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two
     ]
     assert ray.get([worker.ready.remote() for worker in workers]) == [f"{UUID}-{n}" for n in range(4)]
     assert ray.available_resources()["GPU"] == pytest.approx(2 - 4 * GPU_PART)
+
+
+def test_what_an_actor_warns_of_is_among_its_news_although_its_log_goes_to_a_file(two_gpus):
+    worker = make_actor(Worker, "worried", {}, 0.0)
+    ray.get([worker.worry.remote(), worker.worry.remote()])
+    news = ray.get(worker.poll.options(concurrency_group=NEWS).remote(0.0))
+    assert news == [Warned(0, "worried", "memory is short")]
+    ray.kill(worker)
 
 
 def is_gone(pid):

@@ -79,7 +79,7 @@ def run_live_servers(
     """
     desk = None
     if tier is not None:
-        desk = _here(complaining(DeskActor), "fleet/desk", 1).remote(
+        desk = _here(complaining(DeskActor, "fleet/desk"), "fleet/desk", 1).remote(
             tier, servers.links, options.seed, folder.loans.absolute()
         )
         or_complaint(lambda: ray.get(desk.ready.remote()))
