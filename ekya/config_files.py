@@ -63,10 +63,12 @@ def _found(
             case _:
                 return value
 
-    return {
+    seen = {
         name: visit(getattr(model, name), (*keys, name), FOLDER in field.metadata)
         for name, field in type(model).model_fields.items()
     }
+    # What stays is left out: it would count as said in the file from then on.
+    return {name: value for name, value in seen.items() if value != getattr(model, name)}
 
 
 def _name(value: object) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
-from ekya.gpu.cores import usable_cores
 from ekya.labeling.names import DETECTOR_NAMES, ONNX
 from ekya.shipped import shipped_path
 
@@ -15,36 +14,30 @@ def fleet_from_videos(
     changes: Mapping[str, object] | None = None,
     cameras: Sequence[str] = (),
 ) -> FleetConfig:
-    """One stream for each list of files and each URL, ``cam-1`` onwards, with the shipped fleet's choices.
+    """One stream for each list of files and each URL, ``cam-1`` onwards, with the shipped fleet's edge model.
+
+    Sizes are left open: they are chosen for the machine and the number of streams.
 
     Args:
         videos: files that play one after the other, for each stream.
         golden: a golden detector: an ONNX file, the name of a torchvision detector, or
             ``NAME=FILE`` for one with weights from a local file.
-        changes: top-level keys to set instead of the defaults (16 s windows until the videos end, at
-            most 1.5 GPUs, the classes that occur).
+        changes: top-level keys to set instead of the defaults (windows until the videos end, the classes that
+            occur).
         cameras: URLs of live cameras, as in ``CameraSpec``; they come after the videos.
 
     Raises:
         UserError: as ``load_fleet``.
     """
-    shipped = load_fleet(shipped_path(DEFAULT_FLEET))
-    gpus = min(float(usable_cores()), 1.5)
-    quantum = shipped.quantum_milli
-    # Six tenths of what there is: a fleet of one core still has room for inference while it prepares.
-    share_milli = min(shipped.preparation.share_milli, int(gpus * 600) // quantum * quantum)
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]
     raw = {
         "name": "cameras" if cameras else "videos",
-        "gpus": gpus,
-        "window_s": 16.0,
-        "preparation": {"share_milli": share_milli},
         "golden": _golden_entry(str(golden)),
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],
-        **shipped.model_dump(include={"edge", "retraining", "inference", "quantum_milli", "steal_milli"}),
+        "edge": load_fleet(shipped_path(DEFAULT_FLEET)).edge.model_dump(),
     }
     return parse_fleet({**raw, **(changes or {})}, "command line", (Path(),))
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.config import (
-    MIN_PREPARATION_GPU_S,
+    OPEN,
     FleetConfig,
     dump_fleet,
     load_fleet,
+    with_play,
 )
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
@@ -130,8 +131,8 @@ def test_streams_share_a_process_of_inference_only_where_that_is_said(folder):
 
 def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):
     assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
-    sentence = refusal(folder, fleet_dict(), gpus=0.1)
-    assert sentence.startswith(" with gpus from the command line: gpus: 0.1 is too little")
+    sentence = refusal(folder, fleet_dict(), gpus=-0.1)
+    assert sentence.startswith(" with gpus from the command line: gpus: -0.1 is too small")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,6 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         ),
         (["preparation", "fraction"], 0.5, "preparation.fraction: 0.5 is too large; use at most 0.15"),
         (["steal_milli"], -100, "steal_milli: -100 is too small; use at least 1"),
-        (["steal_milli"], 75, "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"),
         (["gpus"], "many", "gpus: 'many' is not possible; write a number"),
         (["gpus"], float("nan"), "gpus: nan is not possible; write a number that is not infinite"),
         (["objective"], "best", "objective: 'best' is not possible; write 'mean' or 'max-min'"),
@@ -230,8 +230,8 @@ def test_a_bad_value_is_one_sentence_with_key_and_remedy(folder, path, value, se
 
 def test_a_missing_key_is_named(folder):
     raw = fleet_dict()
-    del raw["window_s"]
-    assert refusal(folder, raw) == "window_s: this key is missing; add it"
+    del raw["golden"]
+    assert refusal(folder, raw) == "golden: this key is missing; add it"
 
 
 def test_further_errors_are_counted(folder):
@@ -307,19 +307,34 @@ def test_a_camera_may_be_lost_after_a_run_that_is_shorter_than_its_recording(fol
     assert outages == ((95_000_000, 99_000_000),)
 
 
-def test_a_window_too_short_to_profile_says_what_would_do(folder):
-    sentence = refusal(folder, fleet_dict() | {"window_s": 1})
-    assert sentence.startswith("window_s: 1 is too short to profile 2 streams")
-    enough = float(sentence.split()[-1])
-    assert load(folder, fleet_dict() | {"window_s": enough})
-    refusal(folder, fleet_dict() | {"window_s": enough - 0.2})
-    assert enough * 0.15 * 0.9 >= 2 * MIN_PREPARATION_GPU_S
+def test_sizes_that_a_file_leaves_open_are_known_and_stay_open_when_it_is_dumped(folder):
+    raw = fleet_dict()
+    del raw["gpus"], raw["window_s"]
+    fleet = load(folder, raw | {"preparation": {"share_milli": 400}})
+    said = {key for key in OPEN if fleet.says(key)}
+    assert said == {"preparation.share_milli"}
+    again = load(folder, dump_fleet(fleet))
+    assert {key for key in OPEN if again.says(key)} == said
+    played = with_play(again, {"speed": 2.0})
+    assert {key for key in OPEN if played.says(key)} == said
 
 
-def test_too_few_gpus_for_the_streams_says_what_would_do(folder):
-    sentence = refusal(folder, fleet_dict() | {"gpus": 0.95})
+def test_a_share_that_is_no_multiple_of_the_files_quantum_is_refused_and_of_an_open_one_is_not(folder):
+    sentence = refusal(folder, fleet_dict() | {"steal_milli": 75, "quantum_milli": 50})
+    assert sentence == "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"
+    assert load(folder, fleet_dict() | {"steal_milli": 75})
+
+
+def test_too_few_gpus_for_what_the_file_says_of_the_preparation_says_what_would_do(folder):
+    raw = fleet_dict() | {"preparation": {"share_milli": 900}, "quantum_milli": 50}
+    sentence = refusal(folder, raw | {"gpus": 0.95})
     assert "use at least 1, or a smaller preparation.share_milli" in sentence
-    assert load(folder, fleet_dict() | {"gpus": 1})
+    assert load(folder, raw | {"gpus": 1})
+
+
+def test_gpus_that_a_default_or_the_command_line_would_make_too_few_are_no_error(folder):
+    assert load(folder, fleet_dict() | {"gpus": 0.3})
+    assert load(folder, fleet_dict() | {"preparation": {"share_milli": 900}}, gpus=0.3).gpus == 0.3
 
 
 @pytest.mark.parametrize(
@@ -375,7 +390,8 @@ def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
-    assert (fleet.classes, fleet.windows, fleet.window_s) == (None, None, 16.0)
+    assert (fleet.classes, fleet.windows) == (None, None)
+    assert not any(fleet.says(key) for key in OPEN)
     assert fleet.edge.weights == folder / "golden.safetensors"
     assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
 
@@ -391,13 +407,6 @@ def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
         fleet_from_videos([[folder / "a.mp4"]], "none.onnx")
     with pytest.raises(UserError, match=r"command line: streams.cam-1.source.files: c.mp4 does not exist"):
         fleet_from_videos([[Path("c.mp4")]], name)
-
-
-def test_videos_fit_one_core(folder, monkeypatch):
-    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
-    monkeypatch.setattr("ekya.quick_fleet.usable_cores", lambda: 1)
-    fleet = fleet_from_videos([[folder / "a.mp4"]] * 3, "fasterrcnn_mobilenet_v3_large_320_fpn")
-    assert fleet.capacity_milli == 1000
 
 
 def shipped_fleet(folder):

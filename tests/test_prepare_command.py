@@ -73,7 +73,6 @@ def test_damage_is_told_and_is_exit_code_1(place, capfd):
         (["cityscapes", "--root", "empty"], "non-commercial use"),
         (["cityscapes", "--root", "data", "--streams", "bonn"], "no such stream; choose from: aachen, ulm"),
         (["cityscapes", "--root", "data", "--out", "no/fleet.yaml"], "no; make it, or name another file"),
-        (["cityscapes", "--root", "data", "--gpus", "0.5"], "cityscapes.yaml: gpus: 0.5 is too little"),
         (["cityscapes", "--root", "data", "--classes", "car,car"], "a value stands there twice"),
     ],
 )

@@ -44,10 +44,15 @@ Classes = Annotated[
     str | None, typer.Option(metavar="NAME,...", help="Classes to tell apart; auto takes those that occur.")
 ]
 Gpus = Annotated[
-    float | None, typer.Option(min=0.0, help="GPUs to use; without a GPU, CPU cores that stand for them.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="GPUs to use; without a GPU, CPU cores that stand for them. Chosen for the machine if left out.",
+    ),
 ]
 Window = Annotated[
-    float | None, typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window.")
+    float | None,
+    typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window, chosen if left out."),
 ]
 Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
 Scheduler = Annotated[
@@ -74,6 +79,12 @@ Speed = Annotated[
 Loop = Annotated[
     bool | None,
     typer.Option("--loop", help="Begin recordings again where they end; only the first pass is scored."),
+]
+Overload = Annotated[
+    bool,
+    typer.Option(
+        "--overload", help="Run even where not one frame a second of each camera fits; frames are dropped."
+    ),
 ]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")]
 Json = Annotated[

@@ -15,6 +15,7 @@ from ekya.cli.options import (
     Gpus,
     Json,
     Loop,
+    Overload,
     RunClock,
     RunName,
     Runs,
@@ -63,6 +64,7 @@ def run(
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
     ] = None,
     dashboard: Dashboard = True,
+    overload: Overload = False,
 ) -> None:
     """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report.
 
@@ -82,6 +84,7 @@ def run(
             dashboard=dashboard,
             resume=resume,
             interactive=out.console.is_terminal,
+            overload=overload,
         )
         arguments = FleetArguments(
             fleet,
@@ -123,6 +126,7 @@ def replay(
     shares: Shares = "auto",
     json_to: Json = None,
     dashboard: Dashboard = True,
+    overload: Overload = False,
 ) -> None:
     """Play a fleet's recordings with the events of its scripts: a lost camera, a new one, a burst, a night.
 
@@ -143,6 +147,7 @@ def replay(
             shares=shares,
             dashboard=dashboard,
             interactive=out.console.is_terminal,
+            overload=overload,
         )
         arguments = FleetArguments(
             fleet=fleet,
@@ -175,6 +180,7 @@ def compare(
     windows: Windows = None,
     runs: Runs = Path("runs"),
     json_to: Json = None,
+    overload: Overload = False,
 ) -> None:
     """Run the same frames under several schedulers, on virtual time, and print one table."""
     from ekya.commands.output import output
@@ -185,5 +191,7 @@ def compare(
         from ekya.config import RunOptions
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
-        options = RunOptions(runs=runs, dashboard=False, interactive=out.console.is_terminal)
+        options = RunOptions(
+            runs=runs, dashboard=False, interactive=out.console.is_terminal, overload=overload
+        )
         compare_schedulers(arguments, tuple(schedulers.split(",")), numbers(seeds), options, out)

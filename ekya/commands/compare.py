@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from ekya.commands.output import Output
-from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_world
+from ekya.commands.run import FleetArguments, complete, noticing_ctrl_c, require_world
 from ekya.config import RunOptions
 from ekya.errors import UserError
 from ekya.report.table import compare_table
@@ -30,6 +30,7 @@ def compare_schedulers(
     fleet = arguments.read()
     for name in schedulers:
         require_world(name, fleet, "virtual")
+    fleet = complete(fleet, options, "virtual", output.console, gpus_asked_for=False)
     with noticing_ctrl_c() as came:
         result = compare(fleet, schedulers, seeds, options)
         output.report(result)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +26,11 @@ from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers, summarise_servers
 from ekya.fleet.servers_file import DEFAULT_SERVERS, Servers, dump_servers, load_servers
 from ekya.gpu.registry import choose_backend
+from ekya.profiling.sizes import Machine
 from ekya.report.words import NONE, percent, points
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
+from ekya.sizing import ANY_MACHINE
 
 DEFAULT_TIER = "net"
 NO_TIER = "none"
@@ -97,6 +99,7 @@ def run_servers(
     for server in servers.servers:
         require_world(server.fleet.scheduler, server.fleet, clock)
         _require_by_itself(server.fleet.scheduler)
+    servers = _complete(servers, options, clock, arguments.address)
     tier = tier_of(arguments.tier or DEFAULT_TIER)
     with noticing_ctrl_c() as came:
         ran, folder = _RUNNERS[clock](servers, tier, failures, options, arguments.address, output.console)
@@ -108,6 +111,28 @@ def run_servers(
         output.console.print(where, highlight=False, soft_wrap=True)
     if came():
         raise KeyboardInterrupt
+
+
+def _complete(
+    servers: Servers, options: RunOptions, clock: Literal["wall", "virtual"], address: str | None
+) -> Servers:
+    """Every fleet with all of its sizes; those on this machine that say no ``gpus`` get equal parts of it."""
+    from ekya.card_costs import fitted_by_card
+
+    part = ANY_MACHINE
+    if clock == "wall" and address is None:
+        there = choose_backend(options.shares).capability
+        part = Machine(there.capacity_milli // len(servers.servers), on_cores=there.device != "cuda")
+    return replace(
+        servers,
+        servers=tuple(
+            replace(
+                server,
+                fleet=fitted_by_card(server.fleet, ANY_MACHINE if server.fleet.says("gpus") else part)[0],
+            )
+            for server in servers.servers
+        ),
+    )
 
 
 def tier_of(name: str) -> str | None:

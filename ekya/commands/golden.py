@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from ekya.ahead import Counts, label_ahead
+from ekya.card_costs import fitted_by_card
 from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c
 from ekya.core.ids import StreamId
@@ -41,6 +42,8 @@ def label_fleet(
         raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
     before = read_labels(to) if to.exists() else None
     fleet = arguments.read()
+    if fleet.windows is not None and not fleet.says("window_s"):
+        fleet, _ = fitted_by_card(fleet)
     with noticing_ctrl_c(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         counts = label_ahead(fleet, streams, from_truth, before, lambda table: table.save(to), shown)

@@ -9,14 +9,11 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
-from ekya.config import MIN_PREPARATION_GPU_S, PreparationConfig, parse_fleet
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.config import parse_fleet
 from ekya.labeling.names import RESNEXT101S
 from ekya.shipped import shipped_root
 from ekya.streams.dataset import Dataset, StreamFindings
 
-_PREPARATION_MILLI = 600
-_QUANTUM_MILLI = 50
 _WINDOWS = 10
 _FEWEST_FRAMES = 10
 _EDGE_WEIGHTS = "golden_models/synthetic_city_resnet18_base.safetensors"
@@ -50,19 +47,16 @@ def fleet_text(
         classes: what objects are told apart as.
         findings: of the streams that have frames.
         sources: of the same streams.
-        gpus, window_s: None takes the fewest GPUs and about the tenth of a stream.
+        gpus, window_s: None leaves the GPUs to whoever runs it, and takes about the tenth of a stream.
 
     Raises:
         UserError: these do not go together, such as too few GPUs for so many streams.
     """
-    count = len(findings)
-    needed_milli = _PREPARATION_MILLI + _QUANTUM_MILLI * count
     raw: dict[str, object] = {
         "name": out.stem,
         "classes": list(classes),
-        "gpus": gpus or math.ceil(needed_milli / FULL_GPU_MILLI),
+        **({} if gpus is None else {"gpus": gpus}),
         "window_s": window_s or _window_s(findings),
-        "preparation": {"share_milli": _PREPARATION_MILLI},
         "golden": {"model": RESNEXT101S[0]},
         "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
         "streams": [
@@ -74,13 +68,11 @@ def fleet_text(
 
 
 def _window_s(findings: Mapping[str, StreamFindings]) -> float:
-    """About a tenth of a stream; not too short to look at a few frames, or to profile all streams."""
-    part = PreparationConfig().fraction * _PREPARATION_MILLI / FULL_GPU_MILLI
-    profiling_s = MIN_PREPARATION_GPU_S * len(findings) / part
+    """About a tenth of a stream; not too short to look at a few frames."""
     durations = [found.duration_s for found in findings.values()]
     frame_s = max(found.duration_s / found.frames for found in findings.values())
     tenth_s = statistics.median(durations) / _WINDOWS
-    return math.ceil(10 * max(tenth_s, _FEWEST_FRAMES * frame_s, profiling_s)) / 10
+    return math.ceil(10 * max(tenth_s, _FEWEST_FRAMES * frame_s)) / 10
 
 
 def _entry(source: BaseModel, folder: Path) -> Mapping[str, object]:

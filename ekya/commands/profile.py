@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from ekya.card_costs import fitted_by_card
 from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c, require_recorded
 from ekya.config import FleetConfig
@@ -36,6 +37,7 @@ def record_trace(
     fleet = arguments.read()
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)
+    fleet, _ = fitted_by_card(fleet)
     with noticing_ctrl_c(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown)

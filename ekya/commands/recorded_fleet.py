@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ekya.config import FleetConfig, StreamConfig, parse_fleet
+from ekya.config import OPEN, FleetConfig, StreamConfig, parse_fleet
 from ekya.core.ids import StreamId
 from ekya.core.units import US_PER_S
 from ekya.labeling.names import FILE
@@ -49,6 +49,10 @@ def recorded_fleet_text(
     """
     raw = fleet.model_dump(mode="json", exclude_defaults=True, exclude={"streams"})
     raw.setdefault("golden", {})
+    for key in filter(fleet.says, OPEN):  # or a size that is the usual one would be chosen anew
+        part, _, name = key.rpartition(".")
+        said = fleet.model_dump(mode="json", include={part or name: {name} if part else True})
+        raw[part or name] = {**raw.get(part, {}), **said[part]} if part else said[name]
     raw["streams"] = [
         _entry(fleet, stream, recorded.get(stream.id))
         for stream in fleet.streams

@@ -7,6 +7,7 @@ from typing import Literal
 from ekya.commands.output import Output
 from ekya.commands.run import (
     FleetArguments,
+    complete,
     noticing_ctrl_c,
     print_run,
     require_recorded,
@@ -40,7 +41,8 @@ def replay(
     fleet = replace(arguments, fleet=arguments.fleet or shipped_path(DEFAULT_SCRIPTED)).read()
     _require_something_to_play(fleet)
     options = replace(options, scheduler=fleet.scheduler)
-    require_runnable(fleet, options, clock)
+    require_runnable(fleet, clock)
+    fleet = complete(fleet, options, clock, output.console, gpus_asked_for=arguments.gpus is not None)
     with noticing_ctrl_c() as came:
         folder, summary = run_fleet(fleet, options, clock, output.console)
         told = list(told_cues(script_cues(fleet), read_journal(folder.journal)[2]))

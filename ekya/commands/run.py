@@ -22,11 +22,13 @@ from ekya.config import (
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UnwellRunError, UserError
 from ekya.gpu.registry import choose_backend
+from ekya.profiling.sizes import Machine
 from ekya.quick_fleet import fleet_from_videos
 from ekya.report.table import health_lines, run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
+from ekya.sizing import ANY_MACHINE
 from ekya.streams.credentials import has_password, require_set
 
 
@@ -128,7 +130,8 @@ def run(
         arguments, options = _resumed(arguments, options, clock)
     fleet = arguments.read()
     options = replace(options, scheduler=fleet.scheduler)
-    require_runnable(fleet, options, clock)
+    require_runnable(fleet, clock)
+    fleet = complete(fleet, options, clock, output.console, gpus_asked_for=arguments.gpus is not None)
     with noticing_ctrl_c() as came:
         folder, summary = run_fleet(fleet, options, clock, output.console)
         output.report(summary)
@@ -149,7 +152,7 @@ def require_well(summary: Mapping[str, Any]) -> None:
         raise UnwellRunError(sentence)
 
 
-def require_runnable(fleet: FleetConfig, options: RunOptions, clock: Literal["wall", "virtual"]) -> None:
+def require_runnable(fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:
     """Refuses what cannot be run here, before anything is begun.
 
     Raises:
@@ -157,8 +160,41 @@ def require_runnable(fleet: FleetConfig, options: RunOptions, clock: Literal["wa
     """
     require_world(fleet.scheduler, fleet, clock)
     if clock == "wall":
-        require_capacity(fleet, options.shares)
         require_credentials(fleet)
+
+
+def complete(
+    fleet: FleetConfig,
+    options: RunOptions,
+    clock: Literal["wall", "virtual"],
+    console: Console,
+    *,
+    gpus_asked_for: bool,
+) -> FleetConfig:
+    """The fleet with sizes for this machine, or on virtual time for the fleet alone; tells what was given up.
+
+    A run that goes on keeps its sizes. ``gpus`` of a file are lowered to what there is, those that were
+    asked for on the command line are not.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    from ekya.card_costs import fitted_by_card
+
+    if clock == "wall" and (gpus_asked_for or options.resume is not None):
+        require_capacity(fleet, options.shares)
+    if options.resume is not None:
+        return fleet
+    machine = ANY_MACHINE if clock == "virtual" else _this_machine(options.shares)
+    fleet, gave_up = fitted_by_card(fleet, machine, overload=options.overload)
+    for sentence in gave_up:
+        console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
+    return fleet
+
+
+def _this_machine(shares: str) -> Machine:
+    there = choose_backend(shares).capability
+    return Machine(there.capacity_milli, on_cores=there.device != "cuda")
 
 
 def run_fleet(

@@ -9,6 +9,13 @@ RESNEXT29 = "resnext29"
 RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
 """Classifiers with ImageNet weights, from torchvision."""
 
+CLASSIFIER_OPERATIONS = {
+    RESNEXT29: 37_456_896,
+    "resnext101_32x8d": 32_828_030_976,
+    "resnext101_64x4d": 30_920_540_160,
+}
+"""Multiplications and additions of a classifier for one object, where no model has been loaded yet."""
+
 FILE = "file"
 """Labels that were made before."""
 

@@ -1,0 +1,362 @@
+"""Sizes of a fleet that fit a machine: chosen where nobody has said them, from what work takes there.
+
+What has to fit is a floor for each stream, its cheapest λ of about one analysed frame a second, and beside
+all floors the preparation. All else is chosen so that they do: a finer quantum for many streams, coarser λ, a
+smaller preparation that is longer or prepares the streams in turn, and γ that end within a window.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.ids import StreamId
+from ekya.core.profile import FamilyCost
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.errors import UserError
+from ekya.profiling.inference import HEADROOM
+
+CORES_PART = 0.75
+"""Of the cores of a machine without GPUs; the rest decodes video, plans and moves data."""
+
+QUANTA_MILLI = (50, 25, 20, 10, 5)
+"""A finer quantum wastes less in rounding, and makes plans slower."""
+
+QUANTA_PART = 0.25
+"""One quantum for each stream may take this part of the capacity."""
+
+STEAL_MILLI = 100
+
+WINDOW_S = 16.0
+LONGEST_WINDOW_S = 300.0
+
+EVERY = (1, 2, 3, 5, 10, 15, 30, 60)
+RESOLUTIONS = (32, 24)
+COARSER_RESOLUTION = 16
+
+PREPARATION_MILLI = 900
+PREPARATION_PART = 0.6
+"""The preparation holds at most these shares: of a GPU, and of the capacity."""
+
+TRIAL_EPOCHS = 8
+"""Epochs in which the cheapest family of γ is micro-profiled."""
+
+TRAINING_PART = 0.8
+"""Part of the labels that trains; the rest validates."""
+
+OVERLOADED_PART = 0.2
+"""Part of the capacity that prepares where the floors do not fit and the run goes on all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a run may use.
+
+    Attributes:
+        capacity_milli: over all GPUs, or over all cores; None on virtual time, which has what is asked for.
+        on_cores: cores stand for GPUs.
+    """
+
+    capacity_milli: int | None
+    on_cores: bool = True
+
+    def worded(self, milli: int) -> str:
+        """An amount of it, for people."""
+        unit = "core" if self.on_cores else "GPU"
+        return f"{milli / FULL_GPU_MILLI:g} {unit}{'' if milli == FULL_GPU_MILLI else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the fleet file says; None where it leaves a size open.
+
+    Attributes:
+        capacity_milli: of all GPUs that the fleet may use.
+        window_s: length of a window.
+        quantum_milli, steal_milli: δ and Δ.
+        preparation_milli, preparation_part: the preparation's share, and the longest part of a window.
+        longest_part: the largest ``preparation_part``.
+        prepared: how many streams are labelled and profiled in a window.
+        every, resolutions: Λ.
+        trainable_blocks: of Γ.
+        least_epochs, least_data: of the smallest γ.
+        labels: objects that are labelled of a stream and window, at most.
+        label_gpu_s: GPU-seconds that labelling a stream's window may take; None for any.
+    """
+
+    longest_part: float
+    least_epochs: int
+    least_data: float
+    labels: int
+    label_gpu_s: float | None = None
+    capacity_milli: int | None = None
+    window_s: float | None = None
+    quantum_milli: int | None = None
+    steal_milli: int | None = None
+    preparation_milli: int | None = None
+    preparation_part: float | None = None
+    prepared: int | None = None
+    every: tuple[int, ...] | None = None
+    resolutions: tuple[int, ...] | None = None
+    trainable_blocks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """All sizes, as in ``Wishes``; ``prepared`` is the number of streams where all are."""
+
+    capacity_milli: int
+    window_s: float
+    quantum_milli: int
+    steal_milli: int
+    preparation_milli: int
+    preparation_part: float
+    prepared: int
+    every: tuple[int, ...]
+    resolutions: tuple[int, ...]
+    trainable_blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Sizes, and what was given up for them: sentences for people."""
+
+    sizes: Sizes
+    gave_up: tuple[str, ...]
+
+
+def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = False) -> Fitted:
+    """Sizes that fit.
+
+    What is said is kept, but for a capacity above the machine's, and for a preparation that does not fit
+    beside the floors.
+
+    Args:
+        said: by the fleet file.
+        costs: of the fleet's work, on this machine; of at least one stream and one family of γ.
+        machine: what there is.
+        overload: go on where the floors of all streams do not fit.
+
+    Raises:
+        UserError: the floors of all streams do not fit.
+    """
+    capacity = _capacity_milli(said, costs, machine)
+    quantum = said.quantum_milli or 0
+    if quantum == 0 or (overload and quantum * (len(costs.streams) + 1) > capacity):
+        quantum = _quantum_milli(said, len(costs.streams), capacity)
+    capacity = capacity // quantum * quantum
+    every = said.every or _every(costs)
+    resolutions = said.resolutions or _resolutions(costs, every, capacity)
+    floors = _floors(costs, every, resolutions, quantum)
+    room = capacity - sum(floors.values())
+    if room < quantum or max(floors.values()) > FULL_GPU_MILLI:
+        if not overload:
+            raise UserError(_too_much(said, costs, machine, floors, capacity, quantum))
+        room = max(_down(OVERLOADED_PART * capacity, quantum), quantum)
+    most = max(_down(min(PREPARATION_MILLI, PREPARATION_PART * capacity), quantum), quantum)
+    share = min(said.preparation_milli or most, room)
+    part = said.preparation_part or said.longest_part
+    window_s = said.window_s or _window_s(said, costs, share * part, room * (1.0 - part))
+    training_gpu_s = min(room, FULL_GPU_MILLI) * (1.0 - part) * window_s / FULL_GPU_MILLI
+    sizes = Sizes(
+        capacity_milli=capacity,
+        window_s=window_s,
+        quantum_milli=quantum,
+        steal_milli=said.steal_milli or max(_down(STEAL_MILLI, quantum), quantum),
+        preparation_milli=share,
+        preparation_part=part,
+        prepared=_prepared(said, costs, share * part * window_s / FULL_GPU_MILLI),
+        every=every,
+        resolutions=resolutions,
+        trainable_blocks=said.trainable_blocks or _blocks(said, costs, training_gpu_s),
+    )
+    return Fitted(sizes, tuple(_given_up(said, costs, machine, sizes, floors)))
+
+
+def floor_milli(of: StreamCosts, every: Sequence[int], resolutions: Sequence[int]) -> int:
+    """The share of a stream's cheapest λ that analyses about one frame a second, or more of them."""
+    once_a_second = [k for k in every if k <= max(1, round(of.fps))] or [min(every)]
+    return min(_needed_milli(of, InferenceConfig(k, side)) for k in once_a_second for side in resolutions)
+
+
+def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
+    """The share with which a λ keeps up."""
+    return math.ceil(FULL_GPU_MILLI * of.frame_gpu_s[config.resolution] * of.fps / config.every * HEADROOM)
+
+
+def _floors(
+    costs: HostCosts, every: Sequence[int], resolutions: Sequence[int], quantum_milli: int
+) -> dict[StreamId, int]:
+    return {
+        stream: -(-floor_milli(of, every, resolutions) // quantum_milli) * quantum_milli
+        for stream, of in costs.streams.items()
+    }
+
+
+def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine) -> int:
+    there = machine.capacity_milli
+    if said.capacity_milli is not None:
+        return said.capacity_milli if there is None else min(said.capacity_milli, there)
+    if there is not None:
+        usable = round(there * CORES_PART) if machine.on_cores else there
+        # The two jobs of a stream use a GPU each at most, and the preparation another.
+        return max(min(usable, (2 * len(costs.streams) + 1) * FULL_GPU_MILLI), min(QUANTA_MILLI))
+    # On virtual time: as much as analysing every frame takes, and as much again to retrain.
+    finest = max(_measured(costs))
+    needed = sum(_needed_milli(of, InferenceConfig(1, finest)) for of in costs.streams.values())
+    return max(1, math.ceil(2 * needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI
+
+
+def _quantum_milli(said: Wishes, streams: int, capacity_milli: int) -> int:
+    """The coarsest that wastes little; what the file says in thousandths must be a multiple of it."""
+    multiples = [milli for milli in (said.steal_milli, said.preparation_milli) if milli is not None]
+    possible = [one for one in QUANTA_MILLI if all(milli % one == 0 for milli in multiples)] or [1]
+    wasted_milli = QUANTA_PART * capacity_milli
+    return next((one for one in possible if one * streams <= wasted_milli), possible[-1])
+
+
+def _every(costs: HostCosts) -> tuple[int, ...]:
+    """From every frame to one a second of each camera."""
+    slowest = {max(1, round(of.fps)) for of in costs.streams.values()}
+    return tuple(sorted({k for k in EVERY if k <= max(slowest)} | {min(slowest), max(slowest)}))
+
+
+def _measured(costs: HostCosts) -> set[int]:
+    """Resolutions of which it is known what they take of every camera."""
+    return set.intersection(*(set(of.frame_gpu_s) for of in costs.streams.values()))
+
+
+def _resolutions(costs: HostCosts, every: Sequence[int], capacity_milli: int) -> tuple[int, ...]:
+    """The usual ones; a coarser one too where floors would take more than half of the capacity."""
+    known = _measured(costs)
+    usual = tuple(one for one in RESOLUTIONS if one in known) or tuple(sorted(known, reverse=True))
+    floors = _floors(costs, every, usual, 1)
+    if COARSER_RESOLUTION in known and 2 * sum(floors.values()) > capacity_milli:
+        return (*usual, COARSER_RESOLUTION)
+    return usual
+
+
+def _window_s(said: Wishes, costs: HostCosts, preparing_milli: float, training_milli: float) -> float:
+    """Long enough to prepare one stream, and for the cheapest γ to end in half of what is left."""
+    prepared_s = (_label_gpu_s(said, costs) + _trial_gpu_s(said, costs)) * FULL_GPU_MILLI / preparing_milli
+    trained_s = 2.0 * _least_gpu_s(said, _cheapest(said, costs)) * FULL_GPU_MILLI / training_milli
+    return float(math.ceil(min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)))
+
+
+def _prepared(said: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
+    """How many streams are labelled within a budget in which the first of them is profiled too."""
+    if said.prepared is not None:
+        return min(said.prepared, len(costs.streams))
+    left_gpu_s = budget_gpu_s - _trial_gpu_s(said, costs)
+    label_gpu_s = _label_gpu_s(said, costs)
+    if label_gpu_s <= 0.0 or left_gpu_s >= label_gpu_s * len(costs.streams):
+        return len(costs.streams)
+    return max(1, int(left_gpu_s / label_gpu_s))
+
+
+def _label_gpu_s(said: Wishes, costs: HostCosts) -> float:
+    """GPU-seconds to label a window of one stream."""
+    labels_gpu_s = said.labels * costs.label_gpu_s
+    return labels_gpu_s if said.label_gpu_s is None else min(labels_gpu_s, said.label_gpu_s)
+
+
+def _trial_gpu_s(said: Wishes, costs: HostCosts) -> float:
+    """GPU-seconds to micro-profile the cheapest family of γ on a stream's labels."""
+    cost = _cheapest(said, costs)
+    return said.labels * (cost.prepare_gpu_s + TRIAL_EPOCHS * cost.epoch_gpu_s)
+
+
+def _cheapest(said: Wishes, costs: HostCosts) -> FamilyCost:
+    return min(costs.families, key=lambda cost: (_least_gpu_s(said, cost), cost.family))
+
+
+def _least_gpu_s(said: Wishes, cost: FamilyCost) -> float:
+    """GPU-seconds of a family's smallest γ."""
+    crops = said.least_data * TRAINING_PART * said.labels
+    return crops * (cost.prepare_gpu_s + said.least_epochs * cost.epoch_gpu_s)
+
+
+def _blocks(said: Wishes, costs: HostCosts, training_gpu_s: float) -> tuple[int, ...]:
+    """Those of which a γ can end within a window, and those of the cheapest family."""
+    kept = {
+        cost.family.trainable_blocks
+        for cost in (_cheapest(said, costs), *costs.families)
+        if cost == _cheapest(said, costs) or _least_gpu_s(said, cost) <= training_gpu_s
+    }
+    return tuple(sorted(kept))
+
+
+def _down(milli: float, quantum_milli: int) -> int:
+    return int(milli) // quantum_milli * quantum_milli
+
+
+def _too_much(
+    said: Wishes,
+    costs: HostCosts,
+    machine: Machine,
+    floors: Mapping[StreamId, int],
+    capacity_milli: int,
+    quantum_milli: int,
+) -> str:
+    """Why the floors do not fit, and what to change."""
+    left, fitting = capacity_milli - quantum_milli, 0
+    for floor in sorted(floors.values()):
+        if floor > min(left, FULL_GPU_MILLI):
+            break
+        left, fitting = left - floor, fitting + 1
+    dearest = max(floors, key=lambda stream: (floors[stream], stream))
+    frame_s = min(costs.streams[dearest].frame_gpu_s.values())
+    wanted = machine.worded(sum(floors.values()) + quantum_milli)
+    remedies = ["fewer cameras"]
+    if machine.capacity_milli is None or capacity_milli < _down(machine.capacity_milli, quantum_milli):
+        remedies.append(f"--gpus {(sum(floors.values()) + quantum_milli) / FULL_GPU_MILLI:g}")
+    remedies += [
+        f"no {key}, so that it is chosen"
+        for key, value in (("inference.every", said.every), ("quantum_milli", said.quantum_milli))
+        if value is not None
+    ]
+    return (
+        f"gpus: {len(floors)} cameras are too many for {machine.worded(capacity_milli)}: a frame of "
+        f"{dearest} takes {1000 * frame_s:.3g} ms here, and the coarsest inference of all cameras takes "
+        f"{wanted} with the least preparation; {fitting} of them fit. Use {', '.join(remedies)}, or "
+        "--overload to go on with frames dropped"
+    )
+
+
+def _given_up(
+    said: Wishes, costs: HostCosts, machine: Machine, sizes: Sizes, floors: Mapping[StreamId, int]
+) -> Iterator[str]:
+    """What a larger machine would have had."""
+    there = machine.capacity_milli
+    if said.capacity_milli is not None and there is not None and said.capacity_milli > there:
+        said_gpus, here = said.capacity_milli / FULL_GPU_MILLI, there / FULL_GPU_MILLI
+        yield f"gpus: {said_gpus:g} is lowered to {here:g}, which is all there is"
+    if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
+        yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
+    else:
+        finest = max(sizes.resolutions)
+        densest = next((k for k in sizes.every if _all_milli(costs, k, finest) <= sizes.capacity_milli), None)
+        if densest is None:
+            yield f"λ: not all cameras can be analysed at {finest} px at once"
+        elif densest > min(sizes.every):
+            yield f"λ: at most {InferenceConfig(densest, finest).name} of each camera"
+    if said.preparation_milli is not None and sizes.preparation_milli < said.preparation_milli:
+        yield (
+            f"preparation.share_milli: {said.preparation_milli} is lowered to {sizes.preparation_milli}, "
+            "which the cameras leave"
+        )
+    if said.prepared is None and sizes.prepared < len(floors):
+        yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
+    known = {cost.family.trainable_blocks for cost in costs.families}
+    if said.trainable_blocks is None and set(sizes.trainable_blocks) < known:
+        most = max(sizes.trainable_blocks)
+        yield f"γ: at most {most} blocks are retrained, as more do not end within a window"
+
+
+def _all_milli(costs: HostCosts, every: int, resolution: int) -> int:
+    """What one λ takes for all streams; of a slower camera no less than one frame a second."""
+    return sum(
+        _needed_milli(of, InferenceConfig(min(every, max(1, round(of.fps))), resolution))
+        for of in costs.streams.values()
+    )
