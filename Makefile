@@ -82,8 +82,8 @@ clean:
 # Stamps: what was installed, and from which pyproject.toml.
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || \
-	  { echo "Ekya needs Python 3.11 or 3.12, and $(PYTHON) is another; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' || \
+	  { echo "Ekya needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is another; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@

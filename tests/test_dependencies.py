@@ -1,0 +1,62 @@
+"""What pyproject.toml asks for can be had for every Python and machine that Ekya names."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import product
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
+PATIENCE_S = 120
+
+
+def compiling(uv: str, python: str, platform: str) -> subprocess.Popen[str]:
+    """Asks the package index; nothing is installed, and nothing may have to be compiled."""
+    command = [uv, "pip", "compile", "--quiet", "--color", "never", "--no-python-downloads"]
+    command += ["--python", sys.executable, "--python-version", python, "--python-platform", platform]
+    command += ["--only-binary", ":all:", "--extra", "test", str(PROJECT)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def resolutions():
+    """One under way for each Python and platform: nearly all of their time they wait for the index."""
+    uv = pytest.importorskip("uv").find_uv_bin()
+    under_way = {pair: compiling(uv, *pair) for pair in product(PYTHONS, PLATFORMS)}
+    yield under_way
+    for one in under_way.values():
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_dependencies_resolve(resolutions, python, platform):
+    resolution = resolutions[python, platform]
+    try:
+        pinned, said = resolution.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip("no package index answers in time")
+    said = re.sub(r"\w+://\S+", "(address)", said)
+    if resolution.returncode != 0 and "No solution found" not in said:
+        pytest.skip("no package index answers")
+    assert resolution.returncode == 0, said
+    assert {"torch", "ray", "opencv-python-headless"} <= set(
+        re.findall(r"^([\w.-]+)==", pinned, re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("python", "fits"), [("3.10", False), *((one, True) for one in PYTHONS), ("3.14", False)]
+)
+def test_the_project_names_the_pythons_that_were_tried(python, fits):
+    asked = SpecifierSet(tomllib.loads(PROJECT.read_text())["project"]["requires-python"])
+    assert asked.contains(f"{python}.1") == fits
+    major, minor = python.split(".")
+    assert (f"({major}, {minor})" in (PROJECT.parent / "Makefile").read_text()) == fits
