@@ -1,0 +1,49 @@
+"""What a new user does first: the shipped fleet, live, from the command line. It must be worth it here."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ekya.control.replay import replay
+from ekya.core.events import FramesCounted
+from ekya.journal import read_journal
+from ekya.runfolder import RunFolder
+from ekya.scheduling.registry import make_scheduler
+
+pytestmark = pytest.mark.live
+
+WINDOWS = 3
+EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
+
+
+def test_the_shipped_fleet_is_analysed_retrained_and_more_accurate_than_without(tmp_path):
+    runs = tmp_path / "runs"
+    asked = ["run", "--windows", str(WINDOWS), "--runs", str(runs), "--name", "first", "--no-dashboard"]
+    done = subprocess.run([*EKYA, *asked], check=False, timeout=400, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    folder = RunFolder(runs / "first")
+    summary = json.loads(folder.summary.read_text())
+    frames = summary["frames"]
+    assert frames["lost"] == 0
+    assert frames["analysed"] > frames["arrived"] / 2 > 0, "most frames are analysed"
+    windows = [window for stream in summary["streams"].values() for window in stream["windows"]]
+    assert any(window["retrained"] for window in windows), "a retraining serves"
+    gains = [stream["gain"] for stream in summary["streams"].values()]
+    assert sum(gains) > 0, f"better than the base model on the same frames: {gains}"
+
+    health = summary["health"]
+    assert health["judged"] == len(gains) * (WINDOWS - 1)
+    assert {len(one) for one in health["streams"].values()} == {WINDOWS}
+    assert health["sentence"] is None
+    assert done.stdout.splitlines()[-1] == f"Everything about this run is in {folder.path}"
+
+    name, constants, turns = read_journal(folder.journal)
+    counted = sum(
+        event.analysed for turn in turns for event in turn.events if isinstance(event, FramesCounted)
+    )
+    assert counted > 0.9 * frames["analysed"] - 100, "the screen knew of nearly all of them while they came"
+    scheduler = make_scheduler(name)
+    assert all(turn.same for turn in replay(turns, constants, scheduler.needs, scheduler.plan))
