@@ -15,14 +15,11 @@ from ekya.base_model import base_model
 from ekya.config import RunOptions
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
-from ekya.control.protocols import Batch, Executor, Planner
+from ekya.control.protocols import Batch, Executor
 from ekya.control.step import Turn
 from ekya.core import events as ev
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
-from ekya.core.view import WindowView
-from ekya.errors import UserError
 from ekya.gpu.window_meter import GpuMeter
 from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
@@ -31,7 +28,7 @@ from ekya.report.screen import open_screen
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above
 from ekya.runtime.budget import BudgetedExecutor
-from ekya.runtime.complaining import in_words, or_complaint
+from ekya.runtime.complaining import or_complaint
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_memory import job_sizes
@@ -41,6 +38,7 @@ from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.model_keeper import ModelKeeper
 from ekya.runtime.orders import ActorOrders
+from ekya.runtime.planning import ActorPlanner
 from ekya.runtime.ready import Ready, require_frames
 from ekya.runtime.resuming import Resumed, newest_weights, same_weights
 from ekya.runtime.share_changes import ledger_for
@@ -52,9 +50,6 @@ from ekya.workers.labels import StreamLabels
 from ekya.workers.record import ModelRecord
 
 _LOG = logging.getLogger(__name__)
-
-_SCHEDULER_DEATHS_ALLOWED = 2
-"""While it is asked for one plan."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +118,9 @@ class Running:
 
     def _loop(self, executor: Executor, actors: FleetActors, console: Console, clock: RunClock) -> None:
         """Until the last window has closed, or somebody ends it."""
-        needs = make_scheduler(self.options.scheduler).needs
+        scheduler = make_scheduler(self.options.scheduler)
+        on_actor = ActorPlanner(actors, scheduler)
+        self.planning_ms = on_actor.planning_ms
         metrics, models = RunMetrics(), ModelKeeper(self.orders.folder, self.store)
         with open_screen(console) as screen:
             watcher = Watcher(screen, self.constants, self.note)
@@ -142,8 +139,8 @@ class Running:
 
             try:
                 state = None if self.resumed is None else self.resumed.state
-                planner = self.above.planner(self._planner(actors))
-                run_loop(executor, self.journal, planner, needs, self.constants, observe, state)
+                planner = self.above.planner(on_actor.plan)
+                run_loop(executor, self.journal, planner, scheduler.needs, self.constants, observe, state)
             except (KeyboardInterrupt, StoppedEarlyError):
                 _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
 
@@ -191,14 +188,6 @@ class Running:
         ]
         return [*again, *added]
 
-    def _planner(self, actors: FleetActors) -> Planner:
-        def plan(view: WindowView) -> Plan:
-            made, took_ms = _ask_scheduler(actors, view)
-            self.planning_ms.append(took_ms)
-            return made
-
-        return plan
-
     def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         ModelRecord(self.orders.folder, self.store, stream).add_labels(labels)
 
@@ -222,28 +211,6 @@ class Running:
         for stream in sorted(gone):
             _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
         ray.wait(saved, num_returns=len(saved))
-
-
-def _ask_scheduler(actors: FleetActors, view: WindowView) -> tuple[Plan, float]:
-    """The plan of the scheduler's process, which is started again where it has died.
-
-    Raises:
-        UserError: it dies whenever it is asked.
-    """
-    deaths = 0
-    while True:
-        try:
-            answer: tuple[Plan, float] = ray.get(actors.scheduler.plan.remote(view))
-            return answer
-        except RayActorError as error:
-            deaths += 1
-            if deaths > _SCHEDULER_DEATHS_ALLOWED:
-                raise UserError(
-                    f"the scheduler died {deaths} times without planning ({in_words(error)}); free memory "
-                    "and continue the run with --resume"
-                ) from error
-            _LOG.warning("the scheduler died (%s) and is started again", in_words(error))
-            actors.scheduler = actors.make_scheduler()
 
 
 def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:

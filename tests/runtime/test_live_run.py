@@ -46,14 +46,14 @@ def events_of(folder, kind):
     return [event for turn in turns for event in turn.events if isinstance(event, kind)]
 
 
-def kill_an_inference(mark):
-    """Ends an inference actor's process as a crash would; whatever a run starts inherits its mark."""
+def kill_an_actor(mark, kind):
+    """Ends an actor's process as a crash would; whatever a run starts inherits its mark."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if mark in process.environ() and process.cmdline()[0].startswith("ray::InferenceActor"):
+            if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
                 process.kill()
                 return
-    pytest.fail("there is no inference actor")
+    pytest.fail(f"there is no {kind}")
 
 
 def has_opened(folder, windows):
@@ -69,20 +69,27 @@ def has_opened(folder, windows):
 def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, dying, tmp_path):
     runs, mark = tmp_path / "runs", f"EKYA_TEST_{uuid.uuid4().hex}"
     command = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())", "run"]
-    process = subprocess.Popen(
-        [*command, str(fleet_file), "--runs", str(runs), "--no-dashboard"],
-        env=os.environ | {mark: "1"},
-        start_new_session=True,
-    )
+    said = tmp_path / "said"
+    with said.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, str(fleet_file), "--runs", str(runs), "--no-dashboard"],
+            env=os.environ | {mark: "1"},
+            stderr=stderr,
+            start_new_session=True,
+        )
     folder = RunFolder(runs / "two")
     wait_for(lambda: has_opened(folder, 1))
-    kill_an_inference(mark)
+    # What the inference's death changes is planned without the scheduler.
+    kill_an_actor(mark, "SchedulerActor")
+    kill_an_actor(mark, "InferenceActor")
     wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == dying)
     # On a busy machine it is away for more than a window: what comes after its death has to come first.
     time.sleep(0.75 * WINDOW_S)
     wait_for(lambda: has_opened(folder, 2))
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(120) == 130
+    assert "the scheduler died" in said.read_text()
+    assert "Traceback" not in said.read_text()
 
     interrupted = json.loads(folder.summary.read_text())
     assert interrupted["frames"]["lost"] == 0
@@ -98,9 +105,15 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
             assert frames >= WINDOW_S * FPS, "the other camera's did not wait for it"
 
     resumed = subprocess.run(
-        [*command, "--resume", str(folder.path), "--no-dashboard"], check=False, timeout=240
+        [*command, "--resume", str(folder.path), "--no-dashboard"],
+        check=False,
+        timeout=240,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert resumed.returncode == 0
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Traceback" not in resumed.stderr
+    assert "goes without its labels" not in resumed.stderr
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["frames"]["arrived"] > interrupted["frames"]["arrived"]
