@@ -1,7 +1,7 @@
 """What a fleet's work takes by a cost card, and sizes that fit that: the same on every machine."""
 
 from ekya.config import FleetConfig, StreamConfig
-from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.labeling.detectors import GOLDEN_SCORE
 from ekya.labeling.golden import open_detector_of
 from ekya.labeling.names import CLASSIFIER_OPERATIONS, FILE
@@ -11,7 +11,7 @@ from ekya.profiling.sizes import Machine
 from ekya.setup import crop_side, proposer_for
 from ekya.sizing import ANY_MACHINE, fitted, resolutions_to_measure
 from ekya.streams.camera import ASSUMED_FPS
-from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, load_card
+from ekya.workers.costs import CostCard, load_card
 
 TYPICAL_FRAME = (360, 640, 3)
 """Height, width and colours of a frame, until a camera has shown its own."""

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ekya.core.classes import BACKGROUND
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.gpu_groups import GpuGroups
 from ekya.core.ids import StreamId
+from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
@@ -37,9 +37,6 @@ from ekya.streams.process import SourceProcess
 from ekya.streams.script import LOST_BY_SCRIPT, Joins, Lost
 from ekya.workers.collector import WindowCollector
 from ekya.workers.settings import PreparationSettings
-
-if TYPE_CHECKING:
-    from ekya.workers.costs import CostCard
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,7 +113,7 @@ def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
 
 def loop_options(
     fleet: FleetConfig,
-    card: "CostCard",
+    family_costs: tuple[FamilyCost, ...],
     seed: int,
     share_step_milli: int,
     capacity_milli: int,
@@ -139,7 +136,7 @@ def loop_options(
         checkpoint_delay_us=CHECKPOINT_DELAY_US,
         retrain_configs=fleet.retrain_configs(),
         inference_configs=fleet.inference_configs(),
-        family_costs=card.family_costs(fleet.retrain_configs(), crop_side(fleet)),
+        family_costs=family_costs,
         share_step_milli=share_step_milli,
         training_groups=training_groups,
         packing=fleet.placement,

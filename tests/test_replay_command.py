@@ -21,7 +21,6 @@ from ekya.journal import FileJournal
 from ekya.runfolder import RunFolder
 from ekya.setup import loop_options, script_cues
 from ekya.shipped import shipped_path
-from ekya.workers.costs import load_card
 
 CAM, S, EVERY = StreamId("cam-1"), 1_000_000, InferenceConfig(1, 32)
 STREAM = {
@@ -66,9 +65,7 @@ def asked(tmp_path, monkeypatch):
     def run(fleet, options, console):
         asked.append(fleet)
         folder = RunFolder.create(tmp_path / "runs", "run")
-        journal = FileJournal(
-            folder.journal, "thief", loop_options(fleet, load_card().of(fleet.edge.model), 0, 1, 1000)
-        )
+        journal = FileJournal(folder.journal, "thief", loop_options(fleet, (), 0, 1, 1000))
         for event, share_milli in (
             (ev.StreamAdded(0, CAM, ()), 400),
             (ev.StreamLost(3 * S, CAM, "so"), None),

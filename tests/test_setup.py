@@ -18,6 +18,7 @@ from ekya.learning.edge import build_edge_model
 from ekya.learning.spec import EdgeSpec
 from ekya.setup import first_inference_options, loop_options, proposer_for
 from ekya.shipped import shipped_path
+from ekya.sim.emulated import emulated_options
 from ekya.workers.costs import load_card
 
 CAMERA = StreamId("cam-2")
@@ -31,7 +32,7 @@ def fleet(**terms):
 
 
 def test_the_loop_is_told_what_is_maximised_and_what_streams_were_promised():
-    options = loop_options(fleet(weight=2.5, max_age_s=0.75), load_card(), 0, 1, 2000)
+    options = loop_options(fleet(weight=2.5, max_age_s=0.75), (), 0, 1, 2000)
     assert options.objective is Objective.MAX_MIN
     assert options.terms == (StreamTerms(CAMERA, 2.5, 750_000),)
 
@@ -89,7 +90,7 @@ def test_retraining_is_charged_for_the_fleets_edge_model():
     heads = fleet().model_copy(update={"retraining": RetrainingConfig(trainable_blocks=(0,))})
     card = load_card()
     costs = [
-        loop_options(heads, card.of(model), 0, 1, 2000).family_costs[0]
+        emulated_options(heads, card.of(model), 0).family_costs[0]
         for model in ("resnet18", "mobilenet_v3_small")
     ]
     assert costs[0].family == costs[1].family

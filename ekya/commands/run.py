@@ -22,13 +22,11 @@ from ekya.config import (
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UnwellRunError, UserError
 from ekya.gpu.registry import choose_backend
-from ekya.profiling.sizes import Machine
 from ekya.quick_fleet import fleet_from_videos
 from ekya.report.table import health_lines, run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.shipped import shipped_path
-from ekya.sizing import ANY_MACHINE
 from ekya.streams.credentials import has_password, require_set
 
 
@@ -171,30 +169,24 @@ def complete(
     *,
     gpus_asked_for: bool,
 ) -> FleetConfig:
-    """The fleet with sizes for this machine, or on virtual time for the fleet alone; tells what was given up.
+    """The fleet with its sizes, on virtual time; tells what was given up.
 
-    A run that goes on keeps its sizes. ``gpus`` of a file are lowered to what there is, those that were
-    asked for on the command line are not.
+    A live run chooses its own, from what it measures; ``gpus`` of a file are lowered to what there is then.
+    Those that were asked for on the command line are not: they must be there.
 
     Raises:
         UserError: it does not fit.
     """
+    if clock == "wall":
+        if gpus_asked_for or options.resume is not None:
+            require_capacity(fleet, options.shares)
+        return fleet
     from ekya.card_costs import fitted_by_card
 
-    if clock == "wall" and (gpus_asked_for or options.resume is not None):
-        require_capacity(fleet, options.shares)
-    if options.resume is not None:
-        return fleet
-    machine = ANY_MACHINE if clock == "virtual" else _this_machine(options.shares)
-    fleet, gave_up = fitted_by_card(fleet, machine, overload=options.overload)
+    fleet, gave_up = fitted_by_card(fleet, overload=options.overload)
     for sentence in gave_up:
         console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
     return fleet
-
-
-def _this_machine(shares: str) -> Machine:
-    there = choose_backend(shares).capability
-    return Machine(there.capacity_milli, on_cores=there.device != "cuda")
 
 
 def run_fleet(

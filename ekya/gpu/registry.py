@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cpu import CpuShares
@@ -77,6 +78,16 @@ class ChosenBackend:
     backend: ShareBackend
     capability: Capability
     reasons: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it computes on; none where cores stand for them."""
+        return max(1, self.capability.capacity_milli // FULL_GPU_MILLI) if self.on_gpus else 0
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it computes on GPUs."""
+        return self.capability.device == "cuda"
 
     @property
     def why(self) -> str:

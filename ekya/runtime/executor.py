@@ -406,8 +406,7 @@ class RayExecutor:
         self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
-        costs = {stream: ready.frame_gpu_s for stream, ready in self._ready.items()}
-        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns, costs)
+        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
         self._news.follow(self._actors.preparation)
         for stream in self._actors.streams:
             self._make_known(stream)

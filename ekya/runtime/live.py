@@ -8,8 +8,9 @@ import ray
 from rich.console import Console
 
 from ekya.config import FleetConfig, RunOptions
+from ekya.gpu.registry import choose_backend
 from ekya.runtime.object_store import object_store_bytes
-from ekya.runtime.on_ray import open_run, run_on_ray
+from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
@@ -17,9 +18,15 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
-    run = open_run(fleet, options)
-    dashboard = _start_ray(options.dashboard, run.gpus if run.on_gpus else 0)
+    chosen = choose_backend(options.shares)
     try:
+        # Ray starts while the machine is measured.
+        with start_probe(fleet, options, chosen) as probe:
+            dashboard = _start_ray(options.dashboard, chosen.gpus)
+            with console.status("measuring this machine"):
+                run = open_run(fleet, options, chosen, probe.result())
+        for sentence in run.gave_up:
+            console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
         with run.open_shares() as shares:
             return run_on_ray(run, shares, console, note=dashboard)
     finally:

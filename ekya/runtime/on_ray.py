@@ -13,13 +13,16 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
+from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cuda_ipc import require_gpu
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.protocol import ShareBackend
-from ekya.gpu.registry import ChosenBackend, choose_backend
+from ekya.gpu.registry import ChosenBackend
 from ekya.gpu.window_meter import open_meter
 from ekya.journal import FileJournal
 from ekya.placement.homes import deal, guests_gpu
+from ekya.probe import Probe, ProbedHost
+from ekya.profiling.sizes import Machine
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above, NobodyAbove
@@ -27,9 +30,9 @@ from ekya.runtime.fleet_memory import require_inference
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, resume
 from ekya.runtime.running import Running
-from ekya.setup import job_places, loop_options, with_classes
+from ekya.setup import job_places, loop_options
+from ekya.sizing import fitted
 from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_speed
-from ekya.workers.costs import load_card
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +46,8 @@ class OpenRun:
         constants: of its loop.
         chosen: what holds its jobs to their shares.
         resumed: where it goes on; None where it begins.
+        host: what its work takes on this machine.
+        gave_up: what was given up to fit the machine, in sentences.
     """
 
     folder: RunFolder
@@ -51,6 +56,8 @@ class OpenRun:
     constants: LoopOptions
     chosen: ChosenBackend
     resumed: Resumed | None
+    host: ProbedHost
+    gave_up: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -60,7 +67,7 @@ class OpenRun:
     @property
     def on_gpus(self) -> bool:
         """Whether it computes on GPUs."""
-        return self.chosen.capability.device == "cuda"
+        return self.chosen.on_gpus
 
     @property
     def homes(self) -> tuple[int, ...]:
@@ -81,17 +88,30 @@ class OpenRun:
         return self.chosen.backend.open(self.gpus)
 
 
-def open_run(fleet: FleetConfig, options: RunOptions) -> OpenRun:
+def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
+    """Begins to measure the machine where the run will be, in the background."""
+    return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
+
+
+def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
     """Makes the folder of a run, or finds that of ``options.resume`` and where it goes on.
 
     Called on the machine where the run will be, which decides what it can have.
 
+    Args:
+        fleet: as the user gave it; of a run that goes on, as it began.
+        options: of the run.
+        chosen: what holds its jobs to their shares.
+        host: what was measured on the machine.
+
     Raises:
-        UserError: see the parts.
+        UserError: the fleet does not fit this machine, or see the parts.
     """
-    resumed = None
+    resumed, gave_up = None, ()
     if options.resume is None:
-        fleet = with_classes(fleet)
+        machine = Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
+        fleet, gave_up = fitted(fleet, host.costs, machine, overload=options.overload)
+        fleet = fleet.model_copy(update={"classes": host.classes})
         folder = RunFolder.create(options.runs, options.name or fleet.name)
         write_text_atomic(folder.fleet, dump_fleet(fleet))
     else:
@@ -99,11 +119,12 @@ def open_run(fleet: FleetConfig, options: RunOptions) -> OpenRun:
         resumed = resume(folder)
         options = replace(options, scheduler=resumed.scheduler, seed=resumed.seed)
         _LOG.info("goes on at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
-    chosen = choose_backend(options.shares)
+    _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)
     if fleet.hand_over == "cuda-ipc":
         require_gpu(chosen.capability.device)
-    run = OpenRun(folder, fleet, options, _constants(fleet, options, chosen, resumed), chosen, resumed)
+    constants = _constants(fleet, options, chosen, resumed, host)
+    run = OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up)
     if not run.on_gpus or run.gpus == 1:
         return run
     at_home = [StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, run.homes, strict=True)]
@@ -111,11 +132,15 @@ def open_run(fleet: FleetConfig, options: RunOptions) -> OpenRun:
 
 
 def _constants(
-    fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, resumed: Resumed | None
+    fleet: FleetConfig,
+    options: RunOptions,
+    chosen: ChosenBackend,
+    resumed: Resumed | None,
+    host: ProbedHost,
 ) -> LoopOptions:
     constants = loop_options(
         fleet,
-        load_card().of(fleet.edge.model),
+        host.costs.families,
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
@@ -176,6 +201,8 @@ def run_on_ray(
             run.homes,
             constants.inference_speed,
             server,
+            run.host.self_test.way,
+            run.host.costs.streams,
         )
         running = Running(
             orders,
@@ -185,6 +212,7 @@ def run_on_ray(
             journal,
             note,
             run.resumed,
+            run.host,
             meter,
             above or NobodyAbove(),
             stop or threading.Event(),

@@ -1,8 +1,10 @@
 """What actors are made from: plain values that travel to their processes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ekya.config import FleetConfig
+from ekya.core.host import StreamCosts
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import ShareBackend
@@ -22,6 +24,7 @@ class ActorOrders:
         inference_speed: what a share is worth to an inference.
         server: whose run it is, where several share a Ray namespace; empty for one that is alone.
         way: how models that serve run their forward passes on the device.
+        costs: what a frame of each stream takes on this machine.
     """
 
     folder: RunFolder
@@ -33,6 +36,7 @@ class ActorOrders:
     inference_speed: SpeedCurve = LINEAR
     server: str = ""
     way: ForwardWay = PLAIN
+    costs: Mapping[StreamId, StreamCosts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -39,7 +39,6 @@ from ekya.runtime.orders import ActorOrders
 from ekya.runtime.standing_back import stand_back
 from ekya.setup import crop_side, fleet_classes
 from ekya.workers.collector import WindowMaterial
-from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import StreamLabels
 from ekya.workers.metered import MeteredGolden
@@ -120,7 +119,7 @@ class PreparationActor:
         stand_back()
         cv2.setNumThreads(1)
         self._orders = orders
-        self._frame_gpu_s: Mapping[StreamId, Mapping[int, float]] = {}
+        self._costs = orders.costs
         golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
         self._golden = MeteredGolden(golden, time.thread_time)
         if orders.fleet.golden.gpu_s_per_window is not None:
@@ -144,11 +143,8 @@ class PreparationActor:
         """Number of the process that this runs in, for whoever looks after it."""
         return os.getpid()
 
-    def begin_run(
-        self, started_monotonic_ns: int, frame_gpu_s: Mapping[StreamId, Mapping[int, float]]
-    ) -> None:
-        """The run begins. ``frame_gpu_s``: what a typical frame costs, by stream and resolution."""
-        self._frame_gpu_s = frame_gpu_s
+    def begin_run(self, started_monotonic_ns: int) -> None:
+        """The run begins."""
         self._clock = RunClock(started_monotonic_ns)
         self._run_begun.set()
 
@@ -223,7 +219,7 @@ class PreparationActor:
             self._golden,
             remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
-            max(self._frame_gpu_s[stream].values(), default=0.0) / TYPICAL_OBJECTS,
+            self._costs[stream].object_gpu_s,
             before if comparable else None,
             PassedCrops() if known == version else None,
         )
@@ -378,7 +374,7 @@ class PreparationActor:
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]
     ) -> None:
         prepared = preparation.streams[stream]
-        typical, golden_before_s = self._frame_gpu_s[stream], self._golden.took_s
+        typical, golden_before_s = self._costs[stream], self._golden.took_s
         burst = prepared.label_burst(scope=lambda: self._turn(preparation))
         options = prepared.profile_inference(
             configs, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)

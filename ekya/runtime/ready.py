@@ -14,12 +14,10 @@ class Ready:
 
     Attributes:
         settings: of it.
-        frame_gpu_s: GPU-seconds to analyse a typical frame, per resolution, as just measured.
         died: how its recording's decoder died when it was opened: it has ended before it began.
     """
 
     settings: PreparationSettings
-    frame_gpu_s: Mapping[int, float]
     died: str | None = None
 
 

@@ -24,6 +24,7 @@ from ekya.gpu.window_meter import GpuMeter
 from ekya.journal import FileJournal
 from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
+from ekya.probe import ProbedHost
 from ekya.report.screen import open_screen
 from ekya.runstate import StateStore
 from ekya.runtime.above import Above
@@ -58,6 +59,7 @@ class Running:
 
     Attributes:
         note: for the screen.
+        host: what its work takes on this machine.
         above: what knows other servers.
         stop: ends the run early, as Ctrl-C does.
         training_speed: what its retrainings have made of the curve so far; None while they said nothing.
@@ -70,6 +72,7 @@ class Running:
     journal: FileJournal
     note: str
     resumed: Resumed | None
+    host: ProbedHost
     meter: GpuMeter | None
     above: Above
     stop: threading.Event
@@ -95,8 +98,11 @@ class Running:
             from_us = 0 if self.resumed is None else self.resumed.from_us
             with loaded_kept():
                 clock = RunClock(self.above.begin_ns() - from_us * 1000)
-                _begin(actors, clock, ready)
-                events, ledger = self._first_events(ready), ledger_for(self.constants)
+                _begin(actors, clock)
+                events, ledger = (
+                    self._first_events(ready),
+                    ledger_for(self.constants, self.host.costs.batch_s),
+                )
                 on_ray = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
                 executor = self.above.executor(self._by_the_gpus(on_ray, from_us), on_ray, clock)
                 timed = Timed(Stoppable(executor, self.stop))
@@ -113,6 +119,7 @@ class Running:
                 "run_s": round(run_s, 3),
                 "control_ms": round(timed.busy_s * 1000, 1),
                 "control_part": round(timed.busy_s / run_s, 5) if run_s > 0 else None,
+                **self.host.summary(),
             },
         )
 
@@ -179,7 +186,7 @@ class Running:
                     fleet,
                     stream,
                     known.settings.fps,
-                    known.frame_gpu_s,
+                    self.host.costs.streams[stream].frame_gpu_s,
                     known.settings.inference_speed,
                 ),
             )
@@ -213,12 +220,11 @@ class Running:
         ray.wait(saved, num_returns=len(saved))
 
 
-def _begin(actors: FleetActors, clock: RunClock, ready: dict[StreamId, Ready]) -> None:
+def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin. Of one that has died by now the executor hears as of any other death."""
     started_ns = clock.started_monotonic_ns
     begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
     begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
-    costs = {stream: known.frame_gpu_s for stream, known in ready.items()}
-    for begun in (*begins, actors.preparation.begin_run.remote(started_ns, costs)):
+    for begun in (*begins, actors.preparation.begin_run.remote(started_ns)):
         with suppress(RayActorError):
             ray.get(begun)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import ray
@@ -30,7 +31,19 @@ PATIENCE = Patience(
         Work.PREPARATION: 30 * US_PER_S,
     },
 )
-"""A batch takes milliseconds on a GPU, on a busy CPU it can take seconds, and a lost retraining is dear."""
+"""Where batches take no time; ``patience`` adds what they take."""
+
+_PATIENT_BATCHES = 100
+"""Beside other jobs, at a small share, a batch may take many times what it takes alone; and a lost retraining
+is dear."""
+
+
+def patience(batch_s: float) -> Patience:
+    """How long a holder may take to let go of its share, where the longest batch takes so long alone."""
+    batches_us = int(_PATIENT_BATCHES * batch_s * US_PER_S)
+    limits_us = {work: limit_us + batches_us for work, limit_us in PATIENCE.limits_us.items()}
+    return replace(PATIENCE, limits_us=limits_us)
+
 
 Begin = Callable[[int, int], Any]
 """Begins a job at a share, by an order with a serial number, and returns the reference of its answer."""
@@ -43,17 +56,23 @@ class Clock(Protocol):
         """Microseconds since the run began."""
 
 
-def ledger_for(options: LoopOptions) -> ShareLedger:
-    """An empty ledger: every GPU is a pool where processes have homes; otherwise all there is is one."""
+def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
+    """An empty ledger: every GPU is a pool where processes have homes; otherwise all there is is one.
+
+    Args:
+        options: of the loop.
+        batch_s: the longest batch of a job on this machine.
+    """
+    limits, step_milli = patience(batch_s), options.share_step_milli
     if not options.homes:
-        return ShareLedger((options.capacity_milli,), lambda holder: 0, PATIENCE, options.share_step_milli)
+        return ShareLedger((options.capacity_milli,), lambda holder: 0, limits, step_milli)
     homes = {one.stream: one.gpu for one in options.homes}
 
     def gpu_of(holder: ShareHolder) -> int:
         return PREPARATION_GPU if holder.stream is None else homes[holder.stream]
 
     pools_milli = rooms_milli(options.capacity_milli, ())
-    return ShareLedger(pools_milli, gpu_of, PATIENCE, options.share_step_milli)
+    return ShareLedger(pools_milli, gpu_of, limits, step_milli)
 
 
 class ShareChanges:

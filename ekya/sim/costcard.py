@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.labeling.detections import Question
 from ekya.labeling.detectors import PROPOSAL_SCORE
 from ekya.labeling.golden import open_detector_of, open_golden
@@ -25,7 +26,7 @@ from ekya.learning.predictor import FORWARD_BATCH, Predictor
 from ekya.learning.trainer import Retraining
 from ekya.setup import crop_side, fleet_classes
 from ekya.shipped import shipped_path
-from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, EdgeRates
+from ekya.workers.costs import CostCard, EdgeRates
 
 PLANNING_US = 10_000
 """What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""

@@ -18,6 +18,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
@@ -36,6 +37,7 @@ from ekya.scheduling.protocol import Scheduler
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import (
     CHECKPOINT_DELAY_US,
+    crop_side,
     first_inference_options,
     fleet_classes,
     loop_options,
@@ -53,7 +55,7 @@ from ekya.streams.camera import ASSUMED_FPS
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceDiedError, SourceProcess
 from ekya.watching import ScriptTeller, Watcher
-from ekya.workers.costs import TYPICAL_OBJECTS, CostCard, load_card
+from ekya.workers.costs import CostCard, load_card
 from ekya.workers.inference import InferenceWorker
 from ekya.workers.record import FrameRecord, ModelRecord
 
@@ -82,7 +84,8 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
 
 def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptions:
     """The loop's constants: shares to the thousandth, and as many GPUs as the fleet file says."""
-    return loop_options(fleet, card, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
+    families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
+    return loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
 
 
 def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, observe: Observer) -> Finished:

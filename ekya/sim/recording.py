@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.core.records import NO_LABELS, LabelledBoxes
@@ -39,7 +40,6 @@ from ekya.sim.courses import Course
 from ekya.sim.examining import Exam, in_fleet, true_options
 from ekya.sim.recording_steps import Common, Labelled, RecordedSteps
 from ekya.sim.seen import SeenFrames, SeenWindow
-from ekya.workers.costs import TYPICAL_OBJECTS
 from ekya.workers.labels import StreamLabels
 from ekya.workers.retraining import retraining_of
 from ekya.workers.settings import PreparationSettings

@@ -31,6 +31,10 @@ class LiveLook:
         self._feed = Feed(spec, ())
         self._look_s = look_s
 
+    def wait_open(self) -> float:
+        """As of ``Feed``."""
+        return self._feed.wait_open()
+
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """The newest frame whenever one is asked for."""
         self._feed.wait_open()

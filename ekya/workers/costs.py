@@ -22,9 +22,6 @@ from ekya.learning.operations import (
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """One core of the machine that the shipped figures were made on, committed so that they can be made again."""
 
-TYPICAL_OBJECTS = 6.0
-"""Objects a frame, until a camera has shown how many it sees."""
-
 _COUNTED_CROPS = 100
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
@@ -25,7 +26,7 @@ from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, why_back
 from ekya.profiling.inference import BurstFrame, inference_options
 from ekya.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
 from ekya.workers.collector import CollectedFrame, WindowMaterial
-from ekya.workers.costs import TYPICAL_OBJECTS, CostCard
+from ekya.workers.costs import CostCard
 from ekya.workers.inference import Classifier
 from ekya.workers.labels import (
     LABELLED_PICTURES,
@@ -163,10 +164,9 @@ class StreamPreparation:
         """Classes of a retrained model: those it knows, then those that are new in the labels."""
         return outputs_of(self.model, labels, self.settings.classes)
 
-    def frame_gpu_s(self, typical: Mapping[int, float]) -> dict[int, float]:
+    def frame_gpu_s(self, typical: StreamCosts) -> dict[int, float]:
         """GPU-seconds to analyse a frame of this window, from those of one with ``TYPICAL_OBJECTS``."""
-        crowd = self.material.mean_objects / TYPICAL_OBJECTS
-        return {resolution: gpu_s * crowd for resolution, gpu_s in typical.items()}
+        return typical.at_crowd(self.material.mean_objects / TYPICAL_OBJECTS)
 
     def profile_inference(
         self,

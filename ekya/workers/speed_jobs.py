@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.protocol import Role, ShareBackend, ShareHandle, ShareJob
@@ -22,7 +23,6 @@ from ekya.learning.epochs import steps_in_epoch
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.predictor import Predictor
 from ekya.learning.trainer import Retraining
-from ekya.workers.costs import TYPICAL_OBJECTS
 
 Kind = Literal["training", "inference"]
 KINDS: tuple[Kind, Kind] = ("training", "inference")

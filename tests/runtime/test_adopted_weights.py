@@ -134,7 +134,7 @@ def ledger():
 def executor(ledger):
     own = StreamActors(None, Trainer(), Trainer(), "base", "base", BASE_VERSION)
     actors = SimpleNamespace(streams={CAM: own}, preparation=Trainer())
-    ready = {CAM: Ready("settings", {})}
+    ready = {CAM: Ready("settings")}
     made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
     made._materials._labels[CAM] = "labels"
     return made

@@ -62,7 +62,7 @@ def own():
 @pytest.fixture
 def executor(own):
     actors = SimpleNamespace(streams={CAM: own}, preparation=Actor())
-    ready = {CAM: Ready(SimpleNamespace(), {})}
+    ready = {CAM: Ready(SimpleNamespace())}
     ledger = ShareLedger((9000,), lambda _holder: 0, PATIENCE, 1)
     made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
     made.execute([cmd.StartRetraining(CAM, JobId(1), 1, GAMMA, 500, 0.8, 1.0)])
@@ -335,7 +335,7 @@ def poll_of(executor, actor):
 def together():
     actors = Together()
     ledger = ShareLedger((1000,), lambda _holder: 0, PATIENCE, 1)
-    ready = dict.fromkeys(actors.streams, Ready(SimpleNamespace(), {}))
+    ready = dict.fromkeys(actors.streams, Ready(SimpleNamespace()))
     executor = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
     for stream in actors.streams:
         executor.execute([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])

@@ -121,9 +121,9 @@ def common(monkeypatch, tmp_path):
         ),
         seed=0,
         device="cpu",
-        way=PLAIN,
         folder=RunFolder.create(tmp_path, "run"),
         shares=SimpleNamespace(attach=lambda _: handle),
+        way=PLAIN,
         inference_speed=LINEAR,
     )
 

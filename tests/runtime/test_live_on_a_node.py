@@ -23,6 +23,7 @@ from ekya.core.elsewhere import Elsewhere
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.gpu.registry import choose_backend
 from ekya.journal import read_journal
 from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
 from ekya.learning.trainer import Retraining
@@ -31,7 +32,7 @@ from ekya.runstate import StateStore
 from ekya.runtables import read_predictions
 from ekya.runtime.above import NobodyAbove
 from ekya.runtime.brought import Brought
-from ekya.runtime.on_ray import open_run, run_on_ray
+from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 from ekya.shipped import shipped_path
 
 pytestmark = pytest.mark.live
@@ -116,7 +117,9 @@ class Server:
         self.tier = Tier(ends)
 
     def run(self, fleet, options):
-        run = open_run(fleet, options)
+        chosen = choose_backend(options.shares)
+        with start_probe(fleet, options, chosen) as probe:
+            run = open_run(fleet, options, chosen, probe.result())
         console = Console(quiet=True)
         with run.open_shares() as shares:
             return run_on_ray(run, shares, console, server="west", above=self.tier, stop=self.tier.stop)

@@ -22,6 +22,7 @@ import ekya.runtime.preparation_actor
 from ekya.config import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.host import StreamCosts
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
@@ -78,12 +79,14 @@ def unbegun(monkeypatch):
     fleet = SimpleNamespace(
         golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
     )
-    return PreparationActor(SimpleNamespace(fleet=fleet, shares=SimpleNamespace(attach=lambda _: Handle())))
+    costs = dict.fromkeys((CAM, LATE), StreamCosts(10.0, {SIDE: 0.001}))
+    shares = SimpleNamespace(attach=lambda _: Handle())
+    return PreparationActor(SimpleNamespace(fleet=fleet, shares=shares, costs=costs))
 
 
 @pytest.fixture
 def actor(unbegun):
-    unbegun.begin_run(0, {CAM: {SIDE: 0.001}})
+    unbegun.begin_run(0)
     return unbegun
 
 
@@ -170,13 +173,13 @@ def test_a_model_that_cannot_be_had_leaves_its_labels_to_the_one_before(actor, g
     assert "cam: its labels meet an earlier model (their trainer died)" in caplog.text
 
 
-def test_who_hands_in_waits_for_the_costs_of_the_run(unbegun, good, materials):
+def test_who_hands_in_waits_until_the_run_has_begun(unbegun, good, materials):
     unbegun.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     arguments = (1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     with ThreadPoolExecutor() as pool:
         handed_in = pool.submit(unbegun.hand_in, *arguments)
         assert not handed_in.done()
-        unbegun.begin_run(0, {CAM: {SIDE: 0.001}})
+        unbegun.begin_run(0)
         handed_in.result()
     assert [event.stream for event in told_until_the_end(unbegun) if isinstance(event, ev.LabelsReady)] == [
         CAM
@@ -185,7 +188,6 @@ def test_who_hands_in_waits_for_the_costs_of_the_run(unbegun, good, materials):
 
 def test_streams_that_have_handed_in_are_labelled_before_one_that_has_not(actor, good, materials):
     asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in (ABSENT, LATE, CAM))
-    actor.begin_run(0, {stream: {SIDE: 0.001} for stream in (LATE, CAM)})
     actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
     labelled = []
     for stream in (CAM, LATE):

@@ -15,7 +15,7 @@ from ekya.core.shares import Work, inference_holder, preparation_holder, retrain
 from ekya.gpu.protocol import Resized
 from ekya.runtime import share_changes
 from ekya.runtime.fleet_actors import SHARES
-from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for
+from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for, patience
 
 A, B = StreamId("a"), StreamId("b")
 JOB = JobId(1)
@@ -257,3 +257,11 @@ def test_every_gpu_is_a_pool_and_the_last_may_be_a_part_of_one():
         ledger.aim(holder, 300, 1, 0)
     ledger.aim(inference_holder(B), 100, 1, 0)
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (100, 300)
+
+
+def test_a_machine_whose_batches_take_long_is_given_more_time_to_let_go():
+    slow = patience(0.5)
+    assert patience(0.0) == PATIENCE
+    assert slow.growers_us == PATIENCE.growers_us
+    for work, limit_us in PATIENCE.limits_us.items():
+        assert slow.limits_us[work] == limit_us + 50_000_000

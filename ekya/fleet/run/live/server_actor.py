@@ -21,7 +21,8 @@ from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
-from ekya.runtime.on_ray import open_run, run_on_ray
+from ekya.gpu.registry import choose_backend
+from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 
 
 class ServerActor:
@@ -60,7 +61,9 @@ class ServerActor:
             UserError: something is wrong with its input.
         """
         try:
-            run = open_run(self._server.fleet, self._options)
+            fleet, chosen = self._server.fleet, choose_backend(self._options.shares)
+            with start_probe(fleet, self._options, chosen) as probe:
+                run = open_run(fleet, self._options, chosen, probe.result())
             with run.open_shares() as shares:
                 above = AboveServer(self._server, run, shares, self._desk, self._ray_nodes, self._begins)
                 with closing(above):

@@ -1,0 +1,114 @@
+"""The process of a ``Probe``: reads a fleet, measures what its work takes here, and writes that down.
+
+Classes that the fleet leaves open are found first. A choice of how forward passes are run is read from the
+user's cache, or made by the self-test and kept there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import cv2
+import torch
+import yaml
+from pydantic import TypeAdapter
+
+from ekya.base_model import base_model
+from ekya.config import FleetConfig, parse_fleet
+from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.files import write_text_atomic
+from ekya.labeling.golden import open_golden
+from ekya.labeling.names import FILE
+from ekya.learning.forward import SelfTest
+from ekya.learning.predictor import Predictor
+from ekya.learning.self_test import choose_way
+from ekya.probe import ProbedHost
+from ekya.setup import crop_side, fleet_classes, proposer_for, with_classes
+from ekya.sizing import resolutions_to_measure
+from ekya.workers.host_costs import (
+    SampledSource,
+    Timer,
+    classifying_gpu_s,
+    costs_of,
+    family_costs,
+    finding_gpu_s,
+    label_gpu_s,
+    of_all_streams,
+    sample_sources,
+)
+from ekya.workers.self_test_file import key_here, load_self_test, save_self_test, self_tests_path
+
+
+def main() -> None:
+    """Reads an order from standard input and writes the answer to the file that is named first."""
+    order = json.loads(sys.stdin.buffer.read())
+    try:
+        fleet = parse_fleet(yaml.safe_load(order["fleet"]), "fleet", (Path(),))
+        probed = probe_host(fleet, order["device"], order["cores"], order["seed"])
+        answer = TypeAdapter(ProbedHost).dump_python(probed, mode="json")
+    except UserError as error:
+        answer = {"refused": str(error)}
+    write_text_atomic(Path(sys.argv[1]), json.dumps(answer))
+
+
+def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int) -> ProbedHost:
+    """Measures everything, one thread at a time.
+
+    Raises:
+        UserError: a file of the fleet cannot be read, or does not fit.
+    """
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    fleet = with_classes(fleet)
+    sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
+    tested = self_test(fleet.edge.model, device, resolutions_to_measure(fleet))
+    costs = _costs(fleet, device, cores, seed, tested, sampled)
+    return ProbedHost(fleet_classes(fleet), costs, tested)
+
+
+def self_test(architecture: str, device: str, sides: tuple[int, ...]) -> SelfTest:
+    """The choice that was kept for this machine, or one that is made now and kept."""
+    key, path = key_here(device, architecture, sides), self_tests_path()
+    kept = load_self_test(path, key)
+    if kept is not None:
+        return kept
+    made = choose_way(architecture, device, sides)
+    save_self_test(path, key, made)
+    return made
+
+
+def _costs(
+    fleet: FleetConfig,
+    device: str,
+    cores: float,
+    seed: int,
+    tested: SelfTest,
+    sampled: dict[StreamId, SampledSource],
+) -> HostCosts:
+    timer, side = Timer(device), crop_side(fleet)
+    model = base_model(fleet, seed)
+    ask = Predictor(model, device, tested.way)
+    classifying_s = classifying_gpu_s(ask, side, resolutions_to_measure(fleet), timer)
+    looked_at: dict[StreamId, StreamCosts] = {}
+    for stream in fleet.streams:
+        if stream.id in sampled:
+            shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
+            finding_s = finding_gpu_s(shown, proposer, stream.objects.every, timer)
+            looked_at[stream.id] = costs_of(shown.fps * stream.play.speed, finding_s, classifying_s)
+    label_s = 0.0
+    if fleet.golden.model != FILE:
+        picture = next(iter(sampled.values())).frames[0].image
+        label_s = label_gpu_s(open_golden(fleet.golden, fleet_classes(fleet)), picture, timer)
+    return HostCosts(
+        of_all_streams(looked_at, [stream.id for stream in fleet.streams]),
+        label_s,
+        family_costs(model, fleet.retrain_configs(), side, device, timer),
+        cores,
+        timer.longest_s,
+    )
+
+
+if __name__ == "__main__":
+    main()
