@@ -107,7 +107,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     Raises:
         UserError: the fleet does not fit this machine, or see the parts.
     """
-    resumed, gave_up = None, ()
+    resumed: Resumed | None = None
+    gave_up: tuple[str, ...] = ()
     if options.resume is None:
         machine = Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
         fleet, gave_up = fitted(fleet, host.costs, machine, overload=options.overload)
