@@ -41,14 +41,18 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
 
 
 def fitted_by_card(
-    fleet: FleetConfig, machine: Machine = ANY_MACHINE, *, overload: bool = False
+    fleet: FleetConfig,
+    machine: Machine = ANY_MACHINE,
+    *,
+    overload: bool = False,
+    card: CostCard | None = None,
 ) -> tuple[FleetConfig, tuple[str, ...]]:
-    """The fleet with sizes that fit a machine on which work takes what the shipped cost card says.
+    """The fleet with sizes that fit a machine where work takes what a card says, or the shipped one.
 
     Raises:
         UserError: as ``fitted``.
     """
-    costs = card_costs(fleet, load_card().of(fleet.edge.model))
+    costs = card_costs(fleet, (card or load_card()).of(fleet.edge.model))
     return fitted(fleet, costs, machine, overload=overload)
 
 

@@ -357,6 +357,7 @@ class RunOptions:
         resume: folder of the run to go on with, or None.
         interactive: whether somebody watches a terminal.
         overload: whether to run where not even the coarsest inference of all cameras fits.
+        card: cost card that durations on virtual time are taken from; None is the shipped one.
     """
 
     scheduler: str = DEFAULT_SCHEDULER
@@ -368,6 +369,7 @@ class RunOptions:
     resume: Path | None = None
     interactive: bool = False
     overload: bool = False
+    card: Path | None = None
 
 
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:

@@ -2,10 +2,11 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
 from ekya.gpu.cores import cpu_limit
@@ -13,11 +14,15 @@ from ekya.gpu.cpu import told
 from ekya.gpu.host_memory import read_host_memory
 from ekya.gpu.mps_service import LookForMps, look_for_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
+from ekya.gpu.processor import instruction_set, processor_name
 from ekya.gpu.registry import Machine, choose_backend
 from ekya.gpu.torch_build import find_torch
+from ekya.probe import Probe, ProbedHost
 from ekya.runfolder import FREE_BYTES_NEEDED
 from ekya.runtime.object_store import fit_object_store
 from ekya.shipped import shipped_path
+from ekya.sizing import resolutions_to_measure
+from ekya.workers.self_test_file import key_here, load_self_test, self_tests_path
 
 ACTOR_BYTES = 800_000_000
 """Memory of one actor with torch loaded, as measured."""
@@ -48,6 +53,7 @@ class Examination:
         device: torch device of the jobs.
         gpus: how many GPUs a fleet may have here.
         reasons: why these, and why not more; a sentence each.
+        measured: of this machine, as ``summary.json`` tells it under ``host``; empty where nobody measured.
     """
 
     findings: tuple[Finding, ...]
@@ -55,6 +61,7 @@ class Examination:
     device: str
     gpus: float
     reasons: tuple[str, ...]
+    measured: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def fine(self) -> bool:
@@ -66,6 +73,8 @@ def examine(
     runs: Path,
     inventory: GpuInventory | None = None,
     look_mps: LookForMps = look_for_mps,
+    *,
+    measure: bool = False,
 ) -> Examination:
     """Looks at everything and imports neither torch nor Ray, which take seconds.
 
@@ -73,13 +82,18 @@ def examine(
         runs: folder in which runs will be kept; it need not exist.
         inventory: the GPUs; asks the driver by default.
         look_mps: says what there is of MPS; it starts nothing.
+        measure: run the self-test and time the shipped fleet's work, in a process of its own.
+
+    Raises:
+        UserError: it cannot be measured.
     """
     inventory = inventory or list_gpus()
     cores = cpu_limit()
     machine = Machine(cores, inventory, look_mps)
     chosen = choose_backend(machine=machine)
+    probed = _probed(chosen.capability.device, cores) if measure else None
     findings = (
-        Finding("CPU", f"{told(cores)} that this process may use"),
+        Finding("CPU", f"{processor_name()} ({instruction_set()}), {told(cores)} that this process may use"),
         _memory(),
         _shared_memory(),
         _disk(runs),
@@ -91,6 +105,8 @@ def examine(
         _torch(),
         _package("OpenCV", "opencv-python-headless"),
         _default_fleet(),
+        _forward(chosen.capability.device),
+        *(_frames(probed) if probed else ()),
     )
     return Examination(
         findings,
@@ -98,6 +114,7 @@ def examine(
         chosen.capability.device,
         chosen.capability.capacity_milli / FULL_GPU_MILLI,
         (*chosen.reasons, *_limits(chosen.capability.device, inventory)),
+        probed.summary() if probed else {},
     )
 
 
@@ -157,11 +174,46 @@ def _torch() -> Finding:
     return Finding("torch", f"{build.version} ({made_for}), torchvision {build.vision_version}")
 
 
-def _default_fleet() -> Finding:
-    from ekya.config import DEFAULT_FLEET, load_fleet
+def _shipped() -> FleetConfig:
+    return load_fleet(shipped_path(DEFAULT_FLEET))
 
+
+def _probed(device: str, cores: float) -> ProbedHost:
+    with Probe(_shipped(), device, cores, again=True) as probe:
+        return probe.result()
+
+
+def _forward(device: str) -> Finding:
+    """What the self-test has chosen for the shipped fleet's edge model."""
+    what, fleet = "Forward passes", _shipped()
     try:
-        fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+        key = key_here(device, fleet.edge.model, resolutions_to_measure(fleet))
+    except PackageNotFoundError:
+        return Finding(what, "not tested, since torch is not installed")
+    test = load_self_test(self_tests_path(), key)
+    if test is None:
+        return Finding(what, "not tested yet: the next run does it, or `ekya doctor --measure`")
+    return Finding(
+        what,
+        f"{test.way}: {test.chosen_ms:.1f} ms for a typical frame of a {fleet.edge.model}, "
+        f"plain {test.plain_ms:.1f} ms",
+    )
+
+
+def _frames(probed: ProbedHost) -> Iterator[Finding]:
+    """What the shipped fleet's work takes here."""
+    costs = probed.costs
+    frame_ms = max(max(of.frame_gpu_s.values()) for of in costs.streams.values()) * 1e3
+    epoch_ms = max(of.epoch_gpu_s for of in costs.families) * 1e3
+    label_ms = costs.label_gpu_s * 1e3
+    yield Finding(
+        "Measured", f"a frame {frame_ms:.1f} ms, an epoch {epoch_ms:.1f} ms a crop, a label {label_ms:.1f} ms"
+    )
+
+
+def _default_fleet() -> Finding:
+    try:
+        fleet = _shipped()
     except UserError as error:
         return Finding("Shipped fleet", str(error), False)
     weights = [path for path in (fleet.golden.weights, fleet.edge.weights) if path is not None]
@@ -180,4 +232,5 @@ def as_json(examination: Examination) -> Mapping[str, object]:
         "findings": {
             finding.what: {"found": finding.found, "fine": finding.fine} for finding in examination.findings
         },
+        "measured": examination.measured,
     }

@@ -89,6 +89,7 @@ class Probe:
         device: torch's name of where models run.
         cores: how many this process may use.
         seed: of the run.
+        again: repeat the self-test, whatever was kept of an earlier one.
         popen: starts the process.
     """
 
@@ -97,13 +98,14 @@ class Probe:
         fleet: FleetConfig,
         device: str,
         cores: float,
-        seed: int,
+        seed: int = 0,
+        again: bool = False,
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
         self._answer = Path(self._folder.name) / "answer.json"
         self._errors = (Path(self._folder.name) / "errors").open("wb+")
-        order = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed}
+        order = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
         self._process = popen(
             [sys.executable, "-m", "ekya.probe_child", str(self._answer)],
             stdin=subprocess.PIPE,

@@ -23,7 +23,6 @@ from ekya.labeling.golden import open_golden
 from ekya.labeling.names import FILE
 from ekya.learning.forward import SelfTest
 from ekya.learning.predictor import Predictor
-from ekya.learning.self_test import choose_way
 from ekya.probe import ProbedHost
 from ekya.setup import crop_side, fleet_classes, proposer_for, with_classes
 from ekya.sizing import resolutions_to_measure
@@ -38,7 +37,7 @@ from ekya.workers.host_costs import (
     of_all_streams,
     sample_sources,
 )
-from ekya.workers.self_test_file import key_here, load_self_test, save_self_test, self_tests_path
+from ekya.workers.self_testing import self_test
 
 
 def main() -> None:
@@ -46,15 +45,15 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.read())
     try:
         fleet = parse_fleet(yaml.safe_load(order["fleet"]), "fleet", (Path(),))
-        probed = probe_host(fleet, order["device"], order["cores"], order["seed"])
+        probed = probe_host(fleet, order["device"], order["cores"], order["seed"], again=order["again"])
         answer = TypeAdapter(ProbedHost).dump_python(probed, mode="json")
     except UserError as error:
         answer = {"refused": str(error)}
     write_text_atomic(Path(sys.argv[1]), json.dumps(answer))
 
 
-def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int) -> ProbedHost:
-    """Measures everything, one thread at a time.
+def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, again: bool) -> ProbedHost:
+    """Measures everything, one thread at a time; ``again`` repeats a self-test that was kept.
 
     Raises:
         UserError: a file of the fleet cannot be read, or does not fit.
@@ -63,20 +62,9 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int) -> Prob
     cv2.setNumThreads(1)
     fleet = with_classes(fleet)
     sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
-    tested = self_test(fleet.edge.model, device, resolutions_to_measure(fleet))
+    tested = self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled)
     return ProbedHost(fleet_classes(fleet), costs, tested)
-
-
-def self_test(architecture: str, device: str, sides: tuple[int, ...]) -> SelfTest:
-    """The choice that was kept for this machine, or one that is made now and kept."""
-    key, path = key_here(device, architecture, sides), self_tests_path()
-    kept = load_self_test(path, key)
-    if kept is not None:
-        return kept
-    made = choose_way(architecture, device, sides)
-    save_self_test(path, key, made)
-    return made
 
 
 def _costs(

@@ -13,12 +13,17 @@ import ekya.commands.compare
 import ekya.commands.run
 from ekya import __version__, cli
 from ekya.commands.output import output
+from ekya.config import DEFAULT_FLEET, load_fleet
 from ekya.doctor import as_json, examine
 from ekya.errors import UserError
 from ekya.files import user_errors
 from ekya.gpu.mps_service import MpsFound
 from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.learning.forward import ForwardWay, SelfTest
 from ekya.runfolder import RunFolder
+from ekya.shipped import shipped_path
+from ekya.sizing import resolutions_to_measure
+from ekya.workers.self_test_file import key_here, save_self_test, self_tests_path
 
 WINDOW = {"retrained": True, "retrain_share_milli": 500, "inference_share_milli": 250}
 SUMMARY = {
@@ -317,8 +322,43 @@ def test_doctor_says_what_is_here_and_what_is_used(tmp_path):
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = as_json(examination)["findings"]
     what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
-    assert set(what) == set(found)
+    assert {*what, "Forward passes"} == set(found)
+    assert as_json(examination)["measured"] == {}
     assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
+
+
+def test_doctor_tells_of_the_self_test_that_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
+
+    def forward():
+        examination = examine(tmp_path, no_gpu, lambda inventory: MpsFound(False, inventory.why))
+        return as_json(examination)["findings"]["Forward passes"]
+
+    assert forward()["found"].startswith("not tested yet")
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    key = key_here("cpu", fleet.edge.model, resolutions_to_measure(fleet))
+    save_self_test(self_tests_path(), key, SelfTest(ForwardWay(channels_last=True), 8.0, 4.0, (), 0.5))
+    told = "channels last: 4.0 ms for a typical frame of a resnet18, plain 8.0 ms"
+    assert forward() == {"found": told, "fine": True}
+
+
+@pytest.mark.live
+def test_doctor_measures_what_the_shipped_fleets_work_takes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    report = tmp_path / "doctor.json"
+    assert cli.main(["doctor", "--runs", str(tmp_path), "--measure", "--json", str(report)]) == 0
+    told = json.loads(report.read_text())
+    assert told["measured"]["forward"]["way"] in told["findings"]["Forward passes"]["found"]
+    assert told["findings"]["Measured"]["found"].startswith("a frame ")
+
+
+def test_a_card_is_for_virtual_time_only_and_must_be_one(tmp_path, capfd):
+    assert cli.main(["run", "--card", "card.json"]) == 2
+    assert "--card: a live run plans with what it measures here; add --clock virtual" in error_line(capfd)
+    (tmp_path / "card.json").write_text("{}")
+    assert cli.main(["run", "--clock", "virtual", "--card", str(tmp_path / "card.json")]) == 2
+    assert "a cost card has the keys" in error_line(capfd)
 
 
 def test_doctor_says_what_mps_can_do_here(tmp_path):

@@ -44,7 +44,7 @@ def running(program):
 
 
 def probed(tmp_path, program):
-    with Probe(fleet(tmp_path), "cpu", 2.0, 0, running(program)) as probe:
+    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running(program)) as probe:
         return probe.result()
 
 
@@ -87,7 +87,7 @@ def test_an_answer_that_is_no_answer_is_told(tmp_path):
 
 
 def test_leaving_ends_the_process_at_once(tmp_path):
-    with Probe(fleet(tmp_path), "cpu", 2.0, 0, running("import time; time.sleep(600)")) as probe:
+    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running("import time; time.sleep(600)")) as probe:
         process = probe._process
     assert process.returncode is not None
 
@@ -103,7 +103,7 @@ def test_the_shipped_fleet_can_be_handed_over(tmp_path):
         "import json, sys; order = json.loads(sys.stdin.read()); sys.exit(order['fleet'].splitlines()[0])"
     )
     with (
-        Probe(shipped, "cpu", 2.0, 0, running(program)) as probe,
+        Probe(shipped, "cpu", 2.0, popen=running(program)) as probe,
         pytest.raises(UserError, match="name: synthetic-city"),
     ):
         probe.result()

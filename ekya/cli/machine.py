@@ -14,8 +14,19 @@ from ekya.cli.options import (
 commands = typer.Typer()
 
 
-@commands.command(epilog="Examples:\n\nekya doctor\n\nekya doctor --json - | jq .shares")
-def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
+@commands.command(
+    epilog="Examples:\n\nekya doctor\n\nekya doctor --measure\n\nekya doctor --json - | jq .shares"
+)
+def doctor(
+    runs: Runs = Path("runs"),
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Run the self-test and time the shipped fleet's work; takes some ten seconds."
+        ),
+    ] = False,
+    json_to: Json = None,
+) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.
 
     The exit code is 1 where ekya run cannot work.
@@ -25,7 +36,7 @@ def doctor(runs: Runs = Path("runs"), json_to: Json = None) -> None:
     with output(json_to) as out:
         from ekya.commands.doctor import examine_machine
 
-        if not examine_machine(runs, out):
+        if not examine_machine(runs, measure, out):
             raise typer.Exit(1)
 
 

@@ -25,6 +25,14 @@ Videos = Annotated[
         metavar="FILE[,FILE...]", help="A camera made of video files; give it once for each camera."
     ),
 ]
+Card = Annotated[
+    Path | None,
+    typer.Option(
+        "--card",
+        metavar="FILE",
+        help="Cost card that durations on virtual time come from, as ekya calibrate writes it.",
+    ),
+]
 Cameras = Annotated[
     list[str] | None,
     typer.Option(

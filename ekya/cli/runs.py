@@ -7,6 +7,7 @@ import typer
 
 from ekya.cli.options import (
     Cameras,
+    Card,
     Classes,
     Clock,
     Dashboard,
@@ -65,6 +66,7 @@ def run(
     ] = None,
     dashboard: Dashboard = True,
     overload: Overload = False,
+    card: Card = None,
 ) -> None:
     """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report.
 
@@ -85,6 +87,7 @@ def run(
             resume=resume,
             interactive=out.console.is_terminal,
             overload=overload,
+            card=card,
         )
         arguments = FleetArguments(
             fleet,
@@ -127,6 +130,7 @@ def replay(
     json_to: Json = None,
     dashboard: Dashboard = True,
     overload: Overload = False,
+    card: Card = None,
 ) -> None:
     """Play a fleet's recordings with the events of its scripts: a lost camera, a new one, a burst, a night.
 
@@ -148,6 +152,7 @@ def replay(
             dashboard=dashboard,
             interactive=out.console.is_terminal,
             overload=overload,
+            card=card,
         )
         arguments = FleetArguments(
             fleet=fleet,
@@ -181,6 +186,7 @@ def compare(
     runs: Runs = Path("runs"),
     json_to: Json = None,
     overload: Overload = False,
+    card: Card = None,
 ) -> None:
     """Run the same frames under several schedulers, on virtual time, and print one table."""
     from ekya.commands.output import output
@@ -192,6 +198,6 @@ def compare(
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
         options = RunOptions(
-            runs=runs, dashboard=False, interactive=out.console.is_terminal, overload=overload
+            runs=runs, dashboard=False, interactive=out.console.is_terminal, overload=overload, card=card
         )
         compare_schedulers(arguments, tuple(schedulers.split(",")), numbers(seeds), options, out)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ekya.cli.options import (
+    Card,
     Classes,
     FleetFile,
     Golden,
@@ -53,6 +54,7 @@ def profile(
     ] = False,
     resume: Annotated[bool, typer.Option(help="Go on with a trace that was interrupted.")] = False,
     json_to: Json = None,
+    card: Card = None,
 ) -> None:
     """Record a trace: run every retraining configuration to its end, on the crops that a run would see.
 
@@ -69,7 +71,7 @@ def profile(
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, None, window, windows)
         chosen = tuple(StreamId(name) for name in streams.split(",") if name)
         extent = Extent(chosen, families, every_start)
-        record_trace(arguments, seed, extent, out, resume, channel)
+        record_trace(arguments, seed, extent, out, resume, channel, card)
 
 
 @commands.command(

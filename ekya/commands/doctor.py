@@ -1,5 +1,6 @@
 """``ekya doctor``: the examination as a table, or for machines."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.table import Table
@@ -9,9 +10,10 @@ from ekya.commands.output import Output
 from ekya.doctor import as_json, examine
 
 
-def examine_machine(runs: Path, output: Output) -> bool:
+def examine_machine(runs: Path, measure: bool, output: Output) -> bool:
     """Looks at the machine and says what it found; whether a run can work here."""
-    examination = examine(runs)
+    with output.console.status("measuring this machine") if measure else nullcontext():
+        examination = examine(runs, measure=measure)
     output.report(as_json(examination))
     table = Table(title="This machine", title_justify="left", show_header=False)
     for finding in examination.findings:

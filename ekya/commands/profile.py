@@ -16,14 +16,21 @@ from ekya.errors import UserError
 from ekya.sim.profile import Extent, record_fleet
 from ekya.streams.script import Lost
 from ekya.tracefile import read_trace, write_trace
+from ekya.workers.costs import load_card
 
 _LOG = logging.getLogger(__name__)
 
 
 def record_trace(
-    arguments: FleetArguments, seed: int, extent: Extent, to: Path, resume: bool, output: Output
+    arguments: FleetArguments,
+    seed: int,
+    extent: Extent,
+    to: Path,
+    resume: bool,
+    output: Output,
+    card: Path | None = None,
 ) -> None:
-    """Records, and writes after each stream.
+    """Records, and writes after each stream; work takes what a cost card says, or the shipped one.
 
     Raises:
         UserError: a bad fleet file, a file that is in the way, one that cannot be gone on with, or nowhere to
@@ -34,13 +41,15 @@ def record_trace(
     if to.exists() and not resume:
         raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
     before = read_trace(to) if resume and to.exists() else None
-    fleet = arguments.read()
+    fleet, cost_card = arguments.read(), load_card(card)
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)
-    fleet, _ = fitted_by_card(fleet)
+    fleet, _ = fitted_by_card(fleet, card=cost_card)
     with noticing_ctrl_c(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
-        trace = record_fleet(fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown)
+        trace = record_fleet(
+            fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown, cost_card
+        )
     output.report(contents(trace))
     output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
 

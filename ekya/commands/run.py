@@ -180,10 +180,14 @@ def complete(
     if clock == "wall":
         if gpus_asked_for or options.resume is not None:
             require_capacity(fleet, options.shares)
+        if options.card is not None:
+            raise UserError("--card: a live run plans with what it measures here; add --clock virtual")
         return fleet
     from ekya.card_costs import fitted_by_card
+    from ekya.workers.costs import load_card
 
-    fleet, gave_up = fitted_by_card(fleet, overload=options.overload)
+    card = load_card(options.card)
+    fleet, gave_up = fitted_by_card(fleet, overload=options.overload, card=card)
     for sentence in gave_up:
         console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
     return fleet

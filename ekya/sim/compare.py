@@ -12,6 +12,7 @@ from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder, plain_name
 from ekya.setup import with_classes
 from ekya.sim.emulated import emulate
+from ekya.workers.costs import CostCard, load_card
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,25 +29,27 @@ def compare(
         ``runs``: the summary of each, with its accuracies on the common objects and its ``folder``;
         ``mean``: per scheduler its mean accuracy over the seeds, and per seed.
     """
-    fleet = with_classes(fleet)
+    fleet, card = with_classes(fleet), load_card(options.card)
     root = options.runs / (options.name or f"compare-{fleet.name}")
     runs: list[dict[str, Any]] = []
     for seed in seeds:
         try:
-            runs += _one_seed(fleet, schedulers, seed, root)
+            runs += _one_seed(fleet, schedulers, seed, root, card)
         except KeyboardInterrupt:
             _LOG.warning("stopped during seed %d; the seeds before it are compared", seed)
             break
     return {"runs": runs, "mean": {name: _means(runs, name) for name in schedulers}}
 
 
-def _one_seed(fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, root: Path) -> list[dict[str, Any]]:
+def _one_seed(
+    fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, root: Path, card: CostCard
+) -> list[dict[str, Any]]:
     folders, summaries = {}, []
     for scheduler in schedulers:
         folders[scheduler] = RunFolder.create(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
-        finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None)
+        finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None, card)
         summaries.append({**finished.summary, "folder": str(folders[scheduler].path)})
     _score_alike(fleet, folders, summaries)
     return summaries

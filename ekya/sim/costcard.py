@@ -27,6 +27,7 @@ from ekya.learning.trainer import Retraining
 from ekya.setup import crop_side, fleet_classes
 from ekya.shipped import shipped_path
 from ekya.workers.costs import CostCard, EdgeRates
+from ekya.workers.self_testing import self_test
 
 PLANNING_US = 10_000
 """What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""
@@ -59,7 +60,8 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
 
 def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> EdgeRates:
     side = crops.shape[1]
-    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture))
+    way = self_test(architecture, "cpu", fleet.inference.resolutions).way
+    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture), "cpu", way)
     objects = round(TYPICAL_OBJECTS)
     operations = forward_operations(side, architecture=architecture)
     frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))

@@ -67,10 +67,10 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
 
     Ctrl-C ends the run early; what has happened until then is measured and written as ever.
     """
-    fleet = with_classes(fleet)
+    fleet, card = with_classes(fleet), load_card(options.card)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as screen:
-        watcher = Watcher(screen, emulated_options(fleet, load_card().of(fleet.edge.model), options.seed))
+        watcher = Watcher(screen, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
         tell_script = ScriptTeller(script_cues(fleet))
 
         def observe(batch: Batch, turn: Turn) -> None:
@@ -78,7 +78,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
             watcher(batch, turn)
 
         with suppress(KeyboardInterrupt):
-            emulate(folder, fleet, options.scheduler, options.seed, observe)
+            emulate(folder, fleet, options.scheduler, options.seed, observe, card)
     return folder.path
 
 
@@ -88,14 +88,21 @@ def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptio
     return loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
 
 
-def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, observe: Observer) -> Finished:
-    """One run of the emulated world in a folder that was just made.
+def emulate(
+    folder: RunFolder,
+    fleet: FleetConfig,
+    scheduler: str,
+    seed: int,
+    observe: Observer,
+    card: CostCard | None = None,
+) -> Finished:
+    """One run of the emulated world in a folder that was just made, by a cost card or the shipped one.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came; what happened until then is measured and written.
     """
     stopped = False
-    with open_emulated(folder, fleet, scheduler, seed) as run:
+    with open_emulated(folder, fleet, scheduler, seed, card) as run:
         try:
             run_loop(run.executor, run.journal, run.plan, run.scheduler.needs, run.options, observe)
         except KeyboardInterrupt:
@@ -109,13 +116,13 @@ def emulate(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, ob
 
 @contextmanager
 def open_emulated(
-    folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int
+    folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard | None = None
 ) -> Iterator["EmulatedRun"]:
     """A run that whoever has it drives; at the end of the block its streams are written as they are then."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
-    card = load_card().of(fleet.edge.model)
+    card = (card or load_card()).of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
     with ExitStack() as stack:

@@ -65,6 +65,7 @@ def record_fleet(
     before: Trace | None,
     keep: Callable[[Trace], None],
     progress: Progress,
+    card: CostCard | None = None,
 ) -> Trace:
     """Records every stream of a fleet, from first to last window.
 
@@ -75,6 +76,7 @@ def record_fleet(
         before: a trace of the same fleet with some of its streams, to be completed.
         keep: given the trace after each stream.
         progress: told of what is done.
+        card: what work takes; None is the shipped one.
 
     Raises:
         UserError: an unknown stream, a stream shorter than two windows, or a trace of another fleet.
@@ -82,7 +84,7 @@ def record_fleet(
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
-    card = load_card().of(fleet.edge.model)
+    card = (card or load_card()).of(fleet.edge.model)
     trace = _empty(fleet, seed, extent, card)
     if before is not None:
         _require_same(before, trace)

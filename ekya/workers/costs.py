@@ -123,8 +123,9 @@ class CostCard:
         write_text_atomic(path, json.dumps(told, indent=2) + "\n")
 
 
-def load_card(path: Path = SHIPPED_CARD) -> CostCard:
-    """Reads a cost card. Raises UserError for a file that is none."""
+def load_card(path: Path | None = None) -> CostCard:
+    """Reads a cost card, the shipped one where none is named. Raises UserError for a file that is none."""
+    path = path or SHIPPED_CARD
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
