@@ -48,7 +48,7 @@ def recorder(monkeypatch):
         before = None
         interrupted_after = None
 
-        def __call__(self, fleet, seed, extent, before, keep, progress):
+        def __call__(self, fleet, seed, extent, before, keep, progress, card):
             self.asked, self.before = (fleet.name, fleet.windows, seed, extent), before
             trace = before or EMPTY
             for name in ("cam-2", "cam-1"):
