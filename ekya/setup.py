@@ -146,6 +146,7 @@ def loop_options(
         profiler=fleet.preparation.profiler,
         serve_margin=fleet.shadow_gate.margin,
         roll_back_margin=fleet.shadow_gate.roll_back,
+        prepared_streams=fleet.preparation.streams,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 

@@ -12,6 +12,12 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
     """The state once a command has been asked for. Its effects in the world come as events."""
     match command:
         case cmd.BeginPreparation():
+            for asked in command.streams:
+                stream = state.stream(asked.stream)
+                profiled_in = command.window if asked.inference else stream.inference_profiled_in
+                state = state.with_stream(
+                    replace(stream, prepared_in=command.window, inference_profiled_in=profiled_in)
+                )
             return replace(state, preparing=True)
         case cmd.SetInference():
             stream = state.stream(command.stream)

@@ -39,6 +39,7 @@ class LoopOptions:
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
         preparation_share_milli: held by labelling and profiling while they last.
         preparation_us: the longest that they may take.
+        prepared_streams: how many streams are labelled and profiled in a window; None for all.
         checkpoint_delay_us: how long a retraining stands still for a checkpoint.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
@@ -80,3 +81,4 @@ class LoopOptions:
     training_groups: GpuGroups | None = None
     serve_margin: float = SERVE_MARGIN
     roll_back_margin: float = ROLL_BACK_MARGIN
+    prepared_streams: int | None = None

@@ -35,7 +35,8 @@ from ekya.profiling.history import Observation
 from ekya.profiling.progress import reestimate
 from ekya.profiling.pruning import select
 from ekya.profiling.speed import refined
-from ekya.scheduling.allocation import Job, JobKind, shares_of
+from ekya.profiling.steps import Waiting, in_turn
+from ekya.scheduling.allocation import Job, JobKind, inference_floors, shares_of, with_floors
 from ekya.scheduling.leftover import Grants
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.regrant import regrant
@@ -139,7 +140,25 @@ def _at_granted_shares(
     view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
 ) -> Plan:
     """What the plan becomes at the shares that can be enforced (DESIGN §5)."""
-    return regrant(view, plan, _grants(shares_of(plan.phases[0]), fleet, options), needs)
+    shares = shares_of(plan.phases[0])
+    if not needs.fixed_shares:
+        shares = _with_floors(view, shares, fleet, options)
+    return regrant(view, plan, _grants(shares, fleet, options), needs)
+
+
+def _with_floors(
+    view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
+) -> dict[Job, int]:
+    """No stream's inference is starved, whatever the scheduler has planned; on each GPU by itself."""
+    floors = inference_floors(view)
+    if not options.homes:
+        return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
+    homes = {one.stream: one.gpu for one in options.homes}
+    lifted: dict[Job, int] = {}
+    for gpu, room_milli in enumerate(rooms_at_home(fleet, options)):
+        here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
+        lifted |= with_floors(here, floors, room_milli, view.quantum_milli)
+    return {job: lifted[job] for job in shares}
 
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
@@ -333,8 +352,8 @@ def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
 
 
 INFERENCE_PROFILE_EVERY = 4
-"""Windows from one profile of λ to the next, for each stream from its first preparation on: how things move
-changes more slowly than how they look."""
+"""Windows from one profile of λ to the next, or more: how things move changes more slowly than how they
+look."""
 
 
 def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
@@ -346,8 +365,13 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
         if stream.status is Status.SERVING and stream.added_in < window
     ]
 
+    if options.prepared_streams is not None and options.prepared_streams < len(serving):
+        waiting = [Waiting(of.stream, of.prepared_in, of.accuracy) for of in serving]
+        serving = [state.fleet.stream(one) for one in in_turn(waiting, options.prepared_streams)]
+
     def profiles_inference(stream: StreamState) -> bool:
-        due_again = (window - 1 - stream.added_in) % INFERENCE_PROFILE_EVERY == 0
+        last = stream.inference_profiled_in
+        due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
         return needs.inference_profile and (needs.true_profile or due_again)
 
     return cmd.BeginPreparation(

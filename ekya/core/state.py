@@ -124,6 +124,8 @@ class StreamState:
         finished: the retraining that finished (or failed) in this window, if one did. One that failed for
             want of memory before its first epoch is none: a γ that needs less may still run.
         paces: of the window's undisturbed epochs.
+        prepared_in: the last window in which it was to be labelled; None before the first.
+        inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
     """
 
     stream: StreamId
@@ -153,6 +155,8 @@ class StreamState:
     job: RetrainJob | None = None
     finished: RetrainJob | None = None
     paces: tuple[Pace, ...] = ()
+    prepared_in: int | None = None
+    inference_profiled_in: int | None = None
 
     @property
     def status(self) -> Status:

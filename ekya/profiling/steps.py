@@ -50,6 +50,44 @@ class Labelled:
     can_train: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A stream that may be prepared.
+
+    Attributes:
+        stream: which.
+        prepared_in: the last window in which it was; None if it never was.
+        accuracy: of its serving model on its newest labels; None before the first.
+    """
+
+    stream: StreamId
+    prepared_in: int | None
+    accuracy: float | None
+
+
+def in_turn(streams: Sequence[Waiting], places: int) -> tuple[StreamId, ...]:
+    """Which streams are prepared in a window that has no time for all.
+
+    Half of the places, rounded up, go to those that have waited longest, so that each has its turn; the
+    others to those that do worst, if they do badly enough to be in need.
+    """
+    longest = sorted(streams, key=_longest_first)
+    first = longest[: -(-places // 2)]
+    others = {one.stream: one.accuracy for one in longest[len(first) :] if one.accuracy is not None}
+    worst = in_need(others)[: places - len(first)]
+    chosen = [*(one.stream for one in first), *worst]
+    rest = [one.stream for one in longest if one.stream not in chosen]
+    return tuple([*chosen, *rest][:places])
+
+
+def _longest_first(one: Waiting) -> tuple[int, float, StreamId]:
+    return (
+        -1 if one.prepared_in is None else one.prepared_in,
+        -1.0 if one.accuracy is None else one.accuracy,
+        one.stream,
+    )
+
+
 def preparation_steps(
     streams: Sequence[PrepareStream], labelled: Mapping[StreamId, Labelled]
 ) -> Iterator[PreparationStep]:

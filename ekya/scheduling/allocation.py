@@ -9,7 +9,7 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
-from ekya.scheduling.pick import StreamChoices, inference_floor_milli
+from ekya.scheduling.pick import StreamChoices, inference_floor_milli, watching_milli
 
 
 class JobKind(StrEnum):
@@ -88,6 +88,53 @@ def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
             kept[job] = floor
             left -= floor
     return kept
+
+
+def inference_floors(view: WindowView) -> dict[Job, int]:
+    """What each stream's inference has before anything else is given out: a frame a second is analysed."""
+    return {Job(stream.stream, JobKind.INFERENCE): watching_milli(view, stream) for stream in view.streams}
+
+
+def with_floors(
+    shares: Mapping[Job, int], floors: Mapping[Job, int], capacity_milli: int, quantum_milli: int
+) -> dict[Job, int]:
+    """The shares where no job has less than its floor.
+
+    They are lifted from what is left, then from the jobs with most to spare.
+
+    Where the floors do not fit together, each is lowered by the same part, in whole quanta.
+
+    Args:
+        shares: of jobs, in multiples of δ.
+        floors: of some of them, and perhaps of others, in multiples of δ.
+        capacity_milli: for all of these jobs.
+        quantum_milli: δ.
+    """
+    kept = {job: floors[job] for job in shares if floors.get(job, 0) > 0}
+    if all(shares[job] >= floor for job, floor in kept.items()):
+        return dict(shares)
+    kept = _fitting(kept, max(capacity_milli, 0) // quantum_milli, quantum_milli)
+    lifted = dict(shares)
+    left_milli = (capacity_milli - sum(shares.values())) // quantum_milli * quantum_milli
+    for job, floor in kept.items():
+        more_milli = min(max(floor - lifted[job], 0), max(left_milli, 0))
+        lifted[job] += more_milli
+        left_milli -= more_milli
+    lifted = lift_to_floors(lifted, kept, quantum_milli)
+    return {job: lifted[job] for job in shares}
+
+
+def _fitting(floors: Mapping[Job, int], quanta: int, quantum_milli: int) -> dict[Job, int]:
+    """The floors, or equal parts of them; quanta that rounding leaves go to those that lack most."""
+    wanted = {job: floor // quantum_milli for job, floor in floors.items()}
+    total = sum(wanted.values())
+    if total <= quanta:
+        return dict(floors)
+    given = {job: quanta * want // total for job, want in wanted.items()}
+    lacking = sorted(wanted, key=lambda job: (given[job] - quanta * wanted[job] / total, job))
+    for job in lacking[: quanta - sum(given.values())]:
+        given[job] += 1
+    return {job: count * quantum_milli for job, count in given.items()}
 
 
 def lift_to_floors(

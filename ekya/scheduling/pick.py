@@ -16,6 +16,10 @@ SAME = 1e-12
 """Values closer than this are equal: a choice must not hang on the last bit of a sum."""
 
 
+WATCHING_AGE_US = 2_000_000
+"""A λ of one frame a second: it is as long until the next, and at most as long until that is analysed."""
+
+
 @dataclass(frozen=True, slots=True)
 class InferenceChoice:
     """λ at a share.
@@ -133,6 +137,15 @@ def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
         return both
     young = _least_milli(view, [o for o in stream.inference_options if is_young(stream, o)])
     return young if young is not None else _least_milli(view, reaching)
+
+
+def watching_milli(view: WindowView, stream: StreamView) -> int:
+    """The share, in multiples of δ, of the cheapest λ that still watches the stream; 0 where no age is known.
+
+    One whose results get no older than ``WATCHING_AGE_US``; where none is so young, the cheapest.
+    """
+    aged = [o for o in stream.inference_options if o.age_us > 0]
+    return _least_milli(view, [o for o in aged if o.age_us <= WATCHING_AGE_US] or aged) or 0
 
 
 def _least_milli(view: WindowView, options: list[InferenceOption]) -> int | None:

@@ -53,6 +53,7 @@ def assignment(
     forecast: bool = True,
     why_not: str | None = None,
     elsewhere: Elsewhere | None = None,
+    watched: bool = False,
 ) -> Assignment:
     """What one stream gets, and why; a share without a retraining stays idle and is said to.
 
@@ -61,6 +62,7 @@ def assignment(
         forecast: whether the expected accuracy rests on a profile and may be told.
         why_not: what to say where nothing is retrained, if not that it would not pay.
         elsewhere: how the retrained weights come, where they are not trained here.
+        watched: whether its inference has its share for one frame a second, and not for what that gains.
     """
     if retrain.option is None:
         what = _no_retraining_words(stream, retrain_share_milli, why_not)
@@ -69,6 +71,8 @@ def assignment(
     else:
         what = _elsewhere_words(stream, retrain.option, elsewhere)
     parts = [what, _inference_words(stream, inference, inference_share_milli)]
+    if watched:
+        parts.append("has it so that one frame a second is analysed, which every camera keeps")
     if retrain.option is None and retrain_share_milli > 0:
         parts.append(f"{_percent(retrain_share_milli)} of a GPU stays idle")
     return Assignment(

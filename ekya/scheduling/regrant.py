@@ -8,14 +8,15 @@ shares only, and the plan says what that cost.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 
 from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.view import Objective, RetrainOption, WindowView
-from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, kept_floors
+from ekya.scheduling.allocation import Job, JobKind, choices_by_stream, inference_floors, kept_floors
 from ekya.scheduling.leftover import Grants, give_out
 from ekya.scheduling.objective import evaluate
-from ekya.scheduling.pick import RetrainChoice, StreamChoices, fixed_retraining
+from ekya.scheduling.pick import RetrainChoice, StreamChoices, fixed_retraining, watching_milli
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.reasons import assignment, with_more_inference
 
@@ -65,6 +66,7 @@ class _Regranted:
         self._planned = planned
         self._needs = needs
         self._keeps_gamma = needs.fixed_gamma or phases > 1
+        self._floor_milli = 0 if needs.fixed_shares else watching_milli(choices.view, choices.stream)
         self._options = (
             (choices.stream.running.option,) if choices.stream.running else choices.stream.retrain_options
         )
@@ -106,6 +108,7 @@ class _Regranted:
             forecast=self._needs.micro_profile,
             why_not="no share of it is left after rounding" if lost else None,
             elsewhere=self._planned.elsewhere,
+            watched=self._planned.inference_share_milli < self._floor_milli <= inference_share,
         )
 
     def _retraining(self, share_milli: int) -> RetrainChoice:
@@ -125,10 +128,10 @@ class _Regranted:
 
 
 def _keep_minimum(view: WindowView, grants: Grants) -> None:
-    """Lifts inference jobs to what a_MIN and the latency limits need, as many as can be."""
+    """Lifts inference jobs to their floors, then to a_MIN and the latency limits, as many as can be."""
     held = {Job(stream.stream, kind) for stream in view.streams for kind in JobKind}
     total = sum(grants.share_milli(job) for job in held) + grants.spare_milli
-    for job, floor in kept_floors(view, total).items():
+    for job, floor in chain(inference_floors(view).items(), kept_floors(view, total).items()):
         if grants.share_milli(job) < floor:
             share = grants.fitting_milli(job, floor)
             if share is not None:

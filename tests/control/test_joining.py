@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from byhand import LAMBDAS, A, B, S, Wish, opened_1, started
+from byhand import OPTIONS as OPTIONS_BY_HAND
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from whole_runs import run
 
@@ -97,3 +98,9 @@ def test_whole_windows_with_a_late_camera_keep_their_shares_and_replay(scheduler
     name, constants, turns = read_journal(path)
     chosen = make_scheduler(name)
     assert all(turn.same for turn in replay(turns, constants, chosen.needs, chosen.plan))
+
+
+def test_a_window_without_time_for_all_prepares_them_in_turn_and_profiles_lambda_of_each():
+    hand = opened_1(options=replace(OPTIONS_BY_HAND, windows=9, prepared_streams=1))
+    asked = [asked_in(border(hand, window)) for window in range(2, 8)]
+    assert asked == [{B: True}, {A: False}, {B: False}, {A: True}, {B: True}, {A: False}]

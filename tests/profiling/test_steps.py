@@ -8,7 +8,15 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.ids import StreamId
 from ekya.core.profile import Family
 from ekya.profiling.pruning import ENOUGH_ACCURACY
-from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
+from ekya.profiling.steps import (
+    InferenceStep,
+    Labelled,
+    LabelStep,
+    TrialStep,
+    Waiting,
+    in_turn,
+    preparation_steps,
+)
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 LAMBDAS = (InferenceConfig(1, 32), InferenceConfig(2, 32))
@@ -69,3 +77,32 @@ def test_every_family_that_may_be_tried_is_tried_once_and_fairly(streams):
         assert own == (of if stream in may else ())
     ranks = [streams[step.stream][0].index(step.family) for step in trials]
     assert ranks == sorted(ranks)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
+def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
+    """The longest that a stream waits is as many windows as half of the places need for all."""
+    names = [StreamId(f"cam-{number:02}") for number in range(count)]
+    prepared, accuracy = dict.fromkeys(names), dict.fromkeys(names)
+    longest = -(-count // -(-places // 2))
+    for window in range(1, 3 * longest + 1):
+        waiting = [Waiting(name, prepared[name], accuracy[name]) for name in names]
+        chosen = in_turn(waiting, places)
+        assert len(set(chosen)) == len(chosen) == min(places, count)
+        for name in chosen:
+            prepared[name], accuracy[name] = window, draw.random()
+        if window >= longest:
+            assert all(window - (prepared[name] or 0) < longest for name in names)
+
+
+def test_half_of_the_places_go_to_the_worst_of_those_that_need_it():
+    waiting = [
+        Waiting(A, 1, 0.9),
+        Waiting(B, 2, 0.5),
+        Waiting(C, 3, 0.4),
+        Waiting(StreamId("d"), 3, ENOUGH_ACCURACY),
+    ]
+    assert in_turn(waiting, 1) == (A,)
+    assert in_turn(waiting, 2) == (A, C)
+    assert in_turn(waiting, 4) == (A, B, C, StreamId("d"))
+    assert in_turn([*waiting, Waiting(StreamId("new"), None, None)], 2) == (StreamId("new"), C)
