@@ -209,7 +209,8 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """When the loop itself has something to do next."""
     if state.preparing:
-        return min(state.window_open_us + options.preparation_us, state.window_end_us)
+        began_us = max(state.window_open_us, state.profiler_back_us)
+        return min(began_us + options.preparation_us, state.window_end_us)
     return state.window_end_us
 
 
@@ -223,6 +224,7 @@ def _matters(event: ev.Event) -> bool:
             | ev.RetrainFailed()
             | ev.WorkerDied()
             | ev.WorkerBack()
+            | ev.ProfilerBack()
             | ev.StreamLost()
             | ev.StreamBack()
             | ev.StreamEnded()
@@ -289,6 +291,8 @@ def _answers(
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
             yield _preparation(after, options, needs)
+        case ev.ProfilerBack() if needs.labels and _may_prepare_late(before, event.t_us, options):
+            yield _preparation(after, options, needs)
         case ev.LabelsReady() if event.compared is not None and event.window == before.window:
             reason = why_back(event.compared, options.roll_back_margin)
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
@@ -326,6 +330,13 @@ def _answers(
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
+
+
+def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
+    """Whether a window has gone without labels, and there is time to make them now."""
+    unlabelled = not any(stream.training_crops or stream.validation_crops for stream in fleet.streams)
+    in_time = now_us + options.preparation_us < fleet.window_end_us
+    return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:

@@ -356,6 +356,13 @@ class WorkerBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilerBack:
+    """The micro-profiler, which had died, has its models again."""
+
+    t_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamLost:
     """A camera gives no frames for now."""
 
@@ -414,6 +421,7 @@ Event = (
     | ShareOverdue
     | WorkerDied
     | WorkerBack
+    | ProfilerBack
     | StreamLost
     | StreamBack
     | StreamEnded
@@ -450,6 +458,7 @@ _ORDER: tuple[type[Event], ...] = (
     ProfileReady,
     RetrainProfiled,
     PreparationEnded,
+    ProfilerBack,
     WindowClosed,
     WindowOpened,
 )

@@ -192,6 +192,7 @@ class FleetState:
     Attributes:
         window: index of the open window; -1 before the first.
         preparing: labels and profiles of this window are still being made.
+        profiler_back_us: when the micro-profiler was back after it had died last; 0 where it never did.
         lent_milli: what jobs of other servers hold of the GPUs here.
     """
 
@@ -200,6 +201,7 @@ class FleetState:
     window_open_us: int = 0
     window_end_us: int = 0
     preparing: bool = False
+    profiler_back_us: int = 0
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
 
@@ -249,6 +251,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return replace(state, preparing=False) if event.window == state.window else state
+        case ev.ProfilerBack():
+            return replace(state, profiler_back_us=event.t_us)
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
         case ev.StreamAdded():

@@ -101,7 +101,7 @@ class HealthFollower:
                 self._of(event.stream, event.t_us)
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
-            case ev.PreparationEnded():
+            case ev.PreparationEnded() | ev.ProfilerBack():
                 return
             case _:
                 self._of(event.stream, event.t_us).take(event)

@@ -80,6 +80,7 @@ class RayExecutor:
         self._leaving: dict[Any, StreamId] = {}
         self._errands: dict[Any, str] = {}
         self._handing_in: dict[Any, tuple[int, StreamId]] = {}
+        self._profiler_starts: set[Any] = set()
         # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
@@ -147,9 +148,12 @@ class RayExecutor:
         """Calls actors, and returns the calls whose failure somebody should hear of."""
         match command:
             case cmd.BeginPreparation():
-                self._preparing = command
                 self._materials.begin_window()
                 self._met.begin_window()
+                if self._profiler_starts:
+                    self._put_off(command)
+                    return []
+                self._preparing = command
                 holder = preparation_holder(command.window)
                 self._shares.begin(
                     holder, command.share_milli, command.plan_epoch, self._preparation(command)
@@ -186,6 +190,11 @@ class RayExecutor:
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)
         return []
+
+    def _put_off(self, command: cmd.BeginPreparation) -> None:
+        """Lets a window go on without its preparation, for which the loop asks again when it is possible."""
+        _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
+        self._tell(ev.PreparationEnded(self._clock.now_us(), command.window))
 
     def _preparation(self, command: cmd.BeginPreparation) -> Callable[[int, int], Any]:
         """Lets every stream hand in what it kept; none of it passes through this process."""
@@ -257,11 +266,12 @@ class RayExecutor:
         self._make_known(command.stream)
         return own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
 
-    def _make_known(self, stream: StreamId) -> None:
+    def _make_known(self, stream: StreamId) -> Any:
         """Lets the micro-profiler load the newest weights while it has nothing else to do."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
         self._errands[known] = "know"
+        return known
 
     def _restart(self, command: cmd.RestartWorker) -> None:
         worker = (command.stream, command.role)
@@ -354,6 +364,7 @@ class RayExecutor:
     def _hear_errand(self, reference: Any) -> None:
         """A call has returned; a dead actor tells of itself elsewhere, everything else is said here."""
         what = self._errands.pop(reference)
+        self._count_start(reference)
         try:
             ray.get(reference)
         except RayActorError:
@@ -362,6 +373,13 @@ class RayExecutor:
             _LOG.error("%s failed: %s", what, in_words(error))
             return
         self._met.has_come(reference)
+
+    def _count_start(self, reference: Any) -> None:
+        """Tells that the micro-profiler is back once all that it starts with is there."""
+        if reference in self._profiler_starts:
+            self._profiler_starts.remove(reference)
+            if not self._profiler_starts:
+                self._tell(ev.ProfilerBack(self._clock.now_us()))
 
     def _hear_handed_in(self, reference: Any) -> None:
         """A stream has handed in what it is prepared from, or cannot; the others do not wait for it."""
@@ -406,10 +424,10 @@ class RayExecutor:
         self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
-        self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        self._errands[begun] = "begin_run"
         self._news.follow(self._actors.preparation)
-        for stream in self._actors.streams:
-            self._make_known(stream)
+        self._profiler_starts = {begun, *(self._make_known(stream) for stream in self._actors.streams)}
         if self._preparing is not None:
             self._tell(ev.PreparationEnded(self._clock.now_us(), self._preparing.window))
             self._preparing = None

@@ -41,7 +41,7 @@ class LateStreams:
         match event:
             case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
                 return [event]
-            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
+            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

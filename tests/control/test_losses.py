@@ -1,8 +1,22 @@
 """Deaths, losses and ends: what is asked for, and who gets the share."""
 
 import pytest
-from byhand import INFERENCE, LAMBDAS, RETRAINING, A, B, S, Wish, progress, retraining, started
+from byhand import (
+    INFERENCE,
+    LAMBDAS,
+    RETRAINING,
+    A,
+    B,
+    S,
+    Wish,
+    labels,
+    opened_1,
+    progress,
+    retraining,
+    started,
+)
 
+from ekya.control.step import due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId
@@ -115,3 +129,32 @@ def test_the_retraining_of_a_stream_that_has_ended_stops_and_others_get_its_shar
     assert hand.views[-1].capacity_milli == 2000
     late = hand.give(122 * S, progress(121 * S, 2, 0.9), ev.RetrainFinished(122 * S, A, JobId(1), 3.0))
     assert late.commands == ()
+
+
+def unlabelled():
+    """Window 1 went without labels, as the micro-profiler was away when it opened."""
+    hand = opened_1()
+    hand.give(100 * S, ev.PreparationEnded(100 * S, 1))
+    return hand
+
+
+def test_a_window_that_opened_without_the_micro_profiler_is_prepared_when_that_is_back():
+    hand = unlabelled()
+    back = hand.give(140 * S, ev.ProfilerBack(140 * S))
+    (begun,) = only(cmd.BeginPreparation, back)
+    assert (begun.window, [asked.stream for asked in begun.streams]) == (1, [A, B])
+    assert hand.views[-1].capacity_milli == 1500
+    assert next_due_us(hand.state.fleet, hand.options) == 155 * S, "it has as long as any other"
+    hand.give(145 * S, labels(145 * S, A), labels(145 * S, B))
+    ended = hand.give(155 * S, *due(hand.state.fleet, 155 * S, hand.options))
+    assert only(cmd.EndPreparation, ended) == [cmd.EndPreparation(1)]
+    assert hand.views[-1].streams[0].retrain_options != ()
+    turn = close(hand)
+    assert next_due_us(turn.state.fleet, hand.options) == 215 * S
+
+
+def test_a_micro_profiler_that_is_back_prepares_nothing_that_is_labelled_or_too_late():
+    for hand, back_us in ((started(), 20 * S), (retraining(), 140 * S), (unlabelled(), 185 * S)):
+        assert only(cmd.BeginPreparation, hand.give(back_us, ev.ProfilerBack(back_us))) == []
+    preparing = opened_1()
+    assert only(cmd.BeginPreparation, preparing.give(103 * S, ev.ProfilerBack(103 * S))) == []

@@ -144,6 +144,29 @@ def test_what_a_stream_could_not_hand_in_to_a_dead_micro_profiler_is_not_told_to
     assert told == ["begin_run", "poll", "know"]
 
 
+def test_a_window_that_opens_while_the_micro_profiler_starts_waits_for_it_and_what_it_loads(
+    executor, monkeypatch, caplog
+):
+    def started_again():
+        return Actor(gives={"begin_run": "begun", "know": "known"})
+
+    executor._actors.make_preparation, executor._actors.has_died = started_again, lambda _actor: None
+    fail(monkeypatch)
+    executor._hear(poll_of(executor, executor._actors.preparation))
+    prepare(executor, 1)
+    assert executor._actors.preparation.calls("begin") == []
+    assert [type(event) for event in executor._outbox] == [ev.PreparationEnded]
+    assert "window 1 has no labels until the micro-profiler is back" in caplog.text
+    executor._outbox.clear()
+    monkeypatch.setattr(ray, "get", lambda _reference: None)
+    executor._hear("begun")
+    assert executor._outbox == []
+    executor._hear("known")
+    assert [type(event) for event in executor._outbox] == [ev.ProfilerBack]
+    prepare(executor, 1)
+    assert len(executor._actors.preparation.calls("begin")) == 1
+
+
 def passed_to(own):
     return [arguments[3] for arguments in own.retraining.calls("start")]
 
