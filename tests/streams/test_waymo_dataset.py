@@ -64,7 +64,7 @@ def test_every_frame_is_looked_at_and_the_index_opens_to_the_same_frames(written
     with monkeypatch.context() as nothing_is_looked_into:
         nothing_is_looked_into.setattr(source, "find_segments", None)
         nothing_is_looked_into.setattr(source, "look_into", None)
-        nothing_is_looked_into.setattr(source, "VERSIONS", {})
+        nothing_is_looked_into.setattr(source, "version_of", None)
         indexed = spec.open(CLASSES)
     for (one, truth), (other, other_truth) in zip(indexed.frames(), whole.frames(), strict=True):
         assert (one.index, one.t_us) == (other.index, other.t_us)

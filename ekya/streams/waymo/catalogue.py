@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ekya.errors import UserError
 from ekya.files import user_errors
-from ekya.streams.waymo import parquet, records
 from ekya.streams.waymo.shots import Camera, Lost, SegmentFacts, SegmentFiles, Shot
 
 _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
@@ -29,10 +28,15 @@ class Version:
     shots: Callable[[SegmentFiles, Camera], Iterator[Shot | Lost]]
 
 
-VERSIONS: Mapping[int, Version] = {
-    1: Version(records.describe, records.cameras, records.check, records.shots),
-    2: Version(parquet.describe, parquet.cameras, parquet.check, parquet.shots),
-}
+def version_of(files: SegmentFiles) -> Version:
+    """How a segment is read; imports what that needs, which is more than all else that reads a fleet file."""
+    if files.version == 1:
+        from ekya.streams.waymo import records
+
+        return Version(records.describe, records.cameras, records.check, records.shots)
+    from ekya.streams.waymo import parquet
+
+    return Version(parquet.describe, parquet.cameras, parquet.check, parquet.shots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
     Raises:
         UserError: one of them cannot be read.
     """
-    looked = (Segment(files, VERSIONS[files.version].describe(files)) for files in segments)
+    looked = (Segment(files, version_of(files).describe(files)) for files in segments)
     return tuple(sorted(looked, key=lambda one: one.order))
 
 
@@ -107,7 +111,7 @@ def usable_segments(
     problems: list[str] = []
     for segment in segments:
         try:
-            VERSIONS[segment.files.version].check(segment.files, camera)
+            version_of(segment.files).check(segment.files, camera)
         except UserError as error:
             problems.append(str(error))
         else:

@@ -13,11 +13,11 @@ from ekya.core.units import us_to_seconds
 from ekya.errors import UserError
 from ekya.streams.dataset import StreamFindings, Survey
 from ekya.streams.waymo.catalogue import (
-    VERSIONS,
     Segment,
     find_segments,
     look_into_all,
     usable_segments,
+    version_of,
 )
 from ekya.streams.waymo.classes import CLASSES, class_of_type
 from ekya.streams.waymo.index import write_index
@@ -144,7 +144,7 @@ def _cameras(segments: tuple[Segment, ...]) -> tuple[Camera, ...]:
         if len(there) == len(Camera):
             break
         with suppress(UserError):
-            there |= set(VERSIONS[segment.files.version].cameras(segment.files))
+            there |= set(version_of(segment.files).cameras(segment.files))
     return tuple(camera for camera in Camera if camera in there)
 
 

@@ -11,7 +11,7 @@ from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.streams.ahead import read_ahead
 from ekya.streams.pictures import Picture, decode_jpeg
-from ekya.streams.waymo.catalogue import VERSIONS, Segment
+from ekya.streams.waymo.catalogue import Segment, version_of
 from ekya.streams.waymo.shots import Camera, Labels, Lost, Shot
 
 FPS = 10.0
@@ -60,7 +60,7 @@ def shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
 def _shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
     for segment in segments:
         try:
-            for shot in VERSIONS[segment.files.version].shots(segment.files, camera):
+            for shot in version_of(segment.files).shots(segment.files, camera):
                 yield segment, shot
         except (UserError, OSError) as error:
             yield segment, Lost(f"the rest of the segment: {error}")

@@ -17,12 +17,12 @@ from ekya.errors import UserError
 from ekya.files import FolderPath
 from ekya.streams.frame import Frame, StreamSource, Truth
 from ekya.streams.waymo.catalogue import (
-    VERSIONS,
     Segment,
     find_segments,
     look_into,
     look_into_all,
     usable_segments,
+    version_of,
 )
 from ekya.streams.waymo.classes import class_of_type
 from ekya.streams.waymo.index import read_index
@@ -107,7 +107,7 @@ class WaymoSpec(BaseModel):
                 )
         chosen = look_into([there[name] for name in self.segments])
         for segment in chosen:
-            VERSIONS[segment.files.version].check(segment.files, self.camera)
+            version_of(segment.files).check(segment.files, self.camera)
         return chosen
 
     def _at(self, location: str) -> tuple[Segment, ...]:
