@@ -273,11 +273,12 @@ class _Stream:
         self.ended = True
 
     def expect_labels(self, *, asked: bool) -> None:
-        """Labelling begins. A stream that was away and could not be asked goes without."""
-        if self.facts is None:
+        """Labelling begins, perhaps once more. A stream that was away and could not be asked goes without."""
+        if self.facts is None or not (asked or (self.gone and self.past)):
             return
-        if asked or (self.gone and self.past):
-            self.labels_due = True
+        self.labels_due = True
+        if asked and self.facts.labels is Labels.MISSING:
+            self.facts = replace(self.facts, labels=Labels.NOT_DUE)
 
     def end_preparation(self) -> None:
         """Labelling is over."""

@@ -153,6 +153,17 @@ def test_unlabelled_is_whose_labels_did_not_come_or_came_too_late():
     assert "too late" in late.reason
 
 
+def test_a_window_that_is_prepared_once_more_has_its_labels_in_time():
+    again = turn(24, ev.ProfilerBack(24 * S), cmd.BeginPreparation(1, 500, (cmd.PrepareStream(A, (), ()),)))
+    first = (border(1), prepared(1, at_s=0.1), again)
+    assert states(*first, labelled(1, at_s=5.0), prepared(1, at_s=6.0), end(1))[1] == "ok"
+    assert states(*first, prepared(1, at_s=6.0), end(1))[1] == "unlabelled"
+
+
+def test_whose_turn_it_is_not_is_not_unlabelled():
+    assert states(border(1, asked=()), prepared(1), end(1))[1] == "ok"
+
+
 def test_a_stream_that_was_away_when_labels_were_asked_for_goes_without():
     lost = turn(19.5, ev.StreamLost(int(19.5 * S), A, "no signal"))
     back = turn(20.5, ev.StreamBack(int(20.5 * S), A))

@@ -9,8 +9,9 @@ from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
 from ekya.core.turns import TurnRecord
+from ekya.measuring.summary import WarningTold
 from ekya.measuring.timeline import ShareSample, Swap, WindowSpan
-from ekya.measuring.turns import LostSpan, outcomes, profile_records, tell
+from ekya.measuring.turns import LostSpan, outcomes, profile_records, tell, warnings_of
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
@@ -339,3 +340,12 @@ def test_going_back_makes_the_next_version_and_is_a_swap_of_its_own():
     assert told.swap_delays_us == (S, 3 * S, 2 * S)
     assert told.stalls_us == (900, 70, 900)
     assert told.served == {JobId(1), JobId(2)}
+
+
+def test_each_warning_is_told_once_with_everybody_who_said_it():
+    said = [("inference/a", "memory is short"), ("scheduler", "slow"), ("inference/b", "memory is short")]
+    turns = [turn(at_s, ev.Warned(at_s * S, *one)) for at_s, one in enumerate([*said, said[0]])]
+    assert warnings_of(turns) == (
+        WarningTold("memory is short", ("inference/a", "inference/b")),
+        WarningTold("slow", ("scheduler",)),
+    )

@@ -441,3 +441,17 @@ def test_a_stream_that_is_set_aside_leaves_and_the_last_one_ends_the_process(tog
     assert actors.process.calls("join") == [(OTHER,)]
     executor.execute([cmd.SetAside(OTHER, "it died too often")])
     assert actors.ended[-1] is actors.process
+
+
+def test_what_an_actor_warns_of_is_told_with_its_time_even_by_one_whose_stream_is_set_aside(
+    executor, monkeypatch
+):
+    executor._actors.fleet = SimpleNamespace(streams=())
+    executor._actors.end, executor._actors.beside = lambda _actor: None, lambda _stream: ()
+    executor.execute([cmd.SetAside(CAM, "so")])
+    monkeypatch.setattr(ray, "get", lambda _reference: [ev.Warned(0, "inference/cam", "memory is short")])
+    executor._outbox.clear()
+    executor._hear(poll_of(executor, executor._actors.streams[CAM].inference))
+    (told,) = executor._outbox
+    assert (told.source, told.text) == ("inference/cam", "memory is short")
+    assert told.t_us > 0
