@@ -233,6 +233,25 @@ def test_ctrl_c_is_130_and_everything_is_reported(world, fleet, capfd):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_more_cameras_than_fit_are_refused_before_anything_starts_unless_overload_is_asked_for(
+    world, fleet, capfd
+):
+    raw = yaml.safe_load(fleet.read_text()) | {"gpus": 0.01}
+    fleet.write_text(yaml.safe_dump(raw))
+    arguments = ["run", str(fleet), "--clock", "virtual"]
+    assert cli.main(arguments) == 2
+    said = error_line(capfd)
+    assert "gpus: 1 cameras are too many for 0.01 cores" in said
+    assert "ms here" in said
+    assert "0 of them fit" in said
+    assert world.asked == []
+    assert cli.main([*arguments, "--overload"]) == 0
+    ((ran, options),) = world.asked
+    assert options.overload
+    assert "Given up: overload: not even one frame a second" in capfd.readouterr().out
+    assert ran.says("preparation.streams")
+
+
 UNWELL = {
     "sentence": "the streams were not well in 3 of their 4 windows (3 behind)",
     "streams": {"cam-1": [{"index": 1, "state": "behind", "reason": "so", "remedy": "what helps"}]},

@@ -39,6 +39,9 @@ PREPARATION_MILLI = 900
 PREPARATION_PART = 0.6
 """The preparation holds at most these shares: of a GPU, and of the capacity."""
 
+LABELS_PART = 2 / 3
+"""Part of the preparation's time in which streams are labelled, where there is no time for all."""
+
 TRIAL_EPOCHS = 8
 """Epochs in which the cheapest family of γ is micro-profiled."""
 
@@ -245,14 +248,13 @@ def _window_s(said: Wishes, costs: HostCosts, preparing_milli: float, training_m
 
 
 def _prepared(said: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
-    """How many streams are labelled within a budget in which the first of them is profiled too."""
+    """How many streams are labelled within their part of a budget; in the rest those in need are profiled."""
     if said.prepared is not None:
         return min(said.prepared, len(costs.streams))
-    left_gpu_s = budget_gpu_s - _trial_gpu_s(said, costs)
-    label_gpu_s = _label_gpu_s(said, costs)
-    if label_gpu_s <= 0.0 or left_gpu_s >= label_gpu_s * len(costs.streams):
+    one_gpu_s, all_gpu_s = _label_gpu_s(said, costs), LABELS_PART * budget_gpu_s
+    if all_gpu_s >= one_gpu_s * len(costs.streams):
         return len(costs.streams)
-    return max(1, int(left_gpu_s / label_gpu_s))
+    return max(1, int(all_gpu_s / one_gpu_s))
 
 
 def _label_gpu_s(said: Wishes, costs: HostCosts) -> float:
@@ -351,7 +353,8 @@ def _given_up(
     known = {cost.family.trainable_blocks for cost in costs.families}
     if said.trainable_blocks is None and set(sizes.trainable_blocks) < known:
         most = max(sizes.trainable_blocks)
-        yield f"γ: at most {most} blocks are retrained, as more do not end within a window"
+        what = f"at most {most} blocks are" if most else "only heads are"
+        yield f"γ: {what} retrained, as more does not end within a window"
 
 
 def _all_milli(costs: HostCosts, every: int, resolution: int) -> int:
