@@ -141,4 +141,4 @@ class InferenceActor:
 
 def _feed_of(orders: StreamOrders) -> Feed:
     fleet = orders.common.fleet
-    return Feed(fleet.streams[orders.place].played, fleet_classes(fleet))
+    return Feed(fleet.streams[orders.place].played, fleet_classes(fleet), orders.stream)

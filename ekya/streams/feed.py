@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Self
 
 from ekya.streams.camera import ASSUMED_FPS
-from ekya.streams.credentials import masked
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import Arrived, Pace, SourceDiedError, SourceProcess, SourceSpec
 
@@ -60,8 +59,9 @@ class Feed:
     refused: what aborted its decoder does so again.
     """
 
-    def __init__(self, spec: SourceSpec, classes: tuple[str, ...]) -> None:
-        """Start the process and let it open the source."""
+    def __init__(self, spec: SourceSpec, classes: tuple[str, ...], name: str = "a source") -> None:
+        """Start the process and let it open the source; ``name`` is for the log."""
+        self._name = name
         self._spec = spec
         self._classes = classes
         self._process = SourceProcess(spec, classes)
@@ -82,7 +82,11 @@ class Feed:
     @property
     def died(self) -> str | None:
         """Why a recording ended before all its frames were there; None where it did not."""
-        return self._process.died if self._has_given_up else None
+        if not self._has_given_up:
+            return None
+        if self._process.refused:
+            return self._process.died
+        return f"its decoder died {len(self._deaths_s)} times, {self._process.died}"
 
     @property
     def ended(self) -> bool:
@@ -140,7 +144,7 @@ class Feed:
             return
         _LOG.warning(
             "%s: its decoder died (%s) and is started again at frame %d",
-            masked(self._spec.model_dump_json()),
+            self._name,
             self._process.died,
             self._next_index,
         )

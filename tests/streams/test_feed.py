@@ -20,7 +20,7 @@ def feed():
     feeds = []
 
     def open_(spec):
-        feeds.append(Feed(spec, ()))
+        feeds.append(Feed(spec, (), "gate"))
         return feeds[-1]
 
     yield open_
@@ -53,7 +53,7 @@ def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog):
     assert watching.died is None
     assert watching.lost is None
     assert watching.damaged == 2
-    assert "its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
+    assert "gate: its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
 
 
 def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed):
@@ -62,7 +62,7 @@ def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed):
     watching.begin(Pace(time.monotonic_ns()))
     seen = indices(watching, kills=3)
     assert seen == list(range(len(seen)))
-    assert watching.died == "killed by signal SIGKILL"
+    assert watching.died == "its decoder died 3 times, killed by signal SIGKILL"
     assert watching.poll(0.0) == []
 
 
