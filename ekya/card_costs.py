@@ -33,6 +33,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
                 resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
                 for resolution in resolutions_to_measure(fleet)
             },
+            card.proposing_gpu_s(operations),
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}

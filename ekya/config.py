@@ -7,6 +7,7 @@ file puts the parts together and checks what can only be checked of the whole.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,6 +64,7 @@ OPEN = (
     "preparation.share_milli",
     "preparation.fraction",
     "preparation.streams",
+    "preparation.frames",
     "inference.every",
     "inference.resolutions",
     "retraining.trainable_blocks",
@@ -79,6 +81,16 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class KeptFrames(StrEnum):
+    """Which frames of a window are kept for the golden model."""
+
+    DRAWN = "drawn"
+    """Drawn by seed and window alone. A detector finds the objects in them beside those that λ looks at."""
+
+    ANALYSED = "analysed"
+    """Of those that λ looks at, which costs no inference."""
+
+
 class PreparationConfig(_Part):
     """What labelling and profiling may take of a window.
 
@@ -86,12 +98,14 @@ class PreparationConfig(_Part):
         share_milli: share that they hold together.
         fraction: the longest part of the window that they hold it.
         streams: how many streams are labelled and profiled in a window, in turn; None for all.
+        frames: which of a window they are made from.
         profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
     """
 
     share_milli: int = Field(default=900, ge=1)
     fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
     streams: int | None = Field(default=None, ge=1)
+    frames: KeptFrames = KeptFrames.DRAWN
     profiler: Profiler = Profiler.EKYA
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.config import FleetConfig, StreamConfig
+from ekya.config import FleetConfig, KeptFrames, StreamConfig
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.classes import BACKGROUND
 from ekya.core.events import StreamBack, StreamLost
@@ -224,7 +224,14 @@ class StreamSetup:
     def collector(self) -> WindowCollector:
         """What keeps frames for the golden model."""
         settings = self.settings
-        return WindowCollector(settings.seed, settings.fps, self.window_us, settings.side, self.config.id)
+        return WindowCollector(
+            settings.seed,
+            settings.fps,
+            self.window_us,
+            settings.side,
+            self.config.id,
+            only_analysed=settings.only_analysed,
+        )
 
 
 def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:
@@ -242,6 +249,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             seed=int(drawn),
             profiler=fleet.preparation.profiler,
             roll_back_margin=fleet.shadow_gate.roll_back,
+            only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ekya.config import MAX_PREPARATION_FRACTION, OPEN, FleetConfig
+from ekya.config import MAX_PREPARATION_FRACTION, OPEN, FleetConfig, KeptFrames
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes, fit
@@ -50,6 +50,7 @@ def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
 
 def _wishes(fleet: FleetConfig) -> Wishes:
     said = {key: _of(fleet, key) if fleet.says(key) else None for key in OPEN}
+    kept: KeptFrames | None = said["preparation.frames"]
     return Wishes(
         longest_part=MAX_PREPARATION_FRACTION,
         least_epochs=min(fleet.retraining.epochs),
@@ -63,6 +64,7 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         preparation_milli=said["preparation.share_milli"],
         preparation_part=said["preparation.fraction"],
         prepared=said["preparation.streams"],
+        draws_frames=None if kept is None else kept is KeptFrames.DRAWN,
         every=said["inference.every"],
         resolutions=said["inference.resolutions"],
         trainable_blocks=said["retraining.trainable_blocks"],
@@ -85,6 +87,7 @@ def _values(fleet: FleetConfig, sizes: Sizes) -> Mapping[str, object]:
         "preparation.share_milli": sizes.preparation_milli,
         "preparation.fraction": sizes.preparation_part,
         "preparation.streams": sizes.prepared,
+        "preparation.frames": KeptFrames.DRAWN if sizes.draws_frames else KeptFrames.ANALYSED,
         "inference.every": sizes.every,
         "inference.resolutions": sizes.resolutions,
         "retraining.trainable_blocks": sizes.trainable_blocks,

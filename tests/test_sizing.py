@@ -58,7 +58,12 @@ def test_what_a_shipped_fleet_says_it_keeps_on_virtual_time(name):
     assert after.preparation.streams == len(before.streams)
     open_before = {key for key in OPEN if not before.says(key)}
     if name == "fleet":
-        assert open_before == {"quantum_milli", "steal_milli", "preparation.streams"}
+        assert open_before == {
+            "quantum_milli",
+            "steal_milli",
+            "preparation.streams",
+            "preparation.frames",
+        }
         assert (after.quantum_milli, after.steal_milli) == (50, 100)
     whole = before.model_dump(mode="json")
     for key in said(before):

@@ -42,6 +42,12 @@ PREPARATION_PART = 0.6
 LABELS_PART = 2 / 3
 """Part of the preparation's time in which streams are labelled, where there is no time for all."""
 
+DRAWN_FRAMES = 59
+"""Frames of a window that are drawn for labelling, the burst that λ are profiled on included."""
+
+DRAWN_PART = 0.1
+"""Of the capacity, for detectors that look at drawn frames."""
+
 TRIAL_EPOCHS = 8
 """Epochs in which the cheapest family of γ is micro-profiled."""
 
@@ -86,6 +92,7 @@ class Wishes:
         least_epochs, least_data: of the smallest γ.
         labels: objects that are labelled of a stream and window, at most.
         label_gpu_s: GPU-seconds that labelling a stream's window may take; None for any.
+        draws_frames: whether frames are kept for labelling that λ does not look at.
     """
 
     longest_part: float
@@ -103,6 +110,7 @@ class Wishes:
     every: tuple[int, ...] | None = None
     resolutions: tuple[int, ...] | None = None
     trainable_blocks: tuple[int, ...] | None = None
+    draws_frames: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,7 @@ class Sizes:
     every: tuple[int, ...]
     resolutions: tuple[int, ...]
     trainable_blocks: tuple[int, ...]
+    draws_frames: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,7 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
         every=every,
         resolutions=resolutions,
         trainable_blocks=said.trainable_blocks or _blocks(said, costs, training_gpu_s),
+        draws_frames=_draws_frames(said, costs, window_s, capacity),
     )
     return Fitted(sizes, tuple(_given_up(said, costs, machine, sizes, floors)))
 
@@ -205,10 +215,10 @@ def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine) -> int:
         usable = round(there * CORES_PART) if machine.on_cores else there
         # The two jobs of a stream use a GPU each at most, and the preparation another.
         return max(min(usable, (2 * len(costs.streams) + 1) * FULL_GPU_MILLI), min(QUANTA_MILLI))
-    # On virtual time: as much as analysing every frame takes, and as much again to retrain.
+    # On virtual time: half of what analysing every frame takes, so that something has to be decided.
     finest = max(_measured(costs))
     needed = sum(_needed_milli(of, InferenceConfig(1, finest)) for of in costs.streams.values())
-    return max(1, math.ceil(2 * needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI
+    return max(2, math.ceil(needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI // 2
 
 
 def _quantum_milli(said: Wishes, streams: int, capacity_milli: int) -> int:
@@ -277,6 +287,14 @@ def _least_gpu_s(said: Wishes, cost: FamilyCost) -> float:
     """GPU-seconds of a family's smallest γ."""
     crops = said.least_data * TRAINING_PART * said.labels
     return crops * (cost.prepare_gpu_s + said.least_epochs * cost.epoch_gpu_s)
+
+
+def _draws_frames(said: Wishes, costs: HostCosts, window_s: float, capacity_milli: int) -> bool:
+    """Whether a detector has the time for frames that λ does not look at."""
+    if said.draws_frames is not None:
+        return said.draws_frames
+    finding_gpu_s = sum(of.finding_gpu_s for of in costs.streams.values())
+    return FULL_GPU_MILLI * finding_gpu_s * DRAWN_FRAMES / window_s <= DRAWN_PART * capacity_milli
 
 
 def _blocks(said: Wishes, costs: HostCosts, training_gpu_s: float) -> tuple[int, ...]:
@@ -350,6 +368,8 @@ def _given_up(
         )
     if said.prepared is None and sizes.prepared < len(floors):
         yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
+    if said.draws_frames is None and not sizes.draws_frames:
+        yield "labels: they are made from frames that are analysed anyway, and λ are not measured"
     known = {cost.family.trainable_blocks for cost in costs.families}
     if said.trainable_blocks is None and set(sizes.trainable_blocks) < known:
         most = max(sizes.trainable_blocks)

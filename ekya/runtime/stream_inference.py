@@ -337,6 +337,8 @@ class StreamInference:
         if proposals is not None:
             self._worker.see(frame, proposals)
         if proposals is None or not analyse or self._stopped():
+            if proposals is not None and frame.boxes is None:
+                self._costs.count_found()
             return self._worker.skip(arrived.index, arrived.t_us, config)
         self._last_analysed = arrived.index
         # Beside the share: no GPU cuts pictures, and none should wait for them.

@@ -73,9 +73,32 @@ class WindowMaterial:
 
 
 class WindowCollector:
-    """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan."""
+    """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan.
 
-    def __init__(self, seed: int, fps: float, window_us: int, side: int, stream: StreamId = UNNAMED) -> None:
+    Unless it is to keep analysed frames only.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        fps: float,
+        window_us: int,
+        side: int,
+        stream: StreamId = UNNAMED,
+        only_analysed: bool = False,
+    ) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            seed: of the stream.
+            fps: of its camera.
+            window_us: length of a window.
+            side: of the crops, in pixels.
+            stream: its name.
+            only_analysed: keep of the frames whose boxes are known anyway, and ask for no others: what is
+                kept depends on λ then.
+        """
+        self._only_analysed = only_analysed
         self._stream = stream
         self._seed = seed
         self._side = side
@@ -97,10 +120,7 @@ class WindowCollector:
         """
         window = t_us // self._window_us
         self._enter(window)
-        if window < self._window:
-            return False
-        at = self._position(t_us)
-        return self._in_burst(at) or bool(self._due and at >= self._due[0])
+        return window == self._window and self._keeps(self._position(t_us)) and not self._only_analysed
 
     def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
         """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted.
@@ -108,7 +128,9 @@ class WindowCollector:
         Returns:
             The frame if it is now one of the window's sample.
         """
-        wanted = self.wants(frame.t_us)
+        window = frame.t_us // self._window_us
+        self._enter(window)
+        wanted = window == self._window and self._keeps(self._position(frame.t_us))
         boxes, found = proposals.boxes, proposals.found
         tracks = self._tracker.update(boxes)
         if not wanted:
@@ -151,6 +173,9 @@ class WindowCollector:
 
     def _position(self, t_us: int) -> int:
         return round(t_us % self._window_us / self._period_us)
+
+    def _keeps(self, at: int) -> bool:
+        return self._in_burst(at) or bool(self._due and at >= self._due[0])
 
     def _in_burst(self, at: int) -> bool:
         return self._burst_from <= at < self._burst_from + BURST_FRAMES

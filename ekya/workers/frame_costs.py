@@ -24,13 +24,17 @@ class FrameCosts:
         """
         self._fps, self._speed = fps, speed
         self._gpu_s: dict[int, float] = {}
-        self._frames = 0
+        self._frames = self._found = 0
         self._configs: dict[int, InferenceConfig] = {}
 
     def count(self, config: InferenceConfig) -> None:
         """A frame was analysed at this λ."""
         self._frames += 1
         self._configs[config.resolution] = config
+
+    def count_found(self) -> None:
+        """The objects of a frame were found that was not analysed: it was kept for the golden model."""
+        self._found += 1
 
     def since_told(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
         """The newest λ, and the share that it uses if it looks at all of its frames.
@@ -41,8 +45,10 @@ class FrameCosts:
             used_us: of the GPU on all frames since this was last called.
             held_milli: the share at which it was used.
         """
-        frames, configs = self._frames, self._configs
-        self._frames, self._configs = 0, {}
+        # Where objects have to be found that is most of what a frame takes.
+        frames, configs = self._frames + self._found, self._configs
+        self._frames = self._found = 0
+        self._configs = {}
         used_gpu_s = self._speed.worth(used_us, held_milli) / US_PER_S
         if len(configs) != 1 or used_gpu_s <= 0.0:
             return None

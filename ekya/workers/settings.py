@@ -26,6 +26,7 @@ class PreparationSettings:
         label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
         inference_speed: of inference at a share.
         roll_back_margin: of the shadow gate.
+        only_analysed: only frames that λ looks at are kept for the golden model.
     """
 
     classes: tuple[str, ...]
@@ -40,3 +41,4 @@ class PreparationSettings:
     label_gpu_s: float | None = None
     inference_speed: SpeedCurve = LINEAR
     roll_back_margin: float = ROLL_BACK_MARGIN
+    only_analysed: bool = False

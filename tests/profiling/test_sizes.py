@@ -17,10 +17,13 @@ CAMERAS = (1, 4, 10, 20, 30)
 FRAME_GPU_S = {32: 0.020, 24: 0.017, 16: 0.014}
 
 
-def costs_of(cameras, times=1.0, fps=25.0, label_gpu_s=0.003):
+def costs_of(cameras, times=1.0, fps=25.0, label_gpu_s=0.003, finding_gpu_s=0.0):
     frame_gpu_s = {side: times * gpu_s for side, gpu_s in FRAME_GPU_S.items()}
     return HostCosts(
-        {StreamId(f"cam-{number}"): StreamCosts(fps, frame_gpu_s) for number in range(1, cameras + 1)},
+        {
+            StreamId(f"cam-{number}"): StreamCosts(fps, frame_gpu_s, finding_gpu_s)
+            for number in range(1, cameras + 1)
+        },
         times * label_gpu_s,
         tuple(
             FamilyCost(Family(blocks, 0, 16), times * 0.003, times * epoch_gpu_s)
@@ -137,12 +140,23 @@ def test_a_file_of_a_larger_machine_is_lowered_and_says_so():
     assert any(sentence.startswith("preparation.share_milli: 700 is lowered") for sentence in fitted.gave_up)
 
 
-def test_virtual_time_has_what_the_fleet_asks_for_and_gives_nothing_up():
+def test_virtual_time_has_half_of_what_every_frame_of_the_fleet_takes():
     for cameras in CAMERAS:
         costs = costs_of(cameras)
         fitted = fit(nothing(), costs, Machine(None))
-        check(fitted, costs)
-        assert not any("λ" in sentence or "gpus" in sentence for sentence in fitted.gave_up)
+        every_frame_milli = 1000 * cameras * 25 * FRAME_GPU_S[32] * 1.15
+        assert 0 <= 2 * check(fitted, costs).capacity_milli - every_frame_milli < 1000 or cameras < 4
+
+
+@pytest.mark.parametrize(("cameras", "draws"), [(1, True), (20, False)])
+def test_few_cameras_have_frames_drawn_for_labelling_and_many_have_not(cameras, draws):
+    for finding_gpu_s, drawn in ((0.014, draws), (0.0, True)):
+        costs = costs_of(cameras, finding_gpu_s=finding_gpu_s)
+        fitted = fit(nothing(), costs, Machine(2000))
+        assert check(fitted, costs).draws_frames == drawn
+        assert any("frames that are analysed anyway" in one for one in fitted.gave_up) != drawn
+        for said in (True, False):
+            assert fit(nothing(draws_frames=said), costs, Machine(2000)).sizes.draws_frames == said
 
 
 def test_a_slow_machine_retrains_heads_only():

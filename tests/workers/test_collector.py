@@ -38,6 +38,18 @@ def test_the_same_frames_are_kept_whatever_inference_looks_at(every):
         assert kept(got.burst) == kept(expected.burst) != []
 
 
+@pytest.mark.parametrize("every", [1, 5, 25])
+def test_where_only_analysed_frames_are_kept_no_other_is_asked_for(every):
+    watched, all_seen = WindowCollector(5, FPS, WINDOW_US, SIDE, only_analysed=True), collector()
+    watch(watched, range(PER_WINDOW), every)
+    watch(all_seen, range(PER_WINDOW), given=True)
+    got = kept(watched.close(0).sample)
+    assert all(frame % every == 0 for frame in got)
+    assert len(got) >= min(PER_WINDOW // every, 48) // 2
+    if every == 1:
+        assert got == kept(all_seen.close(0).sample)
+
+
 def test_a_sample_is_spread_over_the_window_and_a_burst_is_in_one_piece():
     watched = collector()
     watch(watched, range(PER_WINDOW))

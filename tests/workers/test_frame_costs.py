@@ -54,3 +54,11 @@ def test_nothing_is_said_of_no_frames_or_of_frames_of_several_kinds(costs):
     assert told(counted(costs, EVERY), 0) is None
     assert told(counted(costs, EVERY, SMALL), 100_000) is None
     assert told(counted(costs, EVERY), 25_000) == (EVERY, 250)
+
+
+def test_frames_that_were_kept_for_the_golden_model_only_make_the_others_no_dearer(costs):
+    counted(costs, EVERY, EVERY)
+    costs.count_found()
+    costs.count_found()
+    assert told(costs, 100_000) == (EVERY, 250)
+    assert told(counted(costs, EVERY), 25_000) == (EVERY, 250)
