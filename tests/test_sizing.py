@@ -41,8 +41,8 @@ def test_a_fitted_fleet_says_all_of_its_sizes_loads_again_and_stays_as_it_is(tmp
 
 def test_an_overloaded_fleet_is_refused_and_goes_on_if_it_has_to(tmp_path):
     with pytest.raises(UserError, match=r"gpus: 30 cameras are too many .* of them fit"):
-        fitted_by_card(fleet_of(tmp_path, 30), Machine(500))
-    fleet, gave_up = fitted_by_card(fleet_of(tmp_path, 30), Machine(500), overload=True)
+        fitted_by_card(fleet_of(tmp_path, 30), Machine(200))
+    fleet, gave_up = fitted_by_card(fleet_of(tmp_path, 30), Machine(200), overload=True)
     assert (
         "overload: not even one frame a second of each camera can be analysed; frames are dropped" in gave_up
     )

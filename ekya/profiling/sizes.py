@@ -7,7 +7,7 @@ smaller preparation that is longer or prepares the streams in turn, and γ that 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.host import HostCosts, StreamCosts
@@ -163,6 +163,10 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
     floors = _floors(costs, every, resolutions, quantum)
     room = capacity - sum(floors.values())
     if room < quantum or max(floors.values()) > FULL_GPU_MILLI:
+        if said.capacity_milli is None and (machine.capacity_milli or 0) > capacity:
+            # What was left to other work was a default, and no default keeps a fleet from running.
+            whole = replace(said, capacity_milli=machine.capacity_milli)
+            return fit(whole, costs, machine, overload=overload)
         if not overload:
             raise UserError(_too_much(said, costs, machine, floors, capacity, quantum))
         room = max(_down(OVERLOADED_PART * capacity, quantum), quantum)
@@ -325,7 +329,7 @@ def _too_much(
         if floor > min(left, FULL_GPU_MILLI):
             break
         left, fitting = left - floor, fitting + 1
-    dearest = max(floors, key=lambda stream: (floors[stream], stream))
+    dearest = max(floors, key=lambda stream: floors[stream])
     frame_s = min(costs.streams[dearest].frame_gpu_s.values())
     wanted = machine.worded(sum(floors.values()) + quantum_milli)
     remedies = ["fewer cameras"]
