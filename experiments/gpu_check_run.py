@@ -64,6 +64,10 @@ def compared(streams: int, gpus: float, preparation_milli: int, shares: str) -> 
     yield of_accuracies(streams, accuracies)
 
 
+_PREPARED_GPU_S = 0.2
+"""GPU-seconds to label and micro-profile a camera's sample, at least."""
+
+
 def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
     """The shipped fleet's cameras, again and again with seeds of their own, in windows as short as can be.
 
@@ -73,8 +77,7 @@ def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
     shipped = config.load_fleet(importlib.import_module("ekya.shipped").shipped_path(config.DEFAULT_FLEET))
     raw = shipped.model_dump(mode="json")
     part = raw["preparation"]["fraction"] * preparation_milli / 1000
-    # The file is refused if this is a hair too short.
-    window_s = max(8, math.ceil(config.MIN_PREPARATION_GPU_S * streams / part + 0.1))
+    window_s = max(8, math.ceil(_PREPARED_GPU_S * streams / part))
     longer = window_s / shipped.window_s
     cameras = []
     for number in range(streams):

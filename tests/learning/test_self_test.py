@@ -42,6 +42,8 @@ print(json.dumps({"way": str(way), "ratios": ratios}))
 """
 
 
+@pytest.mark.live
+@pytest.mark.virtual
 @pytest.mark.parametrize("isa", ["", "AVX2", "SSE41"])
 def test_the_chosen_way_is_never_slower_than_plain_by_a_tenth(isa) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}

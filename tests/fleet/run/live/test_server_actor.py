@@ -3,7 +3,7 @@
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -193,8 +193,11 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
 ) -> None:
     shares = Shares()
     backend = ChosenBackend("fake", shares, None, ())
-    run = OpenRun(None, None, None, replace(OPTIONS, capacity_milli=2000), backend, None)
-    monkeypatch.setattr(server_actor, "open_run", lambda fleet, options: run)
+    run = OpenRun(None, None, None, replace(OPTIONS, capacity_milli=2000), backend, None, None)
+    probe = SimpleNamespace(result=lambda: None)
+    monkeypatch.setattr(server_actor, "choose_backend", lambda shares: backend)
+    monkeypatch.setattr(server_actor, "start_probe", lambda fleet, options, chosen: nullcontext(probe))
+    monkeypatch.setattr(server_actor, "open_run", lambda fleet, options, chosen, host: run)
 
     def run_on_ray(run, opened, console, server, above, stop):
         shares.guests.append(above.guests.take(SOUTH))
