@@ -38,7 +38,7 @@ from ekya.labeling.names import FILE
 from ekya.labeling.proposer import ObjectsSpec
 from ekya.labeling.spec import GoldenSpec
 from ekya.learning.spec import EdgeSpec
-from ekya.placement.homes import InferenceProcess
+from ekya.placement.homes import Processes
 from ekya.placement.pack import Packing
 from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.profiling.label_policy import LABEL_POLICIES
@@ -133,15 +133,10 @@ class RetrainingConfig(_Part):
 
 
 class InferencesConfig(_Part):
-    """Λ: every combination of the lists is a λ (see ``InferenceConfig`` for what they mean).
-
-    Attributes:
-        process: which streams share a process; the emulated world has one process for everything.
-    """
+    """Λ: every combination of the lists is a λ (see ``InferenceConfig`` for what they mean)."""
 
     every: Choices[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: Choices[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
-    process: InferenceProcess = InferenceProcess.STREAM
 
 
 class StreamConfig(_Part):
@@ -206,6 +201,7 @@ class FleetConfig(_Part):
         quantum_milli, steal_milli: δ and Δ.
         scheduler: who decides, with its options behind it, as in ``uniform:inference=300``.
         placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
+        processes: which streams share a process of a live run; other worlds have one for everything.
         hand_over: how retrained weights come to inference; ``cuda-ipc`` is for a live run on GPUs.
         preparation, golden, edge, retraining, inference, shadow_gate: see there.
         streams: sorted by id.
@@ -222,6 +218,7 @@ class FleetConfig(_Part):
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
     scheduler: str = DEFAULT_SCHEDULER
     placement: Packing = Packing.POOL
+    processes: Processes = Processes.AUTO
     hand_over: Literal["object-store", "cuda-ipc"] = "object-store"
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
@@ -266,6 +263,16 @@ class FleetConfig(_Part):
         """Λ, sorted."""
         lists = self.inference
         return tuple(sorted(InferenceConfig(*values) for values in product(lists.every, lists.resolutions)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _processes_of_old_files(cls, raw: object) -> object:
+        """Takes ``inference: {process: ...}``, as files said it when only inference could share."""
+        inference = raw.get("inference") if isinstance(raw, dict) else None
+        if not isinstance(raw, dict) or not isinstance(inference, dict) or "process" not in inference:
+            return raw
+        others = {key: value for key, value in inference.items() if key != "process"}
+        return {"processes": inference["process"], **raw, "inference": others}
 
     @field_validator("name")
     @classmethod

@@ -3,7 +3,7 @@
     python experiments/bench_sharing.py
     python experiments/bench_sharing.py --rounds 3 --windows 5 --json -
 
-The default fleet runs live in both ways (``inference: {process: stream}`` and ``gpu`` in its fleet file),
+The default fleet runs live in both ways (``processes: stream`` and ``gpu`` in its fleet file),
 with the same seed and scheduler. What the processes of inference use is asked of the operating system, from
 the first window on, so that starting them is left out: the processor time of all of them together, by
 analysed frame, and their memory (PSS: what several processes have in common counts once). Decoders are
@@ -33,7 +33,7 @@ from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, dump_fleet, load_fleet
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
-from ekya.placement.homes import InferenceProcess
+from ekya.placement.homes import Processes
 from ekya.runfolder import RunFolder
 from ekya.shipped import shipped_path
 
@@ -80,16 +80,15 @@ class _Looked:
     loads: list[float]
 
 
-def ran(process: InferenceProcess, windows: int, seed: int, runs: Path) -> Row:
+def ran(process: Processes, windows: int, seed: int, runs: Path) -> Row:
     """One run.
 
     Raises:
         UserError: it failed.
     """
     shipped = load_fleet(shipped_path(DEFAULT_FLEET), {"windows": windows, "name": process.value})
-    inference = shipped.inference.model_copy(update={"process": process})
     path = runs / f"{process.value}.yaml"
-    path.write_text(dump_fleet(shipped.model_copy(update={"inference": inference})))
+    path.write_text(dump_fleet(shipped.model_copy(update={"processes": process})))
     folder = RunFolder(runs / process.value)
     command = [*_RUN, str(path), "--runs", str(runs), "--seed", str(seed), "--no-dashboard"]
     looked = _Looked({}, {}, 0, [])
@@ -180,7 +179,7 @@ def main(
     rows = []
     with output(json_to) as channel:
         for number in range(rounds):
-            for process in InferenceProcess:
+            for process in (Processes.STREAM, Processes.GPU):
                 channel.console.print(f"round {number + 1}: a process for each {process.value}")
                 with tempfile.TemporaryDirectory(prefix="ekya-bench-") as runs:
                     rows.append(ran(process, windows, seed, Path(runs)))

@@ -18,7 +18,7 @@ from ekya.config import (
 )
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
-from ekya.placement.homes import InferenceProcess
+from ekya.placement.homes import Processes
 from ekya.placement.pack import Packing
 from ekya.quick_fleet import fleet_from_videos
 from ekya.streams.sources import AnySource
@@ -119,14 +119,21 @@ def test_every_combination_of_the_lists_is_a_configuration(folder):
     assert fleet.inference_configs() == (InferenceConfig(1, 32), InferenceConfig(5, 32))
 
 
-def test_streams_share_a_process_of_inference_only_where_that_is_said(folder):
-    assert load(folder, fleet_dict()).inference.process is InferenceProcess.STREAM
-    together = load(folder, {**fleet_dict(), "inference": {"process": "gpu"}})
-    assert together.inference.process is InferenceProcess.GPU
+def test_a_fleet_file_says_which_streams_share_a_process(folder):
+    assert load(folder, fleet_dict()).processes is Processes.AUTO
+    together = load(folder, {**fleet_dict(), "processes": "gpu"})
+    assert together.processes is Processes.GPU
     assert load(folder, dump_fleet(together)) == together
-    refused = refusal(folder, {**fleet_dict(), "inference": {"process": "fleet"}})
-    assert "inference.process" in refused
-    assert "'stream' or 'gpu'" in refused
+    refused = refusal(folder, {**fleet_dict(), "processes": "fleet"})
+    assert "processes: 'fleet' is not possible" in refused
+    assert "'auto', 'stream' or 'gpu'" in refused
+
+
+def test_a_file_that_says_it_of_inference_alone_is_still_read(folder):
+    together = load(folder, {**fleet_dict(), "inference": {"process": "gpu", "every": [2]}})
+    assert together.processes is Processes.GPU
+    assert together.inference_configs() == (InferenceConfig(2, 24), InferenceConfig(2, 32))
+    assert load(folder, {**fleet_dict(), "inference": {"process": "stream"}}).processes is Processes.STREAM
 
 
 def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):

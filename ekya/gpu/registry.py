@@ -60,6 +60,9 @@ SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
 }
 """By name, in the order in which ``auto`` tries them."""
 
+MPS_BACKENDS = frozenset({"mps+green", "mps"})
+"""Those under which kernels of several processes run on a GPU at the same time."""
+
 AUTO = "auto"
 
 

@@ -1,5 +1,6 @@
 """A process's GPU as torch sees it: running out of memory, freeing it, the most that was held; losing it."""
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -44,3 +45,33 @@ def peak_bytes() -> int | None:
     itself is not in it.
     """
     return torch.cuda.max_memory_reserved() if _uses_gpu() else None
+
+
+class MemoryPeaks:
+    """The most GPU memory that each job of this process held. Any thread may call.
+
+    torch counts by process: a job beside which another one ran has no number of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[object] = set()
+        self._alone: object = None
+
+    def begin(self) -> object:
+        """Begins to count for a job, and returns what ``end`` takes."""
+        job = object()
+        with self._lock:
+            if self._running:
+                self._alone = None
+            else:
+                begin_peak()
+                self._alone = job
+            self._running.add(job)
+        return job
+
+    def end(self, job: object) -> int | None:
+        """The most that was held while the job ran; None beside another one, or without a GPU."""
+        with self._lock:
+            self._running.discard(job)
+            return peak_bytes() if self._alone is job else None

@@ -14,11 +14,14 @@ PREPARATION_GPU = 0
 """Where the preparation is at home: the GPU of which there is always as much as of any other."""
 
 
-class InferenceProcess(StrEnum):
-    """Which streams' inference runs in one process of a live run."""
+class Processes(StrEnum):
+    """Which streams share a process of a live run, their inferences one and their retrainings another."""
+
+    AUTO = "auto"
+    """``stream`` on GPUs under MPS, where there is memory for it; ``gpu`` elsewhere."""
 
     STREAM = "stream"
-    """Each in its own: a fault ends one stream's."""
+    """None: each has two of its own, and a fault ends one stream's."""
 
     GPU = "gpu"
     """All that are at home on a GPU, or on a core where cores stand for GPUs: models are asked together."""

@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer")
 
 
 def complaining(kind: type[Any], name: str) -> type[Any]:
-    """An actor's class whose ``ready`` raises the UserError that its constructor ran into.
+    """An actor's class whose ``ready`` or ``load`` raises the UserError that its constructor ran into.
 
     Of an error in a constructor Ray hands on the text of a traceback alone; of one in a method, the error.
     Where it is asked for news, what its process warns of is among them.
@@ -32,19 +32,24 @@ def complaining(kind: type[Any], name: str) -> type[Any]:
         except UserError as error:
             actor.complaint = error
 
-    def ready(actor: Any) -> Any:
-        if actor.complaint is not None:
-            raise actor.complaint
-        return kind.ready(actor)
+    def or_complain(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(actor: Any, *arguments: object) -> Any:
+            if actor.complaint is not None:
+                raise actor.complaint
+            return method(actor, *arguments)
+
+        return call
 
     def poll(actor: Any, timeout_s: float) -> list[Event]:
         return [*kind.poll(actor, timeout_s), *actor.warnings.take()]
 
-    methods: dict[str, Any] = {"__init__": make, "ready": ready}
+    methods: dict[str, Any] = {
+        name: or_complain(getattr(kind, name)) for name in ("ready", "load") if hasattr(kind, name)
+    }
     if hasattr(kind, "poll"):
         methods["poll"] = poll
     # Ray's dashboard and the list of processes show the class's name.
-    return type(kind.__name__, (kind,), methods)
+    return type(kind.__name__, (kind,), {"__init__": make, **methods})
 
 
 def _mail_of_this_process(name: str) -> WarningMail:

@@ -77,7 +77,7 @@ class RayExecutor:
         self._materials = Materials(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, tuple[Worker, Any]] = {}
-        self._leaving: dict[Any, StreamId] = {}
+        self._leaving: dict[Any, Worker] = {}
         self._errands: dict[Any, str] = {}
         self._handing_in: dict[Any, tuple[int, StreamId]] = {}
         self._profiler_starts: set[Any] = set()
@@ -254,11 +254,11 @@ class RayExecutor:
         taken: list[Any] = []
         if self._on_the_gpu:
             lend = own.retraining.lend.options(num_returns=2)
-            lent, accuracy = lend.remote(command.job, version, *after)
+            lent, accuracy = lend.remote(command.stream, command.job, version, *after)
             taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
             self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
         hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.job, version, taken, *after)
+        weights, accuracy = hand_over.remote(command.stream, command.job, version, taken, *after)
         if self._on_the_gpu:
             self._unkept.add(command.stream, version, accuracy)
         own.version, own.newest_weights = version, weights
@@ -285,11 +285,12 @@ class RayExecutor:
         """Ends a stream's workers; only that they have ended is still heard of them."""
         self._set_aside.add(stream)
         own = self._actors.streams[stream]
-        self._actors.end(own.retraining)
-        if set(self._actors.beside(stream)) <= self._set_aside:
-            self._actors.end(own.inference)
-        else:
-            self._leaving[own.inference.leave.remote(stream)] = stream
+        for role in ev.Role:
+            worker = own.worker(role)
+            if set(self._actors.beside(stream, role)) <= self._set_aside:
+                self._actors.end(worker)
+            else:
+                self._leaving[worker.leave.remote(stream)] = (stream, role)
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Ends a worker that keeps its share; then it is as any other that died."""
@@ -318,7 +319,8 @@ class RayExecutor:
             return
         if reference in self._leaving:
             # It holds no share now, whether it has left or its process has died.
-            self._shares.died(Work.INFERENCE, self._leaving.pop(reference))
+            stream, role = self._leaving.pop(reference)
+            self._shares.died(Work(role), stream)
             return
         actor = self._news.answered(reference)
         try:
@@ -403,6 +405,7 @@ class RayExecutor:
             return
         if self._news.join(actor, worker):
             self._tell(ev.WorkerBack(now_us, stream, role))
+            self._actors.make_spares()
         else:
             self._tell(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 

@@ -1,9 +1,11 @@
 """The actors of a run: made, named so that a person finds them in Ray's dashboard, and made again."""
 
 import logging
+import math
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,44 +13,22 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.config import FleetConfig
 from ekya.core.events import Role
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
-from ekya.placement.homes import PREPARATION_GPU, InferenceProcess
-from ekya.runtime.complaining import complaining, in_words
-from ekya.runtime.inference_actor import InferenceActor
+from ekya.placement.homes import PREPARATION_GPU, Processes
+from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, ActorKind
+from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor
+from ekya.runtime.complaining import in_words
 from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
-from ekya.runtime.preparation_actor import PreparationActor
 from ekya.runtime.ready import Ready
-from ekya.runtime.retraining_actor import RetrainingActor
-from ekya.runtime.scheduler_actor import SchedulerActor
+from ekya.runtime.spares import Spares
 
 _LOG = logging.getLogger(__name__)
-
-_THREADS = 6
-"""Methods of an actor that may run at once, in a group of threads."""
-
-GPU_PART = 0.001
-"""Of a GPU, as Ray counts them: an actor that uses one is placed where one is, and a thousand of them fit.
-The same for all, since a share can change and this cannot; how much an actor gets is not Ray's matter."""
-
-_RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Ray would name an actor's GPU by an index of its choice; which one it is stands in the environment."""
-
-NEWS = "news"
-"""The group of threads, one, on which an actor is asked for news: no order may hold it up."""
-
-SHARES = "shares"
-"""The group of threads on which orders about shares come: they are answered within a limit, and must not wait
-behind streams that join or weights that are made ready, of which a process of many streams has many."""
-
-_RUNS = 100
-"""Of one process whose actors have the same names."""
 
 _GONE_S = 5.0
 """A process that Ray has been told to end is gone within this, or the kernel ends it."""
@@ -56,8 +36,17 @@ _GONE_S = 5.0
 START_DEATHS_ALLOWED = 2
 """Of one process before the run begins; it is made again after each."""
 
+ALONE_AFTER_S = 600.0
+"""A shared process that dies twice within this is not shared again: nobody could say whose fault it is."""
+
 MICRO_PROFILER = "micro-profiler"
-SCHEDULER = "scheduler"
+THE_SCHEDULER = "scheduler"
+
+_Worker = tuple[Role, StreamId]
+
+_INFERS: JobRole = "inference"
+_TRAINS: JobRole = "retraining"
+_SPARE = "inference/spare"
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +54,7 @@ class StreamActors:
     """A stream's two workers, and what they would be made from again.
 
     Attributes:
-        inference: perhaps that of other streams too.
+        inference, retraining: perhaps those of other streams too.
         weights: object reference to the bytes of the model that serves.
         newest_weights: the same of the model that serves or is about to.
         version: of the newest weights.
@@ -82,33 +71,52 @@ class StreamActors:
         """One of the two."""
         return self.inference if role is Role.INFERENCE else self.retraining
 
+    def put(self, role: Role, actor: Any) -> None:
+        """Another process of one of the two."""
+        if role is Role.INFERENCE:
+            self.inference = actor
+        else:
+            self.retraining = actor
+
 
 class FleetActors:
-    """All actors of a run. Nothing here waits, but for ``wait_ready`` and ``close``."""
+    """All actors of a run. Nothing here waits, but for ``wait_ready`` and ``close``.
+
+    Args:
+        orders: common to them.
+        scheduler: its name.
+        weights: what serves first, as bytes, and its number; None for the base model.
+    """
 
     def __init__(
         self,
         orders: ActorOrders,
         scheduler: str,
-        weights: Mapping[StreamId, tuple[bytes, ModelVersion]],
+        weights: Mapping[StreamId, tuple[bytes, ModelVersion]] | None = None,
     ) -> None:
         self._orders = orders
         self._scheduler_name = scheduler
         self._made: dict[str, int] = {}
         self._processes: dict[Any, Any] = {}
+        self._inside: dict[Any, tuple[_Worker, ...]] = {}
+        self._died_s: dict[str, float] = {}
+        self._alone: set[_Worker] = set()
+        self._spares = Spares(self._spare)
+        self._has_weights = weights is not None
         self.scheduler = self.make_scheduler()
         self.streams: dict[StreamId, StreamActors] = {}
-        together: dict[str, list[StreamOrders]] = {}
         for place, stream in enumerate(orders.fleet.streams):
-            own = StreamOrders(orders, place, *weights[stream.id])
-            together.setdefault(self._process_name(own), []).append(own)
-        for streams in together.values():
-            inference = self._inference(streams[0], streams)
-            for own in streams:
-                reference = ray.put(own.weights)
-                self.streams[own.stream] = StreamActors(
-                    own, inference, self._retraining(own), reference, reference, own.version
-                )
+            served, version = (weights or {}).get(stream.id, (None, BASE_VERSION))
+            reference = None if served is None else ray.put(served)
+            own = StreamOrders(orders, place, version)
+            self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
+        # What makes the base model is made first.
+        for role in (Role.RETRAINING, Role.INFERENCE):
+            together: dict[str, list[StreamId]] = {}
+            for one in self.streams:
+                together.setdefault(self._process_name(role, one), []).append(one)
+            for streams in together.values():
+                self._put(role, streams, self._hosted(role, streams))
         self.preparation = self.make_preparation()
 
     def wait_ready(self) -> dict[StreamId, Ready]:
@@ -118,43 +126,70 @@ class FleetActors:
             UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back; or one
                 died again and again.
         """
-        names = self._names()
-        asked = {actor.ready.remote(): (actor, name, 0) for actor, name in names.items()}
+        deaths: Counter[str] = Counter()
+        if not self._has_weights:
+            self._load_base(deaths)
+        asked = {self._begun(actor): (actor, name) for actor, name in self._names().items()}
         known: dict[StreamId, Ready] = {}
         while asked:
             (answer,), _ = ray.wait(list(asked), num_returns=1)
-            actor, name, deaths = asked.pop(answer)
+            actor, name = asked.pop(answer)
             try:
                 known |= ray.get(answer) or {}
             except RayActorError as error:
-                deaths += 1
-                _require_another_start(name, deaths, in_words(error))
-                actor = self._make_in_place_of(actor)
-                asked[actor.ready.remote()] = (actor, name, deaths)
+                made = self._make_in_place_of(actor, name, error, deaths)
+                asked[self._begun(made)] = (made, name)
         return known
+
+    def _load_base(self, deaths: "Counter[str]") -> None:
+        """Has a trainer's process make the model that all streams begin with."""
+        name, maker = next((self._names()[one], one) for one in self.retrainings)
+        while True:
+            weights, made = maker.base_weights.options(num_returns=2).remote()
+            try:
+                ray.get(made)
+                break
+            except RayActorError as error:
+                maker = self._make_in_place_of(maker, name, error, deaths)
+        for own in self.streams.values():
+            own.weights = own.newest_weights = weights
+
+    def _begun(self, actor: Any) -> Any:
+        """Asks an actor to load its models; reference of its answer."""
+        inside = self._streams_of(Role.INFERENCE, actor)
+        if not inside:
+            return actor.ready.remote()
+        served = list(dict.fromkeys(own.weights for own in inside))
+        return actor.load.remote(tuple(served.index(own.weights) for own in inside), *served)
 
     def _names(self) -> dict[Any, str]:
         """Every actor, each once, with what people call it."""
-        names = {own.inference: self._process_name(own.orders) for own in self.streams.values()}
-        names |= {own.retraining: f"retraining/{stream}" for stream, own in self.streams.items()}
-        return names | {self.preparation: MICRO_PROFILER, self.scheduler: SCHEDULER}
+        names = {
+            own.worker(role): self._process_name(role, stream)
+            for role in Role
+            for stream, own in self.streams.items()
+        }
+        return names | {self.preparation: MICRO_PROFILER, self.scheduler: THE_SCHEDULER}
 
-    def _make_in_place_of(self, dead: Any) -> Any:
-        """An actor like one that died before the run began."""
-        self.has_died(dead)
+    def _make_in_place_of(self, dead: Any, name: str, error: RayError, deaths: "Counter[str]") -> Any:
+        """An actor like one that died before the run began.
+
+        Raises:
+            UserError: it has died too often.
+        """
+        deaths[name] += 1
+        _require_another_start(name, deaths[name], in_words(error))
+        self._processes.pop(dead, None)
         if dead is self.scheduler:
             self.scheduler = self.make_scheduler()
             return self.scheduler
         if dead is self.preparation:
             self.preparation = self.make_preparation()
             return self.preparation
-        inside = [own for own in self.streams.values() if own.inference is dead]
-        made = self._inference(inside[0].orders, [own.orders for own in inside]) if inside else None
-        for own in inside:
-            own.inference = made
-        for own in self.streams.values():
-            if own.retraining is dead:
-                made = own.retraining = self._retraining(own.orders)
+        role, _ = self._inside[dead][0]
+        streams = [stream for _, stream in self._inside.pop(dead)]
+        made = self._hosted(role, streams)
+        self._put(role, streams, made)
         return made
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
@@ -175,12 +210,17 @@ class FleetActors:
     @property
     def inferences(self) -> tuple[Any, ...]:
         """The actors of all streams' inference, each once."""
-        return tuple(dict.fromkeys(actors.inference for actors in self.streams.values()))
+        return tuple(dict.fromkeys(own.inference for own in self.streams.values()))
 
-    def beside(self, stream: StreamId) -> tuple[StreamId, ...]:
-        """The other streams whose inference is in the same process."""
-        own = self.streams[stream].inference
-        return tuple(one for one, its in self.streams.items() if its.inference is own and one != stream)
+    @property
+    def retrainings(self) -> tuple[Any, ...]:
+        """The actors of all streams' retraining, each once."""
+        return tuple(dict.fromkeys(own.retraining for own in self.streams.values()))
+
+    def beside(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
+        """The other streams whose worker of this role is in the same process."""
+        own = self.streams[stream].worker(role)
+        return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
 
     def try_hand_over(self) -> None:
         """Lends each stream's first weights from its trainer to its inference, as the run will lend others.
@@ -190,9 +230,9 @@ class FleetActors:
         """
         trials = []
         for stream, own in self.streams.items():
-            lent = own.retraining.lend_first.remote()
+            lent = own.retraining.lend_first.remote(stream, own.weights)
             taken = own.inference.try_loan.remote(stream, lent)
-            trials += [lent, taken, own.retraining.end_loan.remote(own.version, [taken])]
+            trials += [lent, taken, own.retraining.end_loan.remote(stream, own.version, [taken])]
         try:
             ray.get(trials)
         except RayError as error:
@@ -203,57 +243,84 @@ class FleetActors:
 
     def make_scheduler(self) -> Any:
         """The scheduler's actor; again, where it died."""
-        return make_actor(SchedulerActor, self._free_name(SCHEDULER), {}, 0.0, self._scheduler_name)
+        return make_actor(
+            SCHEDULER.actor_class(), self._free_name(THE_SCHEDULER), {}, 0.0, self._scheduler_name
+        )
 
     def make_preparation(self) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
-        return self._worker(PreparationActor, self._free_name(MICRO_PROFILER), environment, self._orders)
+        return self._worker(PREPARATION, self._free_name(MICRO_PROFILER), environment, self._orders)
+
+    def make_spares(self) -> None:
+        """Makes what takes over where a process of inference dies, if there is room for it."""
+        for own in self.streams.values():
+            environment = self._environment(_SPARE, _INFERS, 0, own.orders.gpu)
+            self._spares.make(environment, own.orders.gpu, own.weights)
 
     def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """A worker in place of a dead one, with the weights that served last, which begins at once.
 
-        A process of several streams' inference is made again for the first of them, and the others join it.
+        A process of several streams is made again for the first of them, and the others join it.
 
         Returns:
             Reference of an answer that comes when it has begun.
         """
-        actors = self.streams[stream]
-        weights: bytes = ray.get(actors.weights)
-        actors.newest_weights = actors.weights
-        orders = replace(actors.orders, weights=weights, version=actors.version)
+        own = self.streams[stream]
+        own.newest_weights = own.weights
+        if own.worker(role) not in self._processes:
+            name = self._process_name(role, stream)
+            streams = [
+                one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
+            ]
+            self._put(role, streams, self._taken_over(streams) or self._hosted(role, streams, joining=True))
         if role is Role.RETRAINING:
-            actors.retraining = self._retraining(orders)
-            return actors.retraining.begin.remote(started_monotonic_ns)
-        if actors.inference not in self._processes:
-            made = self._inference(orders, ())
-            for one in (*self.beside(stream), stream):
-                self.streams[one].inference = made
-        return actors.inference.join.remote(orders, started_monotonic_ns)
+            return own.retraining.begin.remote(started_monotonic_ns)
+        orders = replace(own.orders, version=own.version)
+        return own.inference.join.remote(orders, own.weights, started_monotonic_ns)
 
-    def _process_name(self, orders: StreamOrders) -> str:
+    def _process_name(self, role: Role, stream: StreamId) -> str:
         """Streams for which it is the same share a process."""
-        if self._orders.fleet.inference.process is InferenceProcess.STREAM:
-            return f"inference/{orders.stream}"
-        return f"inference/gpu-{orders.gpu}"
+        if self._orders.processes is Processes.STREAM or (role, stream) in self._alone:
+            return f"{role}/{stream}"
+        return f"{role}/gpu-{self.streams[stream].orders.gpu}"
 
-    def _inference(self, home_of: StreamOrders, streams: Sequence[StreamOrders]) -> Any:
-        """The process in which a stream is at home, with these in it from the beginning."""
-        name = self._free_name(self._process_name(home_of))
-        environment = self._environment(name, "inference", 0, home_of.gpu)
-        orders = ProcessOrders(self._orders, name, home_of.gpu, tuple(streams))
-        return self._worker(InferenceActor, name, environment, orders)
+    def _put(self, role: Role, streams: Sequence[StreamId], actor: Any) -> None:
+        """These workers are in this process now."""
+        self._inside[actor] = tuple((role, stream) for stream in streams)
+        for stream in streams:
+            self.streams[stream].put(role, actor)
 
-    def _retraining(self, orders: StreamOrders) -> Any:
-        name = self._free_name(f"retraining/{orders.stream}")
-        environment = self._environment(name, "retraining", 0, orders.gpu)
-        return self._worker(RetrainingActor, name, environment, orders)
+    def _streams_of(self, role: Role, actor: Any) -> list[StreamActors]:
+        return [own for own in self.streams.values() if own.worker(role) is actor]
 
-    def _worker(self, kind: type[Any], name: str, environment: Mapping[str, str], orders: object) -> Any:
+    def _hosted(self, role: Role, streams: Sequence[StreamId], joining: bool = False) -> Any:
+        """A process for workers of these streams; streams that are joining come to an inference later."""
+        first = self.streams[streams[0]].orders
+        name = self._free_name(self._process_name(role, streams[0]))
+        kind, job = (INFERENCE, _INFERS) if role is Role.INFERENCE else (RETRAINING, _TRAINS)
+        environment = self._environment(name, job, 0, first.gpu)
+        there = () if joining and role is Role.INFERENCE else streams
+        orders = ProcessOrders(
+            self._orders, name, first.gpu, tuple(self.streams[one].orders for one in there)
+        )
+        return self._worker(kind, name, environment, orders)
+
+    def _taken_over(self, streams: Sequence[StreamId]) -> Any:
+        """A spare process, if one is ready for these streams' inference; None where none is."""
+        gpu = self.streams[streams[0]].orders.gpu
+        return self._spares.take(self._environment(_SPARE, _INFERS, 0, gpu))
+
+    def _spare(self, environment: Mapping[str, str], gpu: int) -> Any:
+        name = self._free_name(_SPARE)
+        orders = ProcessOrders(self._orders, name, gpu, ())
+        return self._worker(replace(INFERENCE, patient=True), name, environment, orders)
+
+    def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], orders: object) -> Any:
         """An actor that holds shares."""
         gpu_part = GPU_PART if self._orders.device == "cuda" else 0.0
-        actor = make_actor(kind, name, environment, gpu_part, orders)
+        actor = make_actor(kind.actor_class(), name, environment, gpu_part, orders)
         self._processes[actor] = actor.process.remote()
         return actor
 
@@ -264,8 +331,20 @@ class FleetActors:
             end_process(actor, process)
 
     def has_died(self, actor: Any) -> None:
-        """A worker's process has ended: its number may be another's by now."""
+        """A worker's process has ended: its number may be another's by now.
+
+        Streams whose shared process has died before, not long ago, have one each from now on. So only the
+        stream that kills its process is ended for it.
+        """
         self._processes.pop(actor, None)
+        inside = self._inside.pop(actor, ())
+        if len(inside) < 2:
+            return
+        name, now_s = self._process_name(*inside[0]), time.monotonic()
+        if now_s - self._died_s.get(name, -math.inf) < ALONE_AFTER_S:
+            _LOG.warning("%s has died again, and its streams have a process each from now on", name)
+            self._alone.update(inside)
+        self._died_s[name] = now_s
 
     def close(self) -> None:
         """Ends all of them; no process is left when this returns."""
@@ -305,50 +384,3 @@ def _require_another_start(name: str, deaths: int, reason: str) -> None:
             "fewer streams"
         )
     _LOG.warning("%s: its process died while the run started (%s) and is made again", name, reason)
-
-
-def end_process(actor: Any, process: Any) -> None:
-    """Ends an actor's process.
-
-    Of an actor that Ray ends it tells at once, while its process may go on for seconds, with all that it
-    holds; of one whose process the kernel ends it tells when that is gone.
-
-    Args:
-        actor: it.
-        process: reference to the number of its process, as it was asked for when it was made.
-    """
-    known, _ = ray.wait([process], timeout=0)
-    try:
-        if known:
-            os.kill(ray.get(process), signal.SIGKILL)
-            return
-    except (RayError, ProcessLookupError):
-        return  # It is dead already.
-    ray.kill(actor)
-
-
-def make_actor(
-    kind: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
-) -> Any:
-    """An actor under a name, with its environment set before anything is imported in its process.
-
-    It lives on the Ray node of the process that makes it, as everything of one server does.
-    """
-    here = ray.get_runtime_context().get_node_id()
-    options = {
-        "num_cpus": 0,
-        "num_gpus": gpu_part,
-        "max_concurrency": _THREADS,
-        "max_restarts": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
-        "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
-    }
-    remote: Any = ray.remote  # Ray's own types do not know of groups.
-    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind, name))
-    for number in range(1, _RUNS):
-        # Where this process still holds the actor of a run before, its name is taken although it is dead.
-        with suppress(ValueError):
-            return made.options(**options, name=f"{name} ({number})" if number > 1 else name).remote(
-                *arguments
-            )
-    return made.options(**options, name=name).remote(*arguments)

@@ -6,7 +6,7 @@ from ekya.config import FleetConfig
 from ekya.core.profile import Family
 from ekya.errors import UserError
 from ekya.measuring.energy import JobPlaces
-from ekya.placement.homes import InferenceProcess
+from ekya.placement.homes import Processes
 from ekya.profiling.memory import CONTEXT_BYTES, inference_bytes
 from ekya.runtime.budget import FreeMemory, JobSizes, in_mib
 from ekya.setup import crop_side
@@ -27,7 +27,9 @@ def job_sizes(fleet: FleetConfig) -> JobSizes:
     )
 
 
-def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory) -> None:
+def require_inference(
+    fleet: FleetConfig, processes: Processes, places: JobPlaces, memory: FreeMemory
+) -> None:
     """Checks that the processes of inference, with a model for each stream, and the micro-profiler fit.
 
     Raises:
@@ -37,13 +39,13 @@ def require_inference(fleet: FleetConfig, places: JobPlaces, memory: FreeMemory)
 
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
     lent = fleet.hand_over == "cuda-ipc"
-    each_by_itself = fleet.inference.process is InferenceProcess.STREAM
+    each_by_itself = processes is Processes.STREAM
     for gpu in sorted({*places.streams.values(), places.preparation}):
         streams = sum(place == gpu for place in places.streams.values())
         # The micro-profiler holds a model of every stream.
         profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
-        processes = streams if each_by_itself else min(streams, 1)
-        needed = processes * CONTEXT_BYTES + streams * inference_bytes(footprint, lent)
+        there = streams if each_by_itself else min(streams, 1)
+        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint, lent)
         needed += profiler if gpu == places.preparation else 0
         free = memory.free_bytes(gpu)
         if free is not None and needed > free:

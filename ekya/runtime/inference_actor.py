@@ -2,24 +2,29 @@
 
 import logging
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
+import numpy as np
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.gpu.protocol import Resized, ShareJob
+from ekya.learning.checkpoints import from_bytes
 from ekya.runstate import StreamRow
 from ekya.runtime.lending import LentWeights
+from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.orders import ProcessOrders, StreamOrders
 from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.standing_back import stand_back
 from ekya.runtime.stream_inference import StreamInference
-from ekya.setup import fleet_classes
+from ekya.setup import crop_side, fleet_classes
 from ekya.streams.feed import Feed
 from ekya.workers.collector import WindowMaterial
+from ekya.workers.inference import Classifier
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,19 +38,35 @@ class InferenceActor:
     def __init__(self, orders: ProcessOrders) -> None:
         stand_back()
         cv2.setNumThreads(1)
-        common = orders.common
+        self._orders = orders
         # All cameras open at the same time.
-        feeds = [_feed_of(one) for one in orders.streams]
-        handle = common.shares.attach(ShareJob(orders.name, "inference", 0, orders.gpu))
-        self._process = SharedProcess(handle, common.device, common.way)
-        self._streams = {
-            one.stream: StreamInference(one, feed, self._process)
-            for one, feed in zip(orders.streams, feeds, strict=True)
-        }
+        self._feeds = [_feed_of(one) for one in orders.streams]
+        self._streams: dict[StreamId, StreamInference] = {}
+        self._mailbox = Mailbox()
+        self._process: SharedProcess | None = None
+        self._attaching = threading.Lock()
 
-    def ready(self) -> dict[StreamId, Ready]:
-        """Warms models up and says what a frame costs, of each stream."""
+    def load(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
+        """Begins with the streams of its orders; warms their models up and says what a frame costs.
+
+        Args:
+            which: position among ``weights`` of each stream's; most begin with the same ones.
+            weights: as safetensors bytes.
+        """
+        process, models = self._attached(), [from_bytes(one) for one in weights]
+        for one, feed, served in zip(self._orders.streams, self._feeds, which, strict=True):
+            self._streams[one.stream] = StreamInference(one, feed, process, models[served])
+        self._feeds = []
         return {stream: one.ready() for stream, one in self._streams.items()}
+
+    def warm_up(self, weights: bytes) -> None:
+        """Makes the first passes of a model, which take longer than others, before any stream is here."""
+        common = self._orders.common
+        model = from_bytes(weights)
+        classifier = Classifier(model, fleet_classes(common.fleet), "cpu", common.way)
+        side = crop_side(common.fleet)
+        for resolution in common.fleet.inference.resolutions:
+            classifier.predict(np.zeros((1, side, side, 3), np.uint8), resolution)
 
     def process(self) -> int:
         """Number of the process that this runs in, for whoever looks after it."""
@@ -56,10 +77,10 @@ class InferenceActor:
         for one in self._streams.values():
             one.begin(started_monotonic_ns)
 
-    def join(self, orders: StreamOrders, started_monotonic_ns: int) -> None:
+    def join(self, orders: StreamOrders, weights: bytes, started_monotonic_ns: int) -> None:
         """Makes a stream's inference here, in place of one that died with its process or by itself."""
         self.leave(orders.stream)
-        made = StreamInference(orders, _feed_of(orders), self._process)
+        made = StreamInference(orders, _feed_of(orders), self._attached(), from_bytes(weights))
         made.begin(started_monotonic_ns)
         self._streams[orders.stream] = made
 
@@ -118,7 +139,7 @@ class InferenceActor:
 
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened to any of the streams; waits for news."""
-        return self._process.mailbox.take(timeout_s)
+        return self._mailbox.take(timeout_s)
 
     def end(self, horizon_us: int) -> list[StreamRow]:
         """Stops all, answers what is still open up to the end of the run, and says how much came.
@@ -128,7 +149,8 @@ class InferenceActor:
         streams = list(self._streams.values())
         for one in streams:
             one.stop()
-        self._process.share.release()
+        if self._process is not None:
+            self._process.share.release()
         rows = []
         with ThreadPoolExecutor(max(len(streams), 1)) as pool:
             for ending in [pool.submit(one.end, horizon_us) for one in streams]:
@@ -137,6 +159,15 @@ class InferenceActor:
                 except Exception:
                     _LOG.exception("an inference could not end in order")
         return rows
+
+    def _attached(self) -> SharedProcess:
+        """The process's share and models; it attaches with its first stream, and a spare one not before."""
+        common = self._orders.common
+        with self._attaching:
+            if self._process is None:
+                handle = common.shares.attach(ShareJob(self._orders.name, "inference", 0, self._orders.gpu))
+                self._process = SharedProcess(handle, common.device, common.way, self._mailbox)
+            return self._process
 
 
 def _feed_of(orders: StreamOrders) -> Feed:

@@ -111,5 +111,5 @@ class Materials:
     def of(self, stream: StreamId) -> MaterialToFetch:
         """What a retraining that begins now would be made of; waits for nothing."""
         own = self._actors.streams[stream]
-        memory = own.retraining.memory.remote()
+        memory = own.retraining.memory.remote(stream)
         return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ekya.core.events import Role
 from ekya.core.ids import StreamId
-from ekya.runtime.fleet_actors import NEWS
+from ekya.runtime.actor_processes import NEWS
 
 _POLL_S = 1.0
 

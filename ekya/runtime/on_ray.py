@@ -15,12 +15,13 @@ from ekya.files import write_text_atomic
 from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cuda_ipc import require_gpu
+from ekya.gpu.host_memory import read_host_memory
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.protocol import ShareBackend
-from ekya.gpu.registry import ChosenBackend
+from ekya.gpu.registry import MPS_BACKENDS, ChosenBackend
 from ekya.gpu.window_meter import open_meter
 from ekya.journal import FileJournal
-from ekya.placement.homes import deal, guests_gpu
+from ekya.placement.homes import Processes, deal, guests_gpu
 from ekya.probe import Probe, ProbedHost
 from ekya.profiling.sizes import Machine
 from ekya.runfolder import RunFolder
@@ -35,6 +36,9 @@ from ekya.sizing import fitted
 from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_speed
 
 _LOG = logging.getLogger(__name__)
+
+_PROCESS_BYTES = 3 << 30
+"""Memory of the host for a process that has loaded torch and CUDA, with some to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,17 @@ class OpenRun:
     def guests_gpu(self) -> int:
         """The GPU of other servers' jobs, which its loop takes what is lent off."""
         return guests_gpu(self.constants.capacity_milli)
+
+    @property
+    def processes(self) -> Processes:
+        """Which streams share a process: as the fleet says, or what this machine has room for."""
+        if self.fleet.processes is not Processes.AUTO:
+            return self.fleet.processes
+        memory = read_host_memory()
+        # Two for each stream, the micro-profiler's and a spare one.
+        needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
+        has_room = memory is None or memory.free_bytes >= needed_bytes
+        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Around every process that is to work at a share: opened once, for the run and for its guests.
@@ -190,7 +205,8 @@ def run_on_ray(
     with ExitStack() as stack:
         meter = open_meter(list_gpus(), run.gpus) if run.on_gpus else None
         if meter is not None:
-            require_inference(fleet, job_places(fleet, constants.capacity_milli), stack.enter_context(meter))
+            places = job_places(fleet, constants.capacity_milli)
+            require_inference(fleet, run.processes, places, stack.enter_context(meter))
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, run.options.scheduler, constants)
         stack.callback(journal.close)
@@ -205,6 +221,7 @@ def run_on_ray(
             server,
             run.host.self_test.way,
             run.host.costs.streams,
+            processes=run.processes,
         )
         running = Running(
             orders,

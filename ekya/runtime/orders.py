@@ -9,6 +9,7 @@ from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import ShareBackend
 from ekya.learning.forward import PLAIN, ForwardWay
+from ekya.placement.homes import Processes
 from ekya.runfolder import RunFolder
 
 
@@ -25,6 +26,7 @@ class ActorOrders:
         server: whose run it is, where several share a Ray namespace; empty for one that is alone.
         way: how models that serve run their forward passes on the device.
         costs: what a frame of each stream takes on this machine.
+        processes: which streams share a process.
     """
 
     folder: RunFolder
@@ -37,6 +39,7 @@ class ActorOrders:
     server: str = ""
     way: ForwardWay = PLAIN
     costs: Mapping[StreamId, StreamCosts] = field(default_factory=dict)
+    processes: Processes = Processes.STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,11 @@ class StreamOrders:
     Attributes:
         common: see there.
         place: position among the fleet's streams.
-        weights: of the model that serves first, as safetensors bytes.
-        version: its number.
+        version: number of the model that serves first.
     """
 
     common: ActorOrders
     place: int
-    weights: bytes
     version: ModelVersion
 
     @property
@@ -68,13 +69,13 @@ class StreamOrders:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrders:
-    """Those of a process in which streams' inference runs.
+    """Those of a process in which streams' inference runs, or their retraining.
 
     Attributes:
         common: see there.
         name: what people call its actor.
         gpu: position of the GPU on which it stays.
-        streams: those that are there from the beginning.
+        streams: those that are there from the beginning; none in a spare one.
     """
 
     common: ActorOrders

@@ -12,7 +12,7 @@ from ekya.config import FleetConfig
 from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
-from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
 from ekya.core.turns import TurnRecord
@@ -102,11 +102,6 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
             path = folder.path / rows[-1].path
             newest[stream.id] = (path.read_bytes(), rows[-1].version)
     return newest
-
-
-def same_weights(fleet: FleetConfig, weights: bytes) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-    """The base model for every stream, as a new run begins."""
-    return {stream.id: (weights, BASE_VERSION) for stream in fleet.streams}
 
 
 def _opens_window(turn: TurnRecord) -> bool:

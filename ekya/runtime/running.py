@@ -11,7 +11,6 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
-from ekya.base_model import base_model
 from ekya.config import RunOptions
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
@@ -22,7 +21,6 @@ from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.speed import SpeedCurve
 from ekya.gpu.window_meter import GpuMeter
 from ekya.journal import FileJournal
-from ekya.learning.checkpoints import to_bytes
 from ekya.measuring.summary import HostFacts
 from ekya.probe import ProbedHost
 from ekya.report.screen import open_screen
@@ -41,7 +39,7 @@ from ekya.runtime.model_keeper import ModelKeeper
 from ekya.runtime.orders import ActorOrders
 from ekya.runtime.planning import ActorPlanner
 from ekya.runtime.ready import Ready, require_frames
-from ekya.runtime.resuming import Resumed, newest_weights, same_weights
+from ekya.runtime.resuming import Resumed, newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.waiting import Stoppable, StoppedEarlyError, Timed
 from ekya.scheduling.registry import make_scheduler
@@ -99,6 +97,7 @@ class Running:
             with loaded_kept():
                 clock = RunClock(self.above.begin_ns() - from_us * 1000)
                 _begin(actors, clock)
+                actors.make_spares()
                 events, ledger = (
                     self._first_events(ready),
                     ledger_for(self.constants, self.host.costs.batch_s),
@@ -161,16 +160,14 @@ class Running:
         budgeted = BudgetedExecutor(executor, self.meter, places, job_sizes(fleet))
         return MeteredExecutor(budgeted, self.meter, self.constants.window_us, from_us)
 
-    def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-        fleet = self.orders.fleet
+    def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
+        """What serves first where a run goes on; None for the base model, which only workers can load."""
         if self.resumed is not None:
-            return newest_weights(self.orders.folder, fleet)
-        base = base_model(fleet, self.options.seed)
-        file = to_bytes(base, half=True)
-        for stream in fleet.streams:
+            return newest_weights(self.orders.folder, self.orders.fleet)
+        for stream in self.orders.fleet.streams:
             record = ModelRecord(self.orders.folder, self.store, stream.id)
-            record.add_model(BASE_VERSION, file, -1, None, None, 0)
-        return same_weights(fleet, to_bytes(base))
+            record.note_model(BASE_VERSION, -1, None, None, 0)
+        return None
 
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
         """What the loop is told before anything has happened, and when streams join."""
@@ -206,7 +203,7 @@ class Running:
     def _end(self, actors: FleetActors, horizon_us: int) -> None:
         """Ends every stream's inference and keeps what it counted."""
         ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
-        saved = [own.retraining.end.remote() for own in actors.streams.values()]
+        saved = [retraining.end.remote() for retraining in actors.retrainings]
         gone = set(actors.streams)
         for reference in ends:
             try:
@@ -224,7 +221,7 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin. Of one that has died by now the executor hears as of any other death."""
     started_ns = clock.started_monotonic_ns
     begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
-    begins += [own.retraining.begin.remote(started_ns) for own in actors.streams.values()]
+    begins += [retraining.begin.remote(started_ns) for retraining in actors.retrainings]
     for begun in (*begins, actors.preparation.begin_run.remote(started_ns)):
         with suppress(RayActorError):
             ray.get(begun)

@@ -18,7 +18,8 @@ from ekya.core.units import US_PER_S
 from ekya.gpu.protocol import Resized
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.placement.pack import rooms_milli
-from ekya.runtime.fleet_actors import SHARES, FleetActors
+from ekya.runtime.actor_processes import SHARES
+from ekya.runtime.fleet_actors import FleetActors
 
 _LOG = logging.getLogger(__name__)
 
@@ -209,8 +210,9 @@ class ShareChanges:
             asked = _order(own.inference.configure)
             return asked.remote(holder.stream, config, order.share_milli, order.serial)
         if order.leaves:
-            return _order(own.retraining.stop).remote(JobId(holder.number))
-        return _order(own.retraining.resize).remote(JobId(holder.number), order.share_milli, order.serial)
+            return _order(own.retraining.stop).remote(holder.stream, JobId(holder.number))
+        resize = _order(own.retraining.resize)
+        return resize.remote(holder.stream, JobId(holder.number), order.share_milli, order.serial)
 
 
 def _order(method: Any) -> Any:

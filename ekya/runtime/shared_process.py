@@ -21,10 +21,10 @@ class SharedProcess:
         mailbox: what has happened to any of the streams.
     """
 
-    def __init__(self, handle: ShareHandle, device: str, way: ForwardWay) -> None:
+    def __init__(self, handle: ShareHandle, device: str, way: ForwardWay, mailbox: Mailbox) -> None:
         self.handle = handle
         self.share = OrderedShare(handle)
         self.use = SharedUse(handle)
         self.models = OneCall(device, way)
         self.calls: Gathering[Asked, Answer] = Gathering(handle.scope, self.models.predict)
-        self.mailbox = Mailbox()
+        self.mailbox = mailbox

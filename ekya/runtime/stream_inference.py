@@ -95,9 +95,10 @@ class StreamInference:
         orders: the stream's.
         feed: its frames, not begun.
         process: in which it runs, alone or beside other streams.
+        model: that serves first; it must not change any more.
     """
 
-    def __init__(self, orders: StreamOrders, feed: Feed, process: SharedProcess) -> None:
+    def __init__(self, orders: StreamOrders, feed: Feed, process: SharedProcess, model: EdgeModel) -> None:
         common = orders.common
         self._orders = orders
         self._process = process
@@ -110,7 +111,6 @@ class StreamInference:
             way=common.way,
             inference_speed=common.inference_speed,
         )
-        model = from_bytes(orders.weights)
         self._worker = InferenceWorker(
             fleet_classes(common.fleet),
             model,

@@ -9,7 +9,6 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayActorError
 
-import ekya.runtime.retraining_actor as module
 from ekya.config import load_fleet
 from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
@@ -19,6 +18,7 @@ from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.gpu.cpu import CpuShares
 from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
+from ekya.learning.device_memory import MemoryPeaks
 from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
@@ -26,12 +26,12 @@ from ekya.runfolder import RunFolder
 from ekya.runtime.brought import Brought
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
-from ekya.runtime.mailbox import RunClock
+from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.material import MaterialToFetch
 from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.ready import Ready
-from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.runtime.share_changes import PATIENCE
+from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam-1"
@@ -54,11 +54,10 @@ def labels():
 
 @pytest.fixture
 def actor(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "stand_back", lambda: None)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     folder = RunFolder.create(tmp_path, "run")
     common = ActorOrders(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    return RetrainingActor(StreamOrders(common, 0, b"", BASE_VERSION))
+    return StreamRetraining(StreamOrders(common, 0, BASE_VERSION), Mailbox(), MemoryPeaks())
 
 
 def told(actor, kind):
@@ -66,7 +65,7 @@ def told(actor, kind):
     events, until_s = [], time.monotonic() + 5
     while not any(isinstance(event, kind) for event in events):
         assert time.monotonic() < until_s
-        events += actor.poll(0.05)
+        events += actor._mailbox.take(0.05)
     return events
 
 
@@ -149,7 +148,7 @@ def bring(executor, *accuracies, over=False):
 
 def adopted(executor):
     trainer = executor._actors.streams[CAM].retraining
-    return [(weights, accuracy) for name, _, weights, accuracy, _ in trainer.asked if name == "adopt"]
+    return [asked[2:4] for asked in trainer.asked if asked[0] == "adopt"]
 
 
 def heard(executor):
@@ -176,7 +175,7 @@ def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not
     asked, (_, *handed_over) = trainer.asked
     assert asked == ("adopt", START, b"weights 1", 0.7, "labels")
     # Ray hands over once what it is given as the last argument is there.
-    assert handed_over[:3] == [JOB, ONE, []] and handed_over[3] in executor._errands
+    assert handed_over[:4] == [CAM, JOB, ONE, []] and handed_over[4] in executor._errands
     assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 
 
@@ -208,7 +207,7 @@ def test_a_retraining_that_nobody_keeps_from_the_executor_fails(executor):
 
 def test_what_a_retraining_elsewhere_takes_along(executor, monkeypatch):
     material = executor.material(CAM)
-    assert executor._actors.streams[CAM].retraining.asked == [("memory",)]
+    assert executor._actors.streams[CAM].retraining.asked == [("memory", CAM)]
     assert (material.weights, material.labels, material.settings) == ("base", "labels", "settings")
     monkeypatch.setattr(ray, "get", lambda asked, timeout: (*asked[:2], "memory"))
     fetched = material.fetch(5.0)

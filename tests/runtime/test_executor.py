@@ -245,9 +245,9 @@ def hear_of_the_swap(executor, monkeypatch):
 
 def test_on_the_gpu_weights_are_lent_taken_and_then_kept_and_swapped_where_that_failed(on_the_gpu, own):
     job, version = JobId(1), ModelVersion(1)
-    assert own.retraining.calls("lend") == [(job, version)]
+    assert own.retraining.calls("lend") == [(CAM, job, version)]
     assert own.inference.calls("take") == [(CAM, "lent", "its accuracy", version, job)]
-    assert own.retraining.calls("hand_over") == [(job, version, ["taken"])]
+    assert own.retraining.calls("hand_over") == [(CAM, job, version, ["taken"])]
     assert own.inference.calls("swap") == [(CAM, "bytes", "kept", version, job)]
     assert own.newest_weights == "bytes"
 
@@ -255,7 +255,7 @@ def test_on_the_gpu_weights_are_lent_taken_and_then_kept_and_swapped_where_that_
 def test_through_the_object_store_nothing_is_lent(executor, own):
     executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
     assert own.retraining.calls("lend") == own.inference.calls("take") == []
-    assert own.retraining.calls("hand_over") == [(JobId(1), ModelVersion(1), [])]
+    assert own.retraining.calls("hand_over") == [(CAM, JobId(1), ModelVersion(1), [])]
 
 
 def test_that_weights_serve_is_told_when_the_object_store_has_them(on_the_gpu, own, monkeypatch):
@@ -319,10 +319,14 @@ class Together:
             stream: StreamActors(None, self.process, Actor(), "base", "base", BASE_VERSION)
             for stream in (CAM, OTHER)
         }
-        self.dead, self.ended, self.made = [], [], 0
+        self.dead, self.ended, self.made, self.spares_made = [], [], 0, 0
 
-    def beside(self, stream):
-        return tuple(one for one in self.streams if one != stream)
+    def beside(self, stream, role):
+        own = self.streams[stream].worker(role)
+        return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
+
+    def make_spares(self):
+        self.spares_made += 1
 
     def make_again(self, stream, role, _started_ns):
         if self.process in self.dead:
@@ -440,14 +444,14 @@ def test_a_stream_that_is_set_aside_leaves_and_the_last_one_ends_the_process(tog
     restart(executor, OTHER)
     assert actors.process.calls("join") == [(OTHER,)]
     executor.execute([cmd.SetAside(OTHER, "it died too often")])
-    assert actors.ended[-1] is actors.process
+    assert actors.process in actors.ended
 
 
 def test_what_an_actor_warns_of_is_told_with_its_time_even_by_one_whose_stream_is_set_aside(
     executor, monkeypatch
 ):
     executor._actors.fleet = SimpleNamespace(streams=())
-    executor._actors.end, executor._actors.beside = lambda _actor: None, lambda _stream: ()
+    executor._actors.end, executor._actors.beside = lambda _actor: None, lambda _stream, _role: ()
     executor.execute([cmd.SetAside(CAM, "so")])
     monkeypatch.setattr(ray, "get", lambda _reference: [ev.Warned(0, "inference/cam", "memory is short")])
     executor._outbox.clear()

@@ -10,9 +10,10 @@ from ekya.config import load_fleet
 from ekya.core.events import Role
 from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.errors import UserError
-from ekya.placement.homes import InferenceProcess
-from ekya.runtime import fleet_actors
-from ekya.runtime.fleet_actors import FleetActors
+from ekya.gpu.host_memory import HostMemory
+from ekya.placement.homes import Processes
+from ekya.runtime import fleet_actors, spares
+from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.runtime.orders import ActorOrders
 from ekya.shipped import shipped_path
 
@@ -39,9 +40,9 @@ def fleet_of(monkeypatch):
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
     def made(process, server=""):
-        inference = shipped.inference.model_copy(update={"process": InferenceProcess(process)})
-        fleet = shipped.model_copy(update={"inference": inference})
-        orders = ActorOrders(None, fleet, 0, shares, "cpu", (0, 1, 0, 1), server=server)
+        orders = ActorOrders(
+            None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
+        )
         return FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
 
     return made
@@ -54,7 +55,8 @@ def who_is_where(fleet):
 def test_each_stream_has_a_process_of_its_own(fleet_of):
     fleet = fleet_of("stream")
     assert who_is_where(fleet) == {f"inference/{stream}": [stream] for stream in STREAMS}
-    assert fleet.beside("cam-1") == ()
+    for role in Role:
+        assert fleet.beside("cam-1", role) == ()
 
 
 def test_streams_of_one_gpu_share_a_process_there(fleet_of):
@@ -63,19 +65,22 @@ def test_streams_of_one_gpu_share_a_process_there(fleet_of):
         "inference/gpu-0": ["cam-1", "cam-3"],
         "inference/gpu-1": ["cam-2", "cam-4"],
     }
-    assert fleet.beside("cam-2") == ("cam-4",)
+    for role in Role:
+        assert fleet.beside("cam-2", role) == ("cam-4",)
     assert [made.orders.gpu for made in fleet.inferences] == [0, 1]
     assert fleet.inferences[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
-    assert len({own.retraining.name for own in fleet.streams.values()}) == 4
+    assert [made.name for made in fleet.retrainings] == ["retraining/gpu-0", "retraining/gpu-1"]
+    assert [own.stream for own in fleet.retrainings[0].orders.streams] == ["cam-1", "cam-3"]
 
 
 def test_actors_are_named_after_their_server_where_there_are_several(fleet_of):
     fleet = fleet_of("gpu", "west")
     assert fleet.scheduler.name == "west/scheduler"
     assert [made.name for made in fleet.inferences] == ["west/inference/gpu-0", "west/inference/gpu-1"]
-    assert fleet.streams["cam-2"].retraining.name == "west/retraining/cam-2"
+    assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1"
+    fleet.has_died(fleet.streams["cam-2"].retraining)
     fleet.make_again("cam-2", Role.RETRAINING, 77)
-    assert fleet.streams["cam-2"].retraining.name == "west/retraining/cam-2 (restart 1)"
+    assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1 (restart 1)"
 
 
 def test_a_shared_process_is_made_again_once_and_every_stream_joins_with_what_it_served(fleet_of):
@@ -88,8 +93,8 @@ def test_a_shared_process_is_made_again_once_and_every_stream_joins_with_what_it
     made = fleet.streams["cam-1"].inference
     assert made is fleet.streams["cam-3"].inference is not dead
     assert (made.name, made.orders.streams) == ("inference/gpu-0 (restart 1)", ())
-    joined = [(orders.stream, orders.weights, orders.version, at) for _, orders, at in made.calls[1:]]
-    assert joined == [("cam-1", b"base", 0, 77), ("cam-3", b"newer", 4, 77)]
+    joined = [(orders.stream, weights, orders.version, at) for _, orders, weights, at in made.calls[1:]]
+    assert joined == [("cam-1", ("stored", b"base"), 0, 77), ("cam-3", ("stored", b"newer"), 4, 77)]
     assert fleet.streams["cam-2"].inference.name == "inference/gpu-1"
 
 
@@ -102,13 +107,90 @@ def test_a_stream_that_failed_by_itself_joins_the_process_where_it_was(fleet_of)
         assert [call[0] for call in before.calls] == ["process", "join"]
 
 
-def test_a_retraining_worker_is_made_again_by_itself(fleet_of):
+def test_a_shared_process_of_retraining_is_made_again_with_all_its_streams(fleet_of):
     fleet = fleet_of("gpu")
-    inference, retraining = fleet.streams["cam-1"].inference, fleet.streams["cam-1"].retraining
-    fleet.make_again("cam-1", Role.RETRAINING, 77)
+    inference, dead = fleet.streams["cam-1"].inference, fleet.streams["cam-1"].retraining
+    fleet.has_died(dead)
+    for stream in ("cam-3", "cam-1"):
+        fleet.make_again(stream, Role.RETRAINING, 77)
+    made = fleet.streams["cam-1"].retraining
     assert fleet.streams["cam-1"].inference is inference
-    assert fleet.streams["cam-1"].retraining is not retraining
-    assert fleet.streams["cam-1"].retraining.calls[-1] == ("begin", 77)
+    assert made is fleet.streams["cam-3"].retraining is not dead
+    assert {own.stream for own in made.orders.streams} == {"cam-1", "cam-3"}
+    assert [call[0] for call in made.calls] == ["process", "begin", "begin"]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_streams_whose_shared_process_dies_again_have_one_each(fleet_of, role):
+    fleet = fleet_of("gpu")
+    for deaths in (1, 2):
+        dead = fleet.streams["cam-1"].worker(role)
+        fleet.has_died(dead)
+        fleet.has_died(dead)  # A death may be heard of twice, and is one.
+        for stream in ("cam-1", "cam-3"):
+            fleet.make_again(stream, role, 77)
+        assert fleet.beside("cam-1", role) == (("cam-3",) if deaths == 1 else ())
+    assert fleet.streams["cam-1"].worker(role).name == f"{role}/cam-1"
+    assert fleet.beside("cam-2", role) == ("cam-4",)
+
+
+def test_deaths_that_are_far_apart_leave_streams_together(fleet_of, monkeypatch):
+    fleet, at_s = fleet_of("gpu"), 0.0
+    for at_s in (0.0, ALONE_AFTER_S + 1):
+        monkeypatch.setattr(fleet_actors, "time", SimpleNamespace(monotonic=lambda now_s=at_s: now_s))
+        fleet.has_died(fleet.streams["cam-1"].inference)
+        fleet.make_again("cam-1", Role.INFERENCE, 77)
+    assert fleet.beside("cam-1", Role.INFERENCE) == ("cam-3",)
+
+
+@pytest.fixture
+def spares_of(fleet_of, monkeypatch):
+    """A fleet with spare processes that are warm, or dead."""
+
+    def of(warm=True, dead=False):
+        fleet = fleet_of("gpu")
+
+        def get(reference):
+            if dead and isinstance(reference, list):
+                raise RayActorError
+
+        monkeypatch.setattr(spares, "read_host_memory", lambda: None)
+        monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
+        monkeypatch.setattr(ray, "get", get)
+        fleet.make_spares()
+        fleet.has_died(fleet.streams["cam-2"].inference)
+        fleet.make_again("cam-2", Role.INFERENCE, 77)
+        return fleet
+
+    return of
+
+
+def test_a_spare_process_takes_over_on_its_gpu_and_another_is_made(spares_of):
+    fleet = spares_of()
+    took_over = fleet.streams["cam-2"].inference
+    assert took_over is fleet.streams["cam-4"].inference
+    assert took_over.name.startswith("inference/spare")
+    assert (took_over.environment["GPU"], took_over.orders.gpu, took_over.orders.streams) == ("1", 1, ())
+    fleet.make_spares()
+    fleet.has_died(took_over)
+    fleet.make_again("cam-4", Role.INFERENCE, 77)
+    again = fleet.streams["cam-4"].inference
+    assert again.name.startswith("inference/spare")
+    assert again is not took_over
+
+
+@pytest.mark.parametrize("state", [{"warm": False}, {"dead": True}])
+def test_a_spare_process_that_is_not_ready_or_dead_takes_nothing_over(spares_of, state):
+    assert spares_of(**state).streams["cam-2"].inference.name == "inference/gpu-1 (restart 1)"
+
+
+def test_where_memory_is_short_no_spare_process_is_made(fleet_of, monkeypatch):
+    monkeypatch.setattr(spares, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
+    fleet = fleet_of("gpu")
+    fleet.make_spares()
+    fleet.has_died(fleet.streams["cam-1"].inference)
+    fleet.make_again("cam-1", Role.INFERENCE, 77)
+    assert fleet.streams["cam-1"].inference.name == "inference/gpu-0 (restart 1)"
 
 
 @pytest.fixture
@@ -124,9 +206,13 @@ def starting(fleet_of, monkeypatch):
             if left.get(name, 0) > 0:
                 left[name] -= 1
                 raise RayActorError
-            return {own.stream: "ready" for own in getattr(actor.orders, "streams", ())}
+            if not actor.name.startswith("inference"):
+                return None
+            return {own.stream: "ready" for own in actor.orders.streams}
 
-        monkeypatch.setattr(Made, "ready", property(lambda made: SimpleNamespace(remote=lambda: made)), False)
+        for asked in ("ready", "load"):
+            answers = property(lambda made: SimpleNamespace(remote=lambda *_: made))
+            monkeypatch.setattr(Made, asked, answers, False)
         monkeypatch.setattr(ray, "wait", lambda asked, num_returns: (asked[:num_returns], None))
         monkeypatch.setattr(ray, "get", get)
         return fleet
@@ -137,12 +223,13 @@ def starting(fleet_of, monkeypatch):
 @pytest.mark.parametrize("process", ["stream", "gpu"])
 def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
-    dying = {first: 2, "retraining/cam-2": 1, "micro-profiler": 2, "scheduler": 1}
+    trainer = {"stream": "retraining/cam-2", "gpu": "retraining/gpu-1"}[process]
+    dying = {first: 2, trainer: 1, "micro-profiler": 2, "scheduler": 1}
     fleet = starting(process, dying)
     assert fleet.wait_ready() == dict.fromkeys(STREAMS, "ready")
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
-    assert own["cam-2"].retraining.name == "retraining/cam-2 (restart 1)"
+    assert own["cam-2"].retraining.name == f"{trainer} (restart 1)"
     assert (fleet.preparation.name, fleet.scheduler.name) == (
         "micro-profiler (restart 2)",
         "scheduler (restart 1)",

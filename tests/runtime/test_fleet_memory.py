@@ -6,7 +6,7 @@ from ekya.config import load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.placement.homes import PREPARATION_GPU, InferenceProcess, deal
+from ekya.placement.homes import PREPARATION_GPU, Processes, deal
 from ekya.profiling.memory import CONTEXT_BYTES, JobCrops
 from ekya.runtime.fleet_memory import job_sizes, require_inference
 from ekya.runtime.orders import ActorOrders, StreamOrders
@@ -29,21 +29,21 @@ class Memory:
 
 def test_what_fits_and_what_nobody_can_tell_is_let_be(fleet):
     two = job_places(fleet, 2000)
-    require_inference(fleet, two, Memory(1 << 40, 1 << 40))
-    require_inference(fleet, two, Memory(None, None))
+    require_inference(fleet, Processes.STREAM, two, Memory(1 << 40, 1 << 40))
+    require_inference(fleet, Processes.STREAM, two, Memory(None, None))
 
 
 @pytest.mark.parametrize(("free", "full"), [((0, 1 << 40), 0), ((1 << 40, 0), 1)])
 def test_a_gpu_that_is_full_is_named(fleet, free, full):
     two = job_places(fleet, 2000)
     with pytest.raises(UserError, match=rf"to serve \d of them GPU {full} needs about [\d,]+ MiB, and 0 MiB"):
-        require_inference(fleet, two, Memory(*free))
+        require_inference(fleet, Processes.STREAM, two, Memory(*free))
 
 
 def test_every_process_has_its_context(fleet):
     one = job_places(fleet, 1000)
     with pytest.raises(UserError, match="key 'streams'"):
-        require_inference(fleet, one, Memory((len(fleet.streams) + 1) * CONTEXT_BYTES))
+        require_inference(fleet, Processes.STREAM, one, Memory((len(fleet.streams) + 1) * CONTEXT_BYTES))
 
 
 def test_jobs_are_where_their_actors_are(fleet):
@@ -52,7 +52,7 @@ def test_jobs_are_where_their_actors_are(fleet):
         orders = ActorOrders(None, fleet, 0, None, "cuda", homes)
         places = job_places(fleet, gpus_milli)
         for place, stream in enumerate(fleet.streams):
-            assert places.streams[stream.id] == StreamOrders(orders, place, b"", 0).gpu
+            assert places.streams[stream.id] == StreamOrders(orders, place, 0).gpu
         assert places.preparation == PREPARATION_GPU
 
 
@@ -73,12 +73,9 @@ def test_sizes_are_the_fleets_own(fleet):
 
 def test_streams_that_share_a_process_share_its_context(fleet):
     one = job_places(fleet, 1000)
-    together = fleet.model_copy(
-        update={"inference": fleet.inference.model_copy(update={"process": InferenceProcess.GPU})}
-    )
     enough = Memory(len(fleet.streams) * CONTEXT_BYTES)
-    require_inference(together, one, enough)
+    require_inference(fleet, Processes.GPU, one, enough)
     with pytest.raises(UserError, match="key 'streams'"):
-        require_inference(fleet, one, enough)
+        require_inference(fleet, Processes.STREAM, one, enough)
     with pytest.raises(UserError, match="key 'streams'"):
-        require_inference(together, one, Memory(2 * CONTEXT_BYTES))
+        require_inference(fleet, Processes.GPU, one, Memory(2 * CONTEXT_BYTES))

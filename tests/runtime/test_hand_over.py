@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_ipc import FakeGpu
 
-import ekya.runtime.retraining_actor as module
+import ekya.runtime.stream_retraining as module
 from ekya.config import load_fleet
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
@@ -17,11 +17,13 @@ from ekya.core.ids import JobId, ModelVersion
 from ekya.gpu.cpu import CpuShares
 from ekya.gpu.sm_driver import SmDriverError
 from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
+from ekya.learning.device_memory import MemoryPeaks
 from ekya.learning.edge import build_edge_model
 from ekya.runfolder import RunFolder
 from ekya.runtime.lending import LOAN_S, borrow
+from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.orders import ActorOrders, StreamOrders
-from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
 JOB, ONE = JobId(7), ModelVersion(1)
@@ -84,11 +86,10 @@ def waited(monkeypatch):
 
 @pytest.fixture
 def actor(trainer, process, waited, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "stand_back", lambda: None)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     folder = RunFolder.create(tmp_path, "run")
     common = ActorOrders(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    made = RetrainingActor(StreamOrders(common, 0, to_bytes(model_of(0)), ModelVersion(0)))
+    made = StreamRetraining(StreamOrders(common, 0, ModelVersion(0)), Mailbox(), MemoryPeaks())
     made._memory = SimpleNamespace(update=lambda *_: made._memory)
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
     config = RetrainConfig(2, 8, 0, 0, 1.0)
@@ -105,7 +106,7 @@ def actor(trainer, process, waited, monkeypatch, tmp_path):
 
 def epoch_done(actor):
     until_s = time.monotonic() + 5
-    while not any(isinstance(event, ev.RetrainProgress) for event in actor.poll(0.1)):
+    while not any(isinstance(event, ev.RetrainProgress) for event in actor._mailbox.take(0.1)):
         assert time.monotonic() < until_s
 
 
@@ -155,7 +156,7 @@ def test_without_a_loan_nobody_is_waited_for(actor, process, waited):
 
 
 def test_before_a_run_the_first_weights_are_lent_and_freed(actor, process):
-    lent = actor.lend_first()
+    lent = actor.lend_first(to_bytes(model_of(0)))
     assert same(borrow(process.gpu.process().ipc(), lent, "cpu"), model_of(0))
     actor.end_loan(ModelVersion(0), ["taken"])
     assert process.memory == {}

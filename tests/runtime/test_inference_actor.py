@@ -87,11 +87,9 @@ class HandFed:
 good = pytest.fixture(knowing, scope="module")
 
 
-def orders_of(common, stream, weights):
+def orders_of(common, stream):
     place = [one.id for one in common.fleet.streams].index(stream)
-    return SimpleNamespace(
-        common=common, place=place, stream=stream, weights=weights, version=BASE_VERSION, gpu=0
-    )
+    return SimpleNamespace(common=common, place=place, stream=stream, version=BASE_VERSION, gpu=0)
 
 
 @pytest.fixture
@@ -117,7 +115,8 @@ def common(monkeypatch, tmp_path):
     source, play = SimpleNamespace(live=False), SimpleNamespace(outages_us=())
     return SimpleNamespace(
         fleet=SimpleNamespace(
-            streams=[SimpleNamespace(id=one, played=None, source=source, play=play) for one in (CAM, OTHER)]
+            streams=[SimpleNamespace(id=one, played=None, source=source, play=play) for one in (CAM, OTHER)],
+            inference=SimpleNamespace(resolutions=(SIDE,)),
         ),
         seed=0,
         device="cpu",
@@ -130,8 +129,9 @@ def common(monkeypatch, tmp_path):
 
 @pytest.fixture(params=[(CAM,), (OTHER, CAM)], ids=["alone", "beside another"])
 def actor(request, common, good):
-    streams = tuple(orders_of(common, stream, to_bytes(good)) for stream in request.param)
+    streams = tuple(orders_of(common, stream) for stream in request.param)
     made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
+    made.load((0,) * len(streams), to_bytes(good))
     made.begin(time.monotonic_ns())
     yield made
     made.end(0)
@@ -243,11 +243,9 @@ def show(stream, index):
 @pytest.fixture
 def two(common, good):
     """An actor of two streams of which the second knows the classes by other names."""
-    streams = tuple(
-        orders_of(common, stream, to_bytes(model))
-        for stream, model in ((CAM, good), (OTHER, turned_around(good)))
-    )
+    streams = tuple(orders_of(common, stream) for stream in (CAM, OTHER))
     made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
+    made.load((1, 0), to_bytes(turned_around(good)), to_bytes(good))
     made.begin(time.monotonic_ns())
     yield made
     made.end(0)
@@ -331,7 +329,7 @@ def test_a_stream_that_fails_says_so_and_the_other_goes_on(two, common, good):
     show(two._streams[OTHER], 0)
     wait_for(lambda: two._streams[OTHER]._last_analysed == 0)
 
-    two.join(orders_of(common, CAM, to_bytes(good)), time.monotonic_ns() - 10**9)
+    two.join(orders_of(common, CAM), to_bytes(good), time.monotonic_ns() - 10**9)
     assert two._streams[CAM] is not broken
     assert two.configure(CAM, every, 400, 7).share_milli == 400
     assert two._process.handle._share_milli == 900
@@ -380,11 +378,11 @@ def test_of_a_stream_that_has_left_nothing_is_kept(two):
 
 def test_a_process_that_is_made_again_has_no_streams_until_they_join(common, good):
     made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=()))
-    assert made.ready() == {}
+    assert made.load(()) == {}
     assert made.configure(CAM, InferenceConfig(1, SIDE), 500, 1) is None
     made.swap(CAM, to_bytes(good), 0.9, ModelVersion(1), JOB)
     made.leave(CAM)
-    made.join(orders_of(common, CAM, to_bytes(good)), time.monotonic_ns())
+    made.join(orders_of(common, CAM), to_bytes(good), time.monotonic_ns())
     assert part_right(made) > 0.9
     assert [row.stream for row in made.end(0)] == [CAM]
 
@@ -395,9 +393,9 @@ def test_a_file_that_aborts_its_decoder_at_once_is_lost_with_the_reason_and_the_
     feeds = iter([Aborted, HandFed])
     monkeypatch.setattr(ekya.runtime.inference_actor, "Feed", lambda *_: next(feeds)())
     common.fleet.inference = SimpleNamespace(resolutions=(SIDE,))
-    streams = tuple(orders_of(common, stream, to_bytes(good)) for stream in (CAM, OTHER))
+    streams = tuple(orders_of(common, stream) for stream in (CAM, OTHER))
     actor = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
-    assert {stream: known.died for stream, known in actor.ready().items()} == {
+    assert {stream: known.died for stream, known in actor.load((0, 0), to_bytes(good)).items()} == {
         CAM: "killed by signal SIGABRT",
         OTHER: None,
     }

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from ekya.core.events import Warned
-from ekya.runtime.fleet_actors import GPU_PART, NEWS, SHARES, end_process, make_actor
+from ekya.runtime.actor_processes import GPU_PART, NEWS, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live
 

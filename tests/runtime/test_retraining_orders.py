@@ -6,14 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-import ekya.runtime.retraining_actor as module
+import ekya.runtime.stream_retraining as module
 from ekya.config import load_fleet
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import JobId
 from ekya.gpu.cpu import CpuShares
+from ekya.learning.device_memory import MemoryPeaks
+from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.orders import ActorOrders, StreamOrders
-from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
 JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
@@ -50,7 +52,6 @@ def trainers(monkeypatch):
         made.append(Trainer(scope))
         return made[-1]
 
-    monkeypatch.setattr(module, "stand_back", lambda: None)
     monkeypatch.setattr(module, "from_bytes", lambda weights: weights)
     monkeypatch.setattr(module, "retraining_of", make)
     return made
@@ -60,7 +61,7 @@ def trainers(monkeypatch):
 def actor(trainers, tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    actor = RetrainingActor(StreamOrders(common, 0, b"", 0))
+    actor = StreamRetraining(StreamOrders(common, 0, 0), Mailbox(), MemoryPeaks())
     actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
     return actor
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import ekya.runtime.retraining_actor as module
+import ekya.runtime.stream_retraining as module
 from ekya.config import load_fleet
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
@@ -14,8 +14,10 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.ids import JobId
 from ekya.core.memory import DidNotFit
 from ekya.gpu.cpu import CpuShares
+from ekya.learning.device_memory import MemoryPeaks
+from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.orders import ActorOrders, StreamOrders
-from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
 BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
@@ -47,13 +49,12 @@ class Trainer:
 @pytest.fixture
 def actor(monkeypatch, tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    monkeypatch.setattr(module, "stand_back", lambda: None)
     monkeypatch.setattr(module, "from_bytes", lambda weights: weights)
     monkeypatch.setattr(
         module, "retraining_of", lambda _start, config, *_rest, scope, **_: Trainer(config, scope)
     )
     common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    actor = RetrainingActor(StreamOrders(common, 0, b"", 0))
+    actor = StreamRetraining(StreamOrders(common, 0, 0), Mailbox(), MemoryPeaks())
     actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
     return actor
 
@@ -63,7 +64,7 @@ def told_by(actor, last):
     told, until_s = [], time.monotonic() + 5
     while not any(isinstance(event, last) for event in told):
         assert time.monotonic() < until_s, told
-        told += actor.poll(0.05)
+        told += actor._mailbox.take(0.05)
     return told
 
 

@@ -14,7 +14,7 @@ from ekya.core.ids import JobId, StreamId
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.gpu.protocol import Resized
 from ekya.runtime import share_changes
-from ekya.runtime.fleet_actors import SHARES
+from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for, patience
 
 A, B = StreamId("a"), StreamId("b")
@@ -148,9 +148,9 @@ def test_a_retraining_is_resized_paused_and_ended(fleet):
     fleet.changes.leave(holder)
     assert fleet.new_calls() == [
         ("retraining/a", "start", 500, 1),
-        ("retraining/a", "resize", JOB, 300, 2),
-        ("retraining/a", "resize", JOB, 0, 3),
-        ("retraining/a", "stop", JOB),
+        ("retraining/a", "resize", A, JOB, 300, 2),
+        ("retraining/a", "resize", A, JOB, 0, 3),
+        ("retraining/a", "stop", A, JOB),
     ]
 
 

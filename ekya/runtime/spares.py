@@ -1,0 +1,60 @@
+"""Processes of inference that have loaded everything and hold no stream yet, for when another one dies."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ekya.gpu.host_memory import read_host_memory
+
+_LOG = logging.getLogger(__name__)
+
+_ROOM_BYTES = 2 << 30
+"""A spare process is made where so much memory is free: about three times what one takes."""
+
+_Key = frozenset[tuple[str, str]]
+
+
+class Spares:
+    """At most one for each environment, since that is fixed when a process starts.
+
+    Args:
+        make: makes the actor of one, for a GPU.
+    """
+
+    def __init__(self, make: Callable[[Mapping[str, str], int], Any]) -> None:
+        self._make = make
+        self._there: dict[_Key, tuple[Any, Any]] = {}
+
+    def make(self, environment: Mapping[str, str], gpu: int, weights: Any) -> None:
+        """Makes the spare process of an environment, unless it is there; it loads at the lowest priority.
+
+        Args:
+            environment: of it.
+            gpu: on which it would work.
+            weights: reference to a model to make the first passes of.
+        """
+        key = frozenset(environment.items())
+        memory = read_host_memory()
+        if key in self._there or (memory is not None and memory.free_bytes < _ROOM_BYTES):
+            return
+        actor = self._make(environment, gpu)
+        self._there[key] = (actor, actor.warm_up.remote(weights))
+
+    def take(self, environment: Mapping[str, str]) -> Any:
+        """The spare process of an environment, which is none any more; None where none is ready."""
+        key = frozenset(environment.items())
+        if key not in self._there:
+            return None
+        actor, warm = self._there[key]
+        if not ray.wait([warm], timeout=0)[0]:
+            return None
+        del self._there[key]
+        try:
+            ray.get([warm, actor.process.remote()])
+        except RayError as error:
+            _LOG.warning("a spare process was dead: %s", error)
+            return None
+        return actor

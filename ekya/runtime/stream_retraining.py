@@ -1,0 +1,377 @@
+"""One stream's retraining: real SGD at its share, one job after the other."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+
+from ekya.core.commands import StartRetraining
+from ekya.core.events import (
+    MemoryMeasured,
+    MemoryShort,
+    RetrainFailed,
+    RetrainFinished,
+    RetrainProgress,
+    Role,
+    ShareMeasured,
+)
+from ekya.core.ids import JobId, ModelVersion
+from ekya.core.memory import DidNotFit
+from ekya.errors import UserError
+from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
+from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
+from ekya.learning.device_memory import MemoryPeaks, free_cache, is_out_of_memory
+from ekya.learning.edge import EdgeModel
+from ekya.learning.memory import ExemplarMemory
+from ekya.learning.passed import PassedCrops
+from ekya.runtime.job_use import JobUse
+from ekya.runtime.lending import LOAN_S, LentWeights, WeightLender, open_ipc
+from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
+from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.ordered_share import OrderedShare
+from ekya.runtime.orders import StreamOrders
+from ekya.setup import stream_setup
+from ekya.workers.labels import StreamLabels
+from ekya.workers.retraining import retraining_of
+
+MEASURE_EVERY_S = 5.0
+
+_OVER = Resized(0, 0, "the retraining is over")
+_START_WITHIN_S = 5.0
+"""An order to a job may come before the job; then it waits for it."""
+
+
+class _StoppedError(Exception):
+    """The retraining is over before its end; unwinds its thread from wherever it is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A retraining and the thread that runs it.
+
+    Attributes:
+        use: what it has used; ShareMeasured tells it.
+        memory: exemplars of the windows before it.
+        over: set when its thread has done its last work.
+    """
+
+    command: StartRetraining
+    handle: ShareHandle
+    share: OrderedShare
+    use: JobUse
+    labels: StreamLabels
+    passed: PassedCrops | None
+    memory: ExemplarMemory
+    stopped: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    best_epoch: int = 0
+    best_accuracy: float = -1.0
+    best_model: EdgeModel | None = None
+
+
+class StreamRetraining:
+    """One stream's retraining. Methods may be called by several threads; each job has its own.
+
+    Args:
+        orders: the stream's.
+        mailbox: what has happened, to this stream or to others of the process.
+        peaks: of the process's GPU memory.
+    """
+
+    def __init__(self, orders: StreamOrders, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
+        self._orders = orders
+        self._peaks = peaks
+        fleet = orders.common.fleet
+        self._stream = fleet.streams[orders.place]
+        setup = stream_setup(fleet, orders.place, 1.0, orders.common.seed)
+        self._settings = replace(setup.settings, device=orders.common.device)
+        self._mailbox = mailbox
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+        self._newest_job = 0
+        self._begun = threading.Condition()
+        self._memory = ExemplarMemory()
+        self._savers: list[threading.Thread] = []
+        self._lender: WeightLender | None = None
+        self._clock = RunClock(time.monotonic_ns())
+        self._told_s = time.monotonic()
+
+    def begin(self, started_monotonic_ns: int) -> None:
+        """The run begins."""
+        self._clock = RunClock(started_monotonic_ns)
+
+    def start(
+        self,
+        command: StartRetraining,
+        weights: bytes,
+        labels: StreamLabels | None,
+        passed: PassedCrops | None,
+        serial: int,
+    ) -> Resized | None:
+        """Begins a retraining from the weights that serve; tells of every epoch, and here of its share.
+
+        ``passed`` is what these weights' blocks made of crops that the micro-profiler tried.
+        """
+        with self._beginning(command):
+            job = self._new_job(command, command.share_milli, labels, passed)
+            resized = job.share.resize(serial, command.share_milli)
+            job.use.holds(resized)
+            self._set_to_work(job, lambda: self._train(job, weights))
+            return resized
+        return None
+
+    def adopt(
+        self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
+    ) -> None:
+        """A job whose best model so far was trained elsewhere, on what ``memory`` and these labels say.
+
+        It has no share: what it does here is what every job does after its end. When it has better weights,
+        it is adopted again.
+        """
+        with self._beginning(command):
+            model, before = from_bytes(weights), self._current(command.job)
+            if before is not None:
+                before.over.wait()
+            job = self._new_job(command, 0, labels, None)
+            if before is not None:
+                job.memory = before.memory
+            job.best_accuracy, job.best_model = accuracy, model
+            job.share.release()
+            self._set_to_work(job, lambda: None)
+
+    def memory(self) -> ExemplarMemory:
+        """Exemplars of the windows so far, for a retraining that begins now."""
+        return self._memory
+
+    @contextmanager
+    def _beginning(self, command: StartRetraining) -> Iterator[None]:
+        """Around what makes a job: whatever is wrong, the job has failed; and it has begun for who waits."""
+        try:
+            yield
+        except UserError as error:
+            self._tell_failed(command, str(error))
+        except Exception as error:
+            self._tell_failed(command, f"{type(error).__name__}: {error}")
+        finally:
+            with self._begun:
+                self._newest_job = max(self._newest_job, command.job)
+                self._begun.notify_all()
+
+    def _new_job(
+        self,
+        command: StartRetraining,
+        share_milli: int,
+        labels: StreamLabels | None,
+        passed: PassedCrops | None,
+    ) -> _Job:
+        if labels is None:
+            raise UserError("there are no labels to train on")
+        name = f"retraining/{self._stream.id}"
+        handle = self._orders.common.shares.attach(
+            ShareJob(name, "retraining", share_milli, self._orders.gpu)
+        )
+        use = JobUse(handle, command.training_speed, share_milli)
+        job = _Job(command, handle, OrderedShare(handle), use, labels, passed, self._memory)
+        with self._lock:
+            self._job = job
+        return job
+
+    def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
+        threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True).start()
+
+    def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
+        """Another share for a running retraining; returns when it holds, None where it was overtaken."""
+        running = self._begun_job(job)
+        if running is None:
+            return _OVER
+        resized = running.share.resize(serial, share_milli)
+        running.use.holds(resized)
+        return resized
+
+    def stop(self, job: JobId) -> Resized:
+        """Ends a retraining at its next batch and returns when it has; its best weights stay at hand."""
+        running = self._begun_job(job)
+        if running is None:
+            return _OVER
+        running.stopped.set()
+        return running.share.end(running.over)
+
+    def lend(self, job: JobId, version: ModelVersion, adopted: None = None) -> tuple[LentWeights, float]:
+        """The best weights so far for inference on the same GPU, and their accuracy; ``hand_over`` follows.
+
+        Ray calls it once what is to be ``adopted`` before is.
+
+        Raises:
+            LookupError: as of ``hand_over``.
+            SmDriverError: the GPU's driver refuses.
+        """
+        best, accuracy = self._best(job)
+        return self._lend(version, best, accuracy), accuracy
+
+    def lend_first(self, weights: bytes) -> LentWeights:
+        """The weights that serve first, to see whether others can have them; ``end_loan`` follows."""
+        return self._lend(self._orders.version, from_bytes(weights), 0.0)
+
+    def end_loan(self, version: ModelVersion, taken: Sequence[Any]) -> tuple[EdgeModel, float] | None:
+        """Frees weights that were lent when they were taken, which did not take too long, or could not be.
+
+        Args:
+            version: their number.
+            taken: references to the answers of those to whom they were lent.
+        """
+        ray.wait(list(taken), num_returns=len(taken), timeout=LOAN_S)
+        return None if self._lender is None else self._lender.end(version)
+
+    def hand_over(
+        self, job: JobId, version: ModelVersion, taken: Sequence[Any] = (), adopted: None = None
+    ) -> tuple[bytes, float]:
+        """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
+
+        Ray calls it once what is to be ``adopted`` before is. Those that were lent under this number are
+        handed over as they were then, once they are ``taken``.
+
+        Raises:
+            LookupError: the job is not here any more, or has no epoch yet.
+        """
+        lent = self.end_loan(version, taken) if taken else None
+        best, accuracy = lent or self._best(job)
+        weights = to_bytes(best)
+        # Inference waits for the weights and nobody for the file.
+        path = self._orders.common.folder.model(self._stream.id, version)
+        saver = threading.Thread(target=save_model, args=(best, path), kwargs={"half": True}, name="saver")
+        saver.start()
+        self._savers.append(saver)
+        return weights, accuracy
+
+    def _best(self, job: JobId) -> tuple[EdgeModel, float]:
+        running = self._current(job)
+        with self._lock:
+            best = None if running is None else running.best_model
+            accuracy = 0.0 if running is None else running.best_accuracy
+        if best is None:
+            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
+        return best, accuracy
+
+    def _lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
+        with self._lock:
+            # Not before a job has the GPU, or a run is about to begin.
+            self._lender = self._lender or WeightLender(open_ipc(), self._orders.common.device)
+        return self._lender.lend(version, model, accuracy)
+
+    def leave(self) -> None:
+        """Ends the job at its next batch and returns when it has; other streams go on in this process."""
+        with self._lock:
+            job = self._job
+        if job is not None:
+            job.stopped.set()
+            job.share.end(job.over)
+
+    def end(self) -> None:
+        """Returns when all weights are on disk."""
+        for saver in self._savers:
+            saver.join()
+
+    def _run(self, job: _Job, work: Callable[[], None]) -> None:
+        peak = self._peaks.begin()
+        try:
+            work()
+        except _StoppedError:
+            pass
+        except Exception as error:
+            end_process_if_gpu_is_lost(error)
+            reason = f"{type(error).__name__}: {error}"
+            if is_out_of_memory(error):
+                self._tell_short_of_memory(job.command, reason)
+            self._tell_failed(job.command, reason)
+        finally:
+            self._tell_peak(job.command, self._peaks.end(peak))
+            # The error is gone by now, and with it what its traceback held.
+            free_cache()
+            try:
+                with job.handle.scope():
+                    self._remember(job)
+            finally:
+                job.share.release()
+                job.over.set()
+
+    def _train(self, job: _Job, weights: bytes) -> None:
+        command = job.command
+        start = from_bytes(weights)
+        retraining = retraining_of(
+            start,
+            command.config,
+            job.labels,
+            job.memory,
+            self._settings,
+            command.window,
+            scope=lambda: self._turn(job),
+            passed=job.passed,
+        )
+        retraining.prepare()
+        gpu_s = 0.0
+        while not retraining.done:
+            result = retraining.run_epoch()
+            with self._lock:
+                if result.validation_accuracy >= job.best_accuracy:
+                    job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
+                    job.best_model = retraining.model()
+            gpu_s = job.use.worth_s()
+            self._tell_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
+        self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
+
+    @contextmanager
+    def _turn(self, job: _Job) -> Iterator[None]:
+        """Around each batch: waits for the share, leaves a job that was stopped, counts what was used."""
+        with job.handle.scope():
+            if job.stopped.is_set():
+                raise _StoppedError
+            yield
+        job.use.count()
+
+    def _remember(self, job: _Job) -> None:
+        with self._lock:
+            best = job.best_model
+        if best is not None:
+            self._memory = job.memory.update(best, job.labels.training.crops)
+
+    def _begun_job(self, job: JobId) -> _Job | None:
+        """The job, once it has begun; None where it is over, or never came."""
+        with self._begun:
+            self._begun.wait_for(lambda: self._newest_job >= job, _START_WITHIN_S)
+        return self._current(job)
+
+    def _current(self, job: JobId) -> _Job | None:
+        with self._lock:
+            return self._job if self._job is not None and self._job.command.job == job else None
+
+    def _tell_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
+        now_us = self._clock.now_us()
+        self._mailbox.put(RetrainProgress(now_us, command.stream, command.job, epoch, accuracy, gpu_s))
+
+    def _tell_failed(self, command: StartRetraining, reason: str) -> None:
+        self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
+
+    def _tell_short_of_memory(self, command: StartRetraining, reason: str) -> None:
+        what = DidNotFit.of(command.config)
+        self._mailbox.put(MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason))
+
+    def _tell_peak(self, command: StartRetraining, peak: int | None) -> None:
+        if peak is not None:
+            self._mailbox.put(MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak))
+
+    def tell_share(self) -> None:
+        """Says every few seconds what was used since it was said last."""
+        now_s = time.monotonic()
+        passed_s = now_s - self._told_s
+        if passed_s < MEASURE_EVERY_S:
+            return
+        self._told_s = now_s
+        with self._lock:
+            job = self._job
+        used_us = 0 if job is None else job.use.untold_us()
+        share_milli = round(used_us / passed_s / 1000)
+        self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))
