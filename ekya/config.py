@@ -61,6 +61,7 @@ OPEN = (
     "window_s",
     "quantum_milli",
     "steal_milli",
+    "min_accuracy",
     "preparation.share_milli",
     "preparation.fraction",
     "preparation.streams",

@@ -15,7 +15,7 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import FamilyCost
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
-from ekya.profiling.inference import HEADROOM
+from ekya.profiling.inference import HEADROOM, prior_relative_accuracy
 
 CORES_PART = 0.75
 """Of the cores of a machine without GPUs; the rest decodes video, plans and moves data."""
@@ -47,6 +47,12 @@ DRAWN_FRAMES = 59
 
 DRAWN_PART = 0.1
 """Of the capacity, for detectors that look at drawn frames."""
+
+MIN_ACCURACY = 0.4
+TYPICAL_ACCURACY = 0.8
+
+KEEPING_PART = 0.5
+"""Of the capacity, for keeping the minimum accuracy."""
 
 TRIAL_EPOCHS = 8
 """Epochs in which the cheapest family of γ is micro-profiled."""
@@ -93,6 +99,7 @@ class Wishes:
         labels: objects that are labelled of a stream and window, at most.
         label_gpu_s: GPU-seconds that labelling a stream's window may take; None for any.
         draws_frames: whether frames are kept for labelling that λ does not look at.
+        min_accuracy: a_MIN.
     """
 
     longest_part: float
@@ -111,6 +118,7 @@ class Wishes:
     resolutions: tuple[int, ...] | None = None
     trainable_blocks: tuple[int, ...] | None = None
     draws_frames: bool | None = None
+    min_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,7 @@ class Sizes:
     resolutions: tuple[int, ...]
     trainable_blocks: tuple[int, ...]
     draws_frames: bool
+    min_accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,7 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
         resolutions=resolutions,
         trainable_blocks=said.trainable_blocks or _blocks(said, costs, training_gpu_s),
         draws_frames=_draws_frames(said, costs, window_s, capacity),
+        min_accuracy=_min_accuracy(said, costs, every, capacity),
     )
     return Fitted(sizes, tuple(_given_up(said, costs, machine, sizes, floors)))
 
@@ -293,6 +303,22 @@ def _least_gpu_s(said: Wishes, cost: FamilyCost) -> float:
     return crops * (cost.prepare_gpu_s + said.least_epochs * cost.epoch_gpu_s)
 
 
+def _min_accuracy(said: Wishes, costs: HostCosts, every: Sequence[int], capacity_milli: int) -> float:
+    """The usual one, or none where typical models would need more than half of the capacity to keep it.
+
+    What it takes comes before any retraining. A file's is kept, unless its GPUs are not there.
+    """
+    lowered = (said.capacity_milli or 0) > capacity_milli + max(QUANTA_MILLI)
+    if said.min_accuracy is not None and not lowered:
+        return said.min_accuracy
+    usual = MIN_ACCURACY if said.min_accuracy is None else said.min_accuracy
+    finest = max(_measured(costs))
+    least = usual / TYPICAL_ACCURACY
+    keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest) >= least]
+    needed_milli = _all_milli(costs, max(keeping, default=min(every)), finest)
+    return usual if needed_milli <= KEEPING_PART * capacity_milli else 0.0
+
+
 def _draws_frames(said: Wishes, costs: HostCosts, window_s: float, capacity_milli: int) -> bool:
     """Whether a detector has the time for frames that λ does not look at."""
     if said.draws_frames is not None:
@@ -372,6 +398,8 @@ def _given_up(
         )
     if said.prepared is None and sizes.prepared < len(floors):
         yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
+    if sizes.min_accuracy < (MIN_ACCURACY if said.min_accuracy is None else said.min_accuracy):
+        yield "min_accuracy: none is kept, as that would leave too little for retraining"
     if said.draws_frames is None and not sizes.draws_frames:
         yield "labels: they are made from frames that are analysed anyway, and λ are not measured"
     known = {cost.family.trainable_blocks for cost in costs.families}

@@ -159,6 +159,17 @@ def test_few_cameras_have_frames_drawn_for_labelling_and_many_have_not(cameras, 
             assert fit(nothing(draws_frames=said), costs, Machine(2000)).sizes.draws_frames == said
 
 
+@pytest.mark.parametrize(("cameras", "kept"), [(1, 0.4), (4, 0.4), (10, 0.0), (20, 0.0)])
+def test_a_minimum_accuracy_that_would_leave_nothing_for_retraining_is_not_kept(cameras, kept):
+    costs = costs_of(cameras)
+    fitted = fit(nothing(), costs, Machine(2000))
+    assert check(fitted, costs).min_accuracy == kept
+    assert any(one.startswith("min_accuracy: none") for one in fitted.gave_up) == (kept == 0.0)
+    assert fit(nothing(min_accuracy=0.3), costs, Machine(2000)).sizes.min_accuracy == 0.3
+    larger = nothing(min_accuracy=0.4, capacity_milli=4000)
+    assert fit(larger, costs, Machine(2000)).sizes.min_accuracy == (0.4 if cameras < 10 else 0.0)
+
+
 def test_a_slow_machine_retrains_heads_only():
     costs = costs_of(4, times=20)
     fitted = fit(nothing(window_s=16.0), costs, Machine(64_000))
