@@ -28,7 +28,7 @@ from rich.table import Table
 from ekya.commands.output import output
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.files import write_text_atomic
-from ekya.gpu.cores import usable_cores
+from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cpu import CpuShares
 from ekya.gpu.protocol import ShareJob
 from ekya.learning.edge import build_edge_model
@@ -64,7 +64,7 @@ class Row:
     resize_ms: float
 
 
-def work(orders: Connection, number: int, share_milli: int, cores: int) -> None:
+def work(orders: Connection, number: int, share_milli: int, cores: float) -> None:
     """A job: batches without a pause; each share that comes holds from then on."""
     torch.set_num_threads(1)
     model = build_edge_model(("car", "person"), 0, 0).eval()
@@ -84,7 +84,7 @@ def work(orders: Connection, number: int, share_milli: int, cores: int) -> None:
 
 def measure(seconds: float, console: Console) -> list[Row]:
     """All pairs of shares, in the same two processes."""
-    spawned, cores = multiprocessing.get_context("spawn"), usable_cores()
+    spawned, cores = multiprocessing.get_context("spawn"), cpu_limit()
     pipes, processes = [], []
     for number, share_milli in enumerate(PAIRS_MILLI[0], start=1):
         mine, theirs = spawned.Pipe()

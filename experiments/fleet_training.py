@@ -53,7 +53,7 @@ from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.trainer import RayFleetTrainer, Training
-from ekya.gpu.cores import usable_cores
+from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cpu import CpuShares
 from ekya.learning.checkpoints import to_bytes
 from ekya.learning.edge import EdgeModel
@@ -257,7 +257,7 @@ def trials(
     """These ways, for each seed and number of blocks."""
     with bars_of(console) as bars, emulated_fleet(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
-        trainer = RayFleetTrainer(nodes.nodes, Processes(CpuShares(usable_cores())))
+        trainer = RayFleetTrainer(nodes.nodes, Processes(CpuShares(cpu_limit())))
         for seed in seeds:
             base = base_model(fleet, seed)
             training, validation = crops_of(fleet, seed)

@@ -12,7 +12,7 @@ from gpu_check_report import Finding
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UserError
-from ekya.gpu.cores import usable_cores
+from ekya.gpu.cores import cpu_limit
 from ekya.gpu.protocol import Measured, Resized, ShareBackend, ShareJob
 from ekya.gpu.registry import SHARE_BACKENDS, Machine
 from ekya.workers.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
@@ -61,7 +61,7 @@ class NoShares:
 def work() -> Iterator[Finding]:
     """With the first share backend that can, in the order of ``--shares auto``, and then with none."""
     inventory = seen_by_cuda()
-    machine = Machine(usable_cores(), inventory)
+    machine = Machine(cpu_limit(), inventory)
     with energy.metered(inventory) as meter:
         for name, make in SHARE_BACKENDS.items():
             backend = make(machine)

@@ -14,8 +14,3 @@ def cpu_limit(cgroups: Cgroups | None = None) -> float:
     cores = float(len(os.sched_getaffinity(0)))
     quota = (cgroups or Cgroups()).cpu_limit()
     return cores if quota is None else min(cores, quota)
-
-
-def usable_cores(cgroups: Cgroups | None = None) -> int:
-    """How many processes can compute at a time: ``cpu_limit`` in whole cores, at least 1."""
-    return max(1, int(cpu_limit(cgroups)))
