@@ -241,7 +241,7 @@ def test_more_cameras_than_fit_are_refused_before_anything_starts_unless_overloa
     arguments = ["run", str(fleet), "--clock", "virtual"]
     assert cli.main(arguments) == 2
     said = error_line(capfd)
-    assert "gpus: 1 cameras are too many for 0.01 cores" in said
+    assert "gpus: one camera is too much for 0.01 cores" in said
     assert "ms here" in said
     assert "0 of them fit" in said
     assert world.asked == []

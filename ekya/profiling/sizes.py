@@ -366,8 +366,9 @@ def _too_much(
         for key, value in (("inference.every", said.every), ("quantum_milli", said.quantum_milli))
         if value is not None
     ]
+    many = "one camera is too much" if len(floors) == 1 else f"{len(floors)} cameras are too many"
     return (
-        f"gpus: {len(floors)} cameras are too many for {machine.worded(capacity_milli)}: a frame of "
+        f"gpus: {many} for {machine.worded(capacity_milli)}: a frame of "
         f"{dearest} takes {1000 * frame_s:.3g} ms here, and the coarsest inference of all cameras takes "
         f"{wanted} with the least preparation; {fitting} of them fit. Use {', '.join(remedies)}, or "
         "--overload to go on with frames dropped"
