@@ -6,6 +6,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import Turn
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
+from ekya.core.ids import StreamId
 from ekya.core.state import StreamState
 from ekya.core.turns import TurnRecord
 from ekya.measuring.health import HealthState
@@ -41,6 +42,7 @@ class RunMetrics:
         }
         self._energy = Counter("ekya_gpu_energy_joules", "Energy spent.", (*_GPU, "measured_from"))
         self._follower = HealthFollower()
+        self._told_health: dict[StreamId, HealthState] = {}
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
         """Follows a turn."""
@@ -49,8 +51,10 @@ class RunMetrics:
             self._follow(stream)
         self._follower.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         for name, health in self._follower.now().items():
-            for state in HealthState:
-                self._health.set(int(health.state is state), {"stream": name, "state": str(state)})
+            if self._told_health.get(name) is not health.state:
+                self._told_health[name] = health.state
+                for state in HealthState:
+                    self._health.set(int(health.state is state), {"stream": name, "state": str(state)})
         for event in batch.events:
             match event:
                 case ev.ShareMeasured():
