@@ -237,6 +237,7 @@ def run_on_ray(
             stop or threading.Event(),
         )
         host = running.go(console)
+    host = replace(host, others={**host.others, "gave_up": list(run.gave_up)})
     finished = finish_run(folder, fleet, RunEnd("live", run.options.seed, host))
     keep_refined(run.chosen, fleet.edge.model, running.training_speed)
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
