@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -18,15 +18,17 @@ class ActorKind:
 
     Attributes:
         module: of the class.
-        name: of the class, which Ray's dashboard and the list of processes show.
+        name: of the class.
         methods: that other processes call.
         patient: whether it loads at the lowest priority, for a process that nobody waits for.
+        title: what Ray's dashboard and the list of processes show; empty for the name.
     """
 
     module: str
     name: str
     methods: tuple[str, ...]
     patient: bool = False
+    title: str = ""
 
     def actor_class(self) -> type[Any]:
         """Makes what Ray is given: a class that imports the real one when an actor is made of it."""
@@ -36,7 +38,7 @@ class ActorKind:
             actor.works = loaded(*arguments)
 
         methods = {name: _forwarded(name) for name in self.methods}
-        return type(self.name, (), {"__init__": make, **methods})
+        return type(self.title or self.name, (), {"__init__": make, **methods})
 
     def _load(self) -> type[Any]:
         found: type[Any] = getattr(import_module(self.module), self.name)
@@ -81,6 +83,9 @@ INFERENCE = ActorKind(
         "end",
     ),
 )
+SPARE = replace(INFERENCE, patient=True, title="SpareInference")
+"""One of no stream yet."""
+
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",

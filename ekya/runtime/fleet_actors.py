@@ -21,7 +21,7 @@ from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
 from ekya.placement.homes import PREPARATION_GPU, Processes
-from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, ActorKind
+from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, SPARE, ActorKind
 from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor
 from ekya.runtime.complaining import in_words
 from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
@@ -46,7 +46,7 @@ _Worker = tuple[Role, StreamId]
 
 _INFERS: JobRole = "inference"
 _TRAINS: JobRole = "retraining"
-_SPARE = "inference/spare"
+_THE_SPARE = "inference/spare"
 
 
 @dataclass(slots=True, eq=False)
@@ -256,7 +256,7 @@ class FleetActors:
     def make_spares(self) -> None:
         """Makes what takes over where a process of inference dies, if there is room for it."""
         for own in self.streams.values():
-            environment = self._environment(_SPARE, _INFERS, 0, own.orders.gpu)
+            environment = self._environment(_THE_SPARE, _INFERS, 0, own.orders.gpu)
             self._spares.make(environment, own.orders.gpu, own.weights)
 
     def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
@@ -310,12 +310,12 @@ class FleetActors:
     def _taken_over(self, streams: Sequence[StreamId]) -> Any:
         """A spare process, if one is ready for these streams' inference; None where none is."""
         gpu = self.streams[streams[0]].orders.gpu
-        return self._spares.take(self._environment(_SPARE, _INFERS, 0, gpu))
+        return self._spares.take(self._environment(_THE_SPARE, _INFERS, 0, gpu))
 
     def _spare(self, environment: Mapping[str, str], gpu: int) -> Any:
-        name = self._free_name(_SPARE)
+        name = self._free_name(_THE_SPARE)
         orders = ProcessOrders(self._orders, name, gpu, ())
-        return self._worker(replace(INFERENCE, patient=True), name, environment, orders)
+        return self._worker(SPARE, name, environment, orders)
 
     def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], orders: object) -> Any:
         """An actor that holds shares."""

@@ -131,6 +131,7 @@ class PreparationActor:
         self._now: _Preparation | None = None
         self._begun = threading.Condition()
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
+        self._base: Classifier | None = None
         self._loading = threading.Lock()
         self._run_begun = threading.Event()
         self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
@@ -178,8 +179,16 @@ class PreparationActor:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
         with self._loading:
             if version > self._version_of(stream):
-                serving = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
-                self._known[stream] = (version, serving)
+                self._known[stream] = (version, self._loaded(settings, version, weights))
+
+    def _loaded(self, settings: PreparationSettings, version: ModelVersion, weights: bytes) -> Classifier:
+        """A model that serves. The base model is one for all streams, as most of them begin."""
+        if version == BASE_VERSION and self._base is not None:
+            return self._base
+        model = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
+        if version == BASE_VERSION:
+            self._base = model
+        return model
 
     def hand_in(
         self,

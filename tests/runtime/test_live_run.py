@@ -27,12 +27,12 @@ WINDOW_S, FPS = 8, 5
 
 
 @pytest.fixture
-def fleet_file(process, tmp_path):
+def fleet_file(processes, tmp_path):
     """Two cameras of the shipped fleet, in shorter windows."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": WINDOW_S, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 600, "fraction": 0.15}
-    raw["inference"]["process"] = process
+    raw["processes"] = processes
     raw["streams"] = raw["streams"][:2]
     for stream in raw["streams"]:
         stream["source"]["fps"] = FPS
@@ -64,7 +64,7 @@ def has_opened(folder, windows):
 
 
 @pytest.mark.parametrize(
-    ("process", "dying"), [("stream", 1), pytest.param("gpu", 2, marks=pytest.mark.long)]
+    ("processes", "dying"), [("gpu", 2), pytest.param("stream", 1, marks=pytest.mark.long)]
 )
 def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, dying, tmp_path):
     runs, mark = tmp_path / "runs", f"EKYA_TEST_{uuid.uuid4().hex}"
@@ -83,6 +83,8 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
     kill_an_actor(mark, "SchedulerActor")
     kill_an_actor(mark, "InferenceActor")
     wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == dying)
+    kill_an_actor(mark, "RetrainingActor")
+    wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying)
     # On a busy machine it is away for more than a window: what comes after its death has to come first.
     time.sleep(0.75 * WINDOW_S)
     wait_for(lambda: has_opened(folder, 2))
@@ -94,9 +96,10 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
     interrupted = json.loads(folder.summary.read_text())
     assert interrupted["frames"]["lost"] == 0
     assert folder.report.is_file()
-    died = {event.stream for event in events_of(folder, ev.WorkerDied)}
-    assert len(died) == dying
-    assert {event.stream for event in events_of(folder, ev.WorkerBack)} == died
+    workers = {(event.stream, event.role) for event in events_of(folder, ev.WorkerDied)}
+    assert len(workers) == 2 * dying
+    assert {(event.stream, event.role) for event in events_of(folder, ev.WorkerBack)} == workers
+    died = {stream for stream, role in workers if role is ev.Role.INFERENCE}
     for name in interrupted["streams"]:
         frames = len(read_predictions(folder.predictions(name)).frame)
         if name in died:
