@@ -8,7 +8,6 @@ from ekya.errors import UserError
 from ekya.labeling.detections import Detector
 from ekya.labeling.fastestdet import FastestDet
 from ekya.labeling.names import FASTESTDET, ONNX, TORCHVISION_DETECTORS
-from ekya.labeling.onnx_detector import open_onnx
 
 GOLDEN_SCORE = 0.6
 PROPOSAL_SCORE = 0.4
@@ -22,6 +21,13 @@ def _from_file(
     return opened(weights, min_score)
 
 
+def _onnx(weights: Path, min_score: float) -> Detector:
+    # Only who names a network of its own waits for onnxruntime.
+    from ekya.labeling.onnx_detector import open_onnx
+
+    return open_onnx(weights, min_score)
+
+
 def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
     # torchvision takes as long as torch to import: only who names one of its detectors waits for it.
     from ekya.labeling.torchvision_detectors import TorchvisionDetector
@@ -31,7 +37,7 @@ def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
 
 DETECTORS: Mapping[str, Callable[[Path | None, float], Detector]] = {
     FASTESTDET: partial(_from_file, FASTESTDET, FastestDet),
-    ONNX: partial(_from_file, ONNX, open_onnx),
+    ONNX: partial(_from_file, ONNX, _onnx),
     **{name: partial(_torchvision, name) for name in TORCHVISION_DETECTORS},
 }
 """How to open each detector: weights (None for its own download) and the least score of a detection."""

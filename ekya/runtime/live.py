@@ -8,7 +8,7 @@ import ray
 from rich.console import Console
 
 from ekya.config import FleetConfig, RunOptions
-from ekya.gpu.registry import choose_backend
+from ekya.gpu.registry import ChosenBackend, choose_backend
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 
@@ -22,7 +22,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     try:
         # Ray starts while the machine is measured.
         with start_probe(fleet, options, chosen) as probe:
-            dashboard = _start_ray(options.dashboard, chosen.gpus)
+            dashboard = _start_ray(options.dashboard, chosen)
             with console.status("measuring this machine"):
                 run = open_run(fleet, options, chosen, probe.result())
         for sentence in run.gave_up:
@@ -33,14 +33,16 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         ray.shutdown()
 
 
-def _start_ray(dashboard: bool, gpus: int) -> str:
-    """Starts Ray here, with so many GPUs to place actors on, and returns where its dashboard is."""
+def _start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
+    """Starts Ray here, with the GPUs to place actors on, and returns where its dashboard is."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     context = ray.init(
         # Its own, and not one that somebody else has running on this machine.
         address="local",
-        num_gpus=gpus,
+        num_gpus=chosen.gpus,
+        # Ray starts an idle process for each of these, and actors ask for none.
+        num_cpus=1,
         include_dashboard=dashboard,
         log_to_driver=False,
         logging_level=logging.ERROR,

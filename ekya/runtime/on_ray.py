@@ -12,7 +12,6 @@ from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.files import write_text_atomic
-from ekya.finishing import RunEnd, finish_run
 from ekya.gpu.cores import cpu_limit
 from ekya.gpu.cuda_ipc import require_gpu
 from ekya.gpu.host_memory import read_host_memory
@@ -237,6 +236,9 @@ def run_on_ray(
             stop or threading.Event(),
         )
         host = running.go(console)
+    # What draws figures is loaded when there is something to draw, and not before the run.
+    from ekya.finishing import RunEnd, finish_run
+
     host = replace(host, others={**host.others, "gave_up": list(run.gave_up)})
     finished = finish_run(folder, fleet, RunEnd("live", run.options.seed, host))
     keep_refined(run.chosen, fleet.edge.model, running.training_speed)
