@@ -8,11 +8,14 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.bucket import Clocks, TokenBucket
 from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob, round_down
 
-_ONE_THREAD = {
+_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    # glibc would keep what freed weights leave, for each of some dozen threads by itself.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
 }
 
 
@@ -51,7 +54,7 @@ class CpuShares:
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """One thread an actor, since only the threads that call ``scope`` are counted; no GPU."""
-        return dict(_ONE_THREAD)
+        return dict(_ENVIRONMENT)
 
     def attach(self, job: ShareJob) -> ShareHandle:
         """A bucket on the thread time of the threads that use it."""

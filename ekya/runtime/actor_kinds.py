@@ -68,6 +68,7 @@ INFERENCE = ActorKind(
     "InferenceActor",
     (
         "process",
+        "base_weights",
         "warm_up",
         "load",
         "begin",
@@ -91,7 +92,6 @@ RETRAINING = ActorKind(
     "RetrainingActor",
     (
         "process",
-        "base_weights",
         "ready",
         "begin",
         "leave",

@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer")
 
 
 def complaining(kind: type[Any], name: str) -> type[Any]:
-    """An actor's class whose ``ready`` or ``load`` raises the UserError that its constructor ran into.
+    """An actor's class whose ``ready``, ``load`` and ``poll`` raise the UserError of its constructor.
 
     Of an error in a constructor Ray hands on the text of a traceback alone; of one in a method, the error.
     Where it is asked for news, what its process warns of is among them.
@@ -41,7 +41,7 @@ def complaining(kind: type[Any], name: str) -> type[Any]:
         return call
 
     def poll(actor: Any, timeout_s: float) -> list[Event]:
-        return [*kind.poll(actor, timeout_s), *actor.warnings.take()]
+        return [*or_complain(kind.poll)(actor, timeout_s), *actor.warnings.take()]
 
     methods: dict[str, Any] = {
         name: or_complain(getattr(kind, name)) for name in ("ready", "load") if hasattr(kind, name)

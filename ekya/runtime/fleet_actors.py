@@ -110,17 +110,14 @@ class FleetActors:
             reference = None if served is None else ray.put(served)
             own = StreamOrders(orders, place, version)
             self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
-        # What makes the base model is made first.
-        for role in (Role.RETRAINING, Role.INFERENCE):
-            together: dict[str, list[StreamId]] = {}
-            for one in self.streams:
-                together.setdefault(self._process_name(role, one), []).append(one)
-            for streams in together.values():
-                self._put(role, streams, self._hosted(role, streams))
-        self.preparation = self.make_preparation()
+        self._make_workers(Role.INFERENCE)
+        self.preparation: Any = None
 
     def wait_ready(self) -> dict[StreamId, Ready]:
-        """Waits until every actor has its models, and makes one that dies meanwhile again.
+        """Waits until all streams can be watched, and makes an actor that dies meanwhile again.
+
+        Window 0 needs inference and the scheduler. The others are only made when these are ready, and load
+        while it goes on: on a small machine the cameras would wait for them.
 
         Raises:
             UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back; or one
@@ -139,11 +136,25 @@ class FleetActors:
             except RayActorError as error:
                 made = self._make_in_place_of(actor, name, error, deaths)
                 asked[self._begun(made)] = (made, name)
+        self.make_rest()
         return known
 
+    def make_rest(self) -> None:
+        """Makes what window 0 does without: it loads while the cameras are watched, and comes last."""
+        self._make_workers(Role.RETRAINING, patient=True)
+        self.preparation = self.make_preparation(patient=True)
+
+    def _make_workers(self, role: Role, patient: bool = False) -> None:
+        """The processes of all streams' workers of a role."""
+        together: dict[str, list[StreamId]] = {}
+        for stream in self.streams:
+            together.setdefault(self._process_name(role, stream), []).append(stream)
+        for streams in together.values():
+            self._put(role, streams, self._hosted(role, streams, patient=patient))
+
     def _load_base(self, deaths: "Counter[str]") -> None:
-        """Has a trainer's process make the model that all streams begin with."""
-        name, maker = next((self._names()[one], one) for one in self.retrainings)
+        """Has a process of inference make the model that all streams begin with."""
+        name, maker = next((self._names()[one], one) for one in self.inferences)
         while True:
             weights, made = maker.base_weights.options(num_returns=2).remote()
             try:
@@ -163,13 +174,11 @@ class FleetActors:
         return actor.load.remote(tuple(served.index(own.weights) for own in inside), *served)
 
     def _names(self) -> dict[Any, str]:
-        """Every actor, each once, with what people call it."""
+        """The actors without which a run cannot begin, each once, with what people call it."""
         names = {
-            own.worker(role): self._process_name(role, stream)
-            for role in Role
-            for stream, own in self.streams.items()
+            own.inference: self._process_name(Role.INFERENCE, stream) for stream, own in self.streams.items()
         }
-        return names | {self.preparation: MICRO_PROFILER, self.scheduler: THE_SCHEDULER}
+        return names | {self.scheduler: THE_SCHEDULER}
 
     def _make_in_place_of(self, dead: Any, name: str, error: RayError, deaths: "Counter[str]") -> Any:
         """An actor like one that died before the run began.
@@ -183,9 +192,6 @@ class FleetActors:
         if dead is self.scheduler:
             self.scheduler = self.make_scheduler()
             return self.scheduler
-        if dead is self.preparation:
-            self.preparation = self.make_preparation()
-            return self.preparation
         role, _ = self._inside[dead][0]
         streams = [stream for _, stream in self._inside.pop(dead)]
         made = self._hosted(role, streams)
@@ -247,11 +253,12 @@ class FleetActors:
             SCHEDULER.actor_class(), self._free_name(THE_SCHEDULER), {}, 0.0, self._scheduler_name
         )
 
-    def make_preparation(self) -> Any:
+    def make_preparation(self, patient: bool = False) -> Any:
         """The micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
-        return self._worker(PREPARATION, self._free_name(MICRO_PROFILER), environment, self._orders)
+        kind = replace(PREPARATION, patient=patient)
+        return self._worker(kind, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_spares(self) -> None:
         """Makes what takes over where a process of inference dies, if there is room for it."""
@@ -295,7 +302,9 @@ class FleetActors:
     def _streams_of(self, role: Role, actor: Any) -> list[StreamActors]:
         return [own for own in self.streams.values() if own.worker(role) is actor]
 
-    def _hosted(self, role: Role, streams: Sequence[StreamId], joining: bool = False) -> Any:
+    def _hosted(
+        self, role: Role, streams: Sequence[StreamId], joining: bool = False, patient: bool = False
+    ) -> Any:
         """A process for workers of these streams; streams that are joining come to an inference later."""
         first = self.streams[streams[0]].orders
         name = self._free_name(self._process_name(role, streams[0]))
@@ -305,7 +314,7 @@ class FleetActors:
         orders = ProcessOrders(
             self._orders, name, first.gpu, tuple(self.streams[one].orders for one in there)
         )
-        return self._worker(kind, name, environment, orders)
+        return self._worker(replace(kind, patient=patient), name, environment, orders)
 
     def _taken_over(self, streams: Sequence[StreamId]) -> Any:
         """A spare process, if one is ready for these streams' inference; None where none is."""

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import cv2
 import numpy as np
 
+from ekya.base_model import base_model
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
-from ekya.core.ids import JobId, ModelVersion, StreamId
+from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.files import write_bytes_atomic
 from ekya.gpu.protocol import Resized, ShareJob
-from ekya.learning.checkpoints import from_bytes
+from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.runstate import StreamRow
 from ekya.runtime.lending import LentWeights
 from ekya.runtime.mailbox import Mailbox
@@ -45,6 +47,21 @@ class InferenceActor:
         self._mailbox = Mailbox()
         self._process: SharedProcess | None = None
         self._attaching = threading.Lock()
+        self._savers: list[threading.Thread] = []
+
+    def base_weights(self) -> tuple[bytes, None]:
+        """The model that every stream begins with; its files are written meanwhile.
+
+        The second part is for who wants to know that it is made, and not to have it.
+
+        Raises:
+            UserError: as ``base_model``.
+        """
+        model = base_model(self._orders.common.fleet, self._orders.common.seed)
+        saver = threading.Thread(target=self._save_base, args=(to_bytes(model, half=True),), name="saver")
+        saver.start()
+        self._savers.append(saver)
+        return to_bytes(model), None
 
     def load(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
         """Begins with the streams of its orders; warms their models up and says what a frame costs.
@@ -149,6 +166,8 @@ class InferenceActor:
         streams = list(self._streams.values())
         for one in streams:
             one.stop()
+        for saver in self._savers:
+            saver.join()
         if self._process is not None:
             self._process.share.release()
         rows = []
@@ -159,6 +178,10 @@ class InferenceActor:
                 except Exception:
                     _LOG.exception("an inference could not end in order")
         return rows
+
+    def _save_base(self, weights: bytes) -> None:
+        for stream in self._orders.common.fleet.streams:
+            write_bytes_atomic(self._orders.common.folder.model(stream.id, BASE_VERSION), weights)
 
     def _attached(self) -> SharedProcess:
         """The process's share and models; it attaches with its first stream, and a spare one not before."""

@@ -1,18 +1,14 @@
 """The actor `retraining/<stream>`, or `retraining/gpu-<n>` where the streams of a GPU share a process."""
 
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ekya.base_model import base_model
 from ekya.core.commands import StartRetraining
 from ekya.core.events import Event
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
-from ekya.files import write_bytes_atomic
+from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.gpu.protocol import Resized
 from ekya.learning.architectures import get_ready_to_build
-from ekya.learning.checkpoints import to_bytes
 from ekya.learning.device_memory import MemoryPeaks
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
@@ -38,7 +34,6 @@ class RetrainingActor:
         get_ready_to_build(orders.common.fleet.edge.model)
         self._mailbox = Mailbox()
         self._peaks = MemoryPeaks()
-        self._savers: list[threading.Thread] = []
         self._streams = {
             one.stream: StreamRetraining(one, self._mailbox, self._peaks) for one in orders.streams
         }
@@ -49,20 +44,6 @@ class RetrainingActor:
     def process(self) -> int:
         """Number of the process that this runs in, for whoever looks after it."""
         return os.getpid()
-
-    def base_weights(self) -> tuple[bytes, None]:
-        """The model that every stream begins with; its files are written meanwhile.
-
-        The second part is for who wants to know that it is made, and not to have it.
-
-        Raises:
-            UserError: as ``base_model``.
-        """
-        model = base_model(self._common.fleet, self._common.seed)
-        saver = threading.Thread(target=self._save_base, args=(to_bytes(model, half=True),), name="saver")
-        saver.start()
-        self._savers.append(saver)
-        return to_bytes(model), None
 
     def begin(self, started_monotonic_ns: int) -> None:
         """The run begins."""
@@ -137,11 +118,5 @@ class RetrainingActor:
 
     def end(self) -> None:
         """Returns when all weights are on disk."""
-        for saver in self._savers:
-            saver.join()
         for one in self._streams.values():
             one.end()
-
-    def _save_base(self, weights: bytes) -> None:
-        for stream in self._common.fleet.streams:
-            write_bytes_atomic(self._common.folder.model(stream.id, BASE_VERSION), weights)

@@ -221,7 +221,10 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin. Of one that has died by now the executor hears as of any other death."""
     started_ns = clock.started_monotonic_ns
     begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
-    begins += [retraining.begin.remote(started_ns) for retraining in actors.retrainings]
-    for begun in (*begins, actors.preparation.begin_run.remote(started_ns)):
+    # These may be loading still.
+    for retraining in actors.retrainings:
+        retraining.begin.remote(started_ns)
+    actors.preparation.begin_run.remote(started_ns)
+    for begun in begins:
         with suppress(RayActorError):
             ray.get(begun)

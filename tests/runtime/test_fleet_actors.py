@@ -43,7 +43,9 @@ def fleet_of(monkeypatch):
         orders = ActorOrders(
             None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
         )
-        return FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
+        fleet = FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
+        fleet.make_rest()
+        return fleet
 
     return made
 
@@ -223,17 +225,12 @@ def starting(fleet_of, monkeypatch):
 @pytest.mark.parametrize("process", ["stream", "gpu"])
 def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
-    trainer = {"stream": "retraining/cam-2", "gpu": "retraining/gpu-1"}[process]
-    dying = {first: 2, trainer: 1, "micro-profiler": 2, "scheduler": 1}
+    dying = {first: 2, "scheduler": 1}
     fleet = starting(process, dying)
     assert fleet.wait_ready() == dict.fromkeys(STREAMS, "ready")
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
-    assert own["cam-2"].retraining.name == f"{trainer} (restart 1)"
-    assert (fleet.preparation.name, fleet.scheduler.name) == (
-        "micro-profiler (restart 2)",
-        "scheduler (restart 1)",
-    )
+    assert fleet.scheduler.name == "scheduler (restart 1)"
     assert (own["cam-3"].inference is own["cam-1"].inference) == (process == "gpu")
     assert sorted(record.args[0] for record in caplog.records) == sorted(
         name for name, deaths in dying.items() for _ in range(deaths)
@@ -241,5 +238,5 @@ def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
 
 
 def test_who_dies_three_times_while_the_run_starts_ends_it_with_a_sentence(starting):
-    with pytest.raises(UserError, match="retraining/cam-3: its process died 3 times while the run started"):
-        starting("stream", {"retraining/cam-3": 3}).wait_ready()
+    with pytest.raises(UserError, match="inference/cam-3: its process died 3 times while the run started"):
+        starting("stream", {"inference/cam-3": 3}).wait_ready()

@@ -22,7 +22,7 @@ from ekya.core.speed import LINEAR
 from ekya.gpu.bucket import TokenBucket
 from ekya.gpu.sm_driver import SmDriverError
 from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.checkpoints import to_bytes
+from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
 from ekya.learning.flat import DamagedWeightsError
 from ekya.learning.forward import PLAIN
 from ekya.runfolder import RunFolder
@@ -105,6 +105,7 @@ def common(monkeypatch, tmp_path):
         (actor, "stand_back", lambda: None),
         (actor, "Feed", HandFed),
         (actor, "fleet_classes", lambda _: NAMES),
+        (actor, "crop_side", lambda _: SIDE),
         (stream, "fleet_classes", lambda _: NAMES),
         (stream, "stream_setup", lambda *_: setup),
         (stream, "proposer_for", lambda *_: GivenBoxes()),
@@ -411,3 +412,27 @@ def test_a_file_that_aborts_its_decoder_at_once_is_lost_with_the_reason_and_the_
         (CAM, 0, "killed by signal SIGABRT"),
         (OTHER, 1, None),
     ]
+
+
+def test_the_base_model_is_made_once_and_lies_in_the_folder_for_every_stream(common, good, monkeypatch):
+    monkeypatch.setattr(ekya.runtime.inference_actor, "base_model", lambda *_: good)
+    actor = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=()))
+    weights, _ = actor.base_weights()
+    actor.end(0)
+    assert torch.equal(from_bytes(weights).head.weight, good.head.weight)
+    for stream in (CAM, OTHER):
+        assert load_model(common.folder.model(stream, BASE_VERSION)).classes == good.classes
+
+
+def test_a_spare_process_has_no_share_before_a_stream_joins(common, good):
+    attached = []
+    handle = common.shares.attach(None)
+    common.shares.attach = lambda job: attached.append(job) or handle
+    spare = InferenceActor(SimpleNamespace(common=common, name="inference/spare", gpu=0, streams=()))
+    spare.warm_up(to_bytes(good))
+    assert (attached, spare.poll(0.0)) == ([], [])
+    for stream in (CAM, OTHER):
+        spare.join(orders_of(common, stream), to_bytes(good), time.monotonic_ns())
+    assert len(attached) == 1
+    assert part_right(spare) > 0.9
+    assert {row.stream for row in spare.end(0)} == {CAM, OTHER}

@@ -14,7 +14,6 @@ from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.gpu.cpu import CpuShares
-from ekya.learning.checkpoints import from_bytes, load_model
 from ekya.learning.device_memory import MemoryPeaks
 from ekya.runfolder import RunFolder
 from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
@@ -146,16 +145,6 @@ def test_a_stream_that_leaves_ends_its_training_and_no_other(actor, trainers):
     staying.may_end.set()
     told = news(actor, ev.RetrainFinished, 2)
     assert "cam-2" in {event.stream for event in told}
-
-
-def test_the_base_model_is_made_once_and_lies_in_the_folder_for_every_stream(orders):
-    actor = RetrainingActor(orders)
-    weights, _ = actor.base_weights()
-    actor.end()
-    base, folder = from_bytes(weights), orders.common.folder
-    for own in orders.streams:
-        kept = load_model(folder.model(own.stream, BASE_VERSION))
-        assert kept.classes == base.classes
 
 
 def test_a_job_has_a_peak_of_memory_of_its_own_only_where_it_was_alone(monkeypatch):
