@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from inspect import isfunction
 from typing import Any, TypeVar
 
 from ray.exceptions import RayError
@@ -14,7 +15,7 @@ _Answer = TypeVar("_Answer")
 
 
 def complaining(kind: type[Any], name: str) -> type[Any]:
-    """An actor's class whose ``ready``, ``load`` and ``poll`` raise the UserError of its constructor.
+    """An actor's class whose methods raise the UserError that its constructor ran into.
 
     Of an error in a constructor Ray hands on the text of a traceback alone; of one in a method, the error.
     Where it is asked for news, what its process warns of is among them.
@@ -33,21 +34,22 @@ def complaining(kind: type[Any], name: str) -> type[Any]:
             actor.complaint = error
 
     def or_complain(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(actor: Any, *arguments: object) -> Any:
+        def call(actor: Any, *arguments: object, **named: object) -> Any:
             if actor.complaint is not None:
                 raise actor.complaint
-            return method(actor, *arguments)
+            return method(actor, *arguments, **named)
 
         return call
 
     def poll(actor: Any, timeout_s: float) -> list[Event]:
-        return [*or_complain(kind.poll)(actor, timeout_s), *actor.warnings.take()]
+        return [*kind.poll(actor, timeout_s), *actor.warnings.take()]
 
-    methods: dict[str, Any] = {
-        name: or_complain(getattr(kind, name)) for name in ("ready", "load") if hasattr(kind, name)
+    public: dict[str, Callable[..., Any]] = {
+        name: it for name, it in vars(kind).items() if isfunction(it) and not name.startswith("_")
     }
-    if hasattr(kind, "poll"):
-        methods["poll"] = poll
+    if "poll" in public:
+        public["poll"] = poll
+    methods = {name: or_complain(method) for name, method in public.items()}
     # Ray's dashboard and the list of processes show the class's name.
     return type(kind.__name__, (kind,), {"__init__": make, **methods})
 

@@ -17,6 +17,8 @@ from ray.exceptions import RayActorError, RayError
 from ekya.config import FleetConfig
 from ekya.core.events import Role
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.state import DEATHS_WITHIN_US
+from ekya.core.units import US_PER_S
 from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
@@ -36,7 +38,7 @@ _GONE_S = 5.0
 START_DEATHS_ALLOWED = 2
 """Of one process before the run begins; it is made again after each."""
 
-ALONE_AFTER_S = 600.0
+ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
 """A shared process that dies twice within this is not shared again: nobody could say whose fault it is."""
 
 MICRO_PROFILER = "micro-profiler"

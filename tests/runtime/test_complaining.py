@@ -30,11 +30,13 @@ class Worker:
         return [ev.StreamBack(1, StreamId("cam-1"))]
 
 
-def test_a_constructor_complains_when_it_is_asked_whether_it_is_ready():
+def test_a_constructor_complains_whatever_its_actor_is_asked():
     complaining_worker = complaining(Worker, "inference/cam-1")
     assert complaining_worker.__name__ == "Worker"
-    with pytest.raises(UserError, match=SENTENCE):
-        complaining_worker(False).ready()
+    wrong = complaining_worker(False)
+    for ask in (wrong.ready, lambda: wrong.poll(0.0)):
+        with pytest.raises(UserError, match=SENTENCE):
+            ask()
     fine = complaining_worker(True)
     assert fine.made
     assert fine.ready() == "ready"
