@@ -12,8 +12,9 @@ from ekya.errors import UserError
 from ekya.fleet.servers_file import load_servers
 from ekya.labeling.golden_classifier import open_resnext29
 from ekya.labeling.names import CLASSIFIER_OPERATIONS
-from ekya.profiling.sizes import Machine
+from ekya.profiling.sizes import DRAWN_FRAMES, Machine
 from ekya.shipped import shipped_path
+from ekya.workers.collector import BURST_FRAMES, SAMPLED_FRAMES
 
 
 def fleet_of(tmp_path, cameras, **said):
@@ -107,3 +108,7 @@ def test_what_classifiers_are_said_to_take_is_what_is_counted():
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             network(torch.zeros(1, 3, side, side, device=device))
         assert counter.get_total_flops() == CLASSIFIER_OPERATIONS[name]
+
+
+def test_as_many_frames_are_drawn_as_sizes_are_chosen_for():
+    assert DRAWN_FRAMES == SAMPLED_FRAMES + BURST_FRAMES
