@@ -5,7 +5,7 @@ and the best γ is the same under every λ because the objective is their produc
 once a share and remembered, which is what makes a thief's step cost two look-ups.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import FULL_GPU_MILLI
@@ -142,9 +142,14 @@ def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
 def watching_milli(view: WindowView, stream: StreamView) -> int:
     """The share, in multiples of δ, of the cheapest λ that still watches the stream; 0 where no age is known.
 
-    One whose results get no older than ``WATCHING_AGE_US``; where none is so young, the cheapest.
+    One whose results get no older than ``WATCHING_AGE_US``; where none is so young, the cheapest. It keeps up
+    with crowded frames too: of one frame a second none can be made up for.
     """
-    aged = [o for o in stream.inference_options if o.age_us > 0]
+    aged = [
+        replace(o, share_needed_milli=max(o.share_needed_milli, o.ample_milli))
+        for o in stream.inference_options
+        if o.age_us > 0
+    ]
     return _least_milli(view, [o for o in aged if o.age_us <= WATCHING_AGE_US] or aged) or 0
 
 

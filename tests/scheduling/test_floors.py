@@ -96,6 +96,15 @@ def test_a_lambda_whose_age_nobody_knows_has_no_floor():
     assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 0}
 
 
+def test_a_floor_is_ample_once_it_is_known_what_frames_take():
+    stream = camera("cam-1", 0.5)
+    measured = tuple(
+        replace(option, ample_milli=option.share_needed_milli * 6 // 5) for option in stream.inference_options
+    )
+    view = overloaded(replace(stream, inference_options=measured))
+    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 250}
+
+
 def test_where_every_lambda_is_old_the_cheapest_is_kept():
     stream = camera("cam-1", 0.5)
     old = tuple(replace(option, age_us=9_000_000) for option in stream.inference_options)
