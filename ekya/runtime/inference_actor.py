@@ -15,6 +15,7 @@ from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.files import write_bytes_atomic
 from ekya.gpu.protocol import Resized, ShareJob
 from ekya.learning.checkpoints import from_bytes, to_bytes
+from ekya.learning.forward import PLAIN
 from ekya.runstate import StreamRow
 from ekya.runtime.lending import LentWeights
 from ekya.runtime.mailbox import Mailbox
@@ -80,7 +81,9 @@ class InferenceActor:
         """Makes the first passes of a model, which take longer than others, before any stream is here."""
         common = self._orders.common
         model = from_bytes(weights)
-        classifier = Classifier(model, fleet_classes(common.fleet), "cpu", common.way)
+        # On the cores in any case: a process that has begun to use a GPU has taken some of its memory.
+        way = common.way if common.device == "cpu" else PLAIN
+        classifier = Classifier(model, fleet_classes(common.fleet), "cpu", way)
         side = crop_side(common.fleet)
         for resolution in common.fleet.inference.resolutions:
             classifier.predict(np.zeros((1, side, side, 3), np.uint8), resolution)
