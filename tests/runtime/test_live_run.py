@@ -46,14 +46,22 @@ def events_of(folder, kind):
     return [event for turn in turns for event in turn.events if isinstance(event, kind)]
 
 
-def kill_an_actor(mark, kind):
-    """Ends an actor's process as a crash would; whatever a run starts inherits its mark."""
+def an_actor(mark, kind):
+    """The process of an actor; whatever a run starts inherits its mark."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
-                process.kill()
-                return
-    pytest.fail(f"there is no {kind}")
+                return process
+    return pytest.fail(f"there is no {kind}")
+
+
+def kill_an_actor(mark, kind):
+    """Ends an actor's process as a crash would."""
+    an_actor(mark, kind).kill()
+
+
+def has_torch(process):
+    return any("libtorch" in mapped.path for mapped in process.memory_maps())
 
 
 def has_opened(folder, windows):
@@ -79,6 +87,9 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
         )
     folder = RunFolder(runs / "two")
     wait_for(lambda: has_opened(folder, 1))
+    assert has_torch(an_actor(mark, "InferenceActor"))
+    assert not has_torch(psutil.Process(process.pid)), "the driver computes nothing"
+    assert not has_torch(an_actor(mark, "SchedulerActor"))
     # What the inference's death changes is planned without the scheduler.
     kill_an_actor(mark, "SchedulerActor")
     kill_an_actor(mark, "InferenceActor")
