@@ -22,6 +22,7 @@ from ekya.core.events import (
 )
 from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.memory import DidNotFit
+from ekya.freed_memory import give_back_freed
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
 from ekya.learning.checkpoints import from_bytes
@@ -311,6 +312,7 @@ class PreparationActor:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.release()
             preparation.over.set()
+            give_back_freed()
         self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
 
     def _prepare(self, preparation: _Preparation) -> None:

@@ -22,6 +22,7 @@ from ekya.core.events import (
 from ekya.core.ids import JobId, ModelVersion
 from ekya.core.memory import DidNotFit
 from ekya.errors import UserError
+from ekya.freed_memory import give_back_freed
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.device_memory import MemoryPeaks, free_cache, is_out_of_memory
@@ -297,6 +298,7 @@ class StreamRetraining:
             finally:
                 job.share.release()
                 job.over.set()
+                give_back_freed()
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command
