@@ -346,9 +346,10 @@ class RayExecutor:
             case ev.LabelsReady():
                 self._materials.fetch_labels(event.stream, event.window)
             case ev.ProfileReady():
-                passed = self._actors.preparation.passed.remote(event.window, event.stream)
-                self._met.is_passing(passed, event.stream)
-                self._errands[passed] = "passed"
+                ask = self._actors.preparation.passed.options(num_returns=2)
+                passed, come = ask.remote(event.window, event.stream)
+                self._met.is_passing(come, passed, event.stream)
+                self._errands[come] = "passed"
             case ev.ModelSwapped() | ev.RolledBack():
                 self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             case ev.RetrainFinished() | ev.RetrainFailed():

@@ -21,7 +21,7 @@ class MetLabels:
         self._judged: dict[StreamId, Served] = {}
         self._earlier: dict[StreamId, Served] = {}
         self._passed: dict[StreamId, Any] = {}
-        self._passing: dict[Any, StreamId] = {}
+        self._passing: dict[Any, tuple[StreamId, Any]] = {}
 
     def begin_window(self) -> None:
         """Other crops come now."""
@@ -43,14 +43,21 @@ class MetLabels:
             self._judged[stream] = Served(version, earlier.weights)
         return earlier
 
-    def is_passing(self, reference: Any, stream: StreamId) -> None:
-        """What the micro-profiler has passed through the stream's weights is on its way."""
-        self._passing[reference] = stream
+    def is_passing(self, come: Any, passed: Any, stream: StreamId) -> None:
+        """What the micro-profiler has passed through the stream's weights is on its way.
+
+        Args:
+            come: reference of the answer that says that it is there.
+            passed: reference of itself, which this process does not fetch.
+            stream: whose.
+        """
+        self._passing[come] = (stream, passed)
 
     def has_come(self, reference: Any) -> None:
         """Something is there for sure, perhaps this: a retraining waits for nothing that may never come."""
         if reference in self._passing:
-            self._passed[self._passing.pop(reference)] = reference
+            stream, passed = self._passing.pop(reference)
+            self._passed[stream] = passed
 
     def passed_by(self, stream: StreamId, weights: Any) -> Any:
         """What the micro-profiler passed through these weights, if any."""

@@ -288,13 +288,18 @@ class PreparationActor:
             return None
         return preparation.labels.get(stream)
 
-    def passed(self, window: int, stream: StreamId) -> PassedCrops | None:
-        """What the model that a stream handed in made of the crops that were tried so far."""
+    def passed(self, window: int, stream: StreamId) -> tuple[PassedCrops | None, None]:
+        """What the model that a stream handed in made of the crops that were tried so far.
+
+        The second part is for who wants to know that it is there, and not to have it: it needs torch.
+        """
         preparation = self._now
         if preparation is None or preparation.command.window != window:
-            return None
+            return None, None
         prepared = preparation.streams.get(stream)
-        return None if prepared is None or prepared.passed is None else prepared.passed.copy()
+        if prepared is None or prepared.passed is None:
+            return None, None
+        return prepared.passed.copy(), None
 
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened here; waits for news."""

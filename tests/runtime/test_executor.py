@@ -175,10 +175,10 @@ def tell_of_a_trial(executor, monkeypatch):
     """The micro-profiler has tried a family, and what it has passed has come."""
     told = [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)]
     monkeypatch.setattr(ray, "get", lambda reference: told if reference == "news" else "passed crops")
-    executor._actors.preparation.gives["passed"] = "what passed"
+    executor._actors.preparation.gives["passed"] = ("what passed", "it has come")
     executor._news._asked["news"] = executor._actors.preparation
     executor._hear("news")
-    executor._hear("what passed")
+    executor._hear("it has come")
 
 
 def start_again(executor, job=2):
@@ -208,6 +208,7 @@ def test_what_passed_through_other_weights_or_in_another_window_is_not_handed_ov
 
 def test_what_is_still_on_its_way_is_not_waited_for(executor, own, monkeypatch):
     prepare(executor, 1)
+    executor._actors.preparation.gives["passed"] = ("what passed", "it has come")
     monkeypatch.setattr(ray, "get", lambda _: [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)])
     executor._news._asked["news"] = executor._actors.preparation
     executor._hear("news")

@@ -129,11 +129,11 @@ def test_weights_of_which_the_actor_knows_nothing_are_compared_with_nothing(acto
 def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, materials):
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     prepare(actor, materials, 1, BASE_VERSION, None)
-    labels, passed = actor.labels(1, CAM), actor.passed(1, CAM)
+    labels, (passed, _) = actor.labels(1, CAM), actor.passed(1, CAM)
     crops = np.concatenate([labels.training.crops.crops, labels.validation.crops.crops])
     assert passed.known(0, crops).sum() >= 8
-    assert actor.passed(2, CAM) is None
-    assert actor.passed(1, StreamId("another")) is None
+    assert actor.passed(2, CAM) == (None, None)
+    assert actor.passed(1, StreamId("another")) == (None, None)
 
 
 def test_what_a_trial_took_is_what_its_batches_used_as_time_of_a_whole_gpu(actor, good, materials):
