@@ -57,7 +57,7 @@ _READY_WITHIN_S = 600.0
 _SETTLED_S = 6.0
 """After a window has opened: its preparation is over then."""
 _BACK_WITHIN_S = 120.0
-_AFTER_S = 8.0
+_AFTER_S = 20.0
 """After the killed process is back; what it analyses is written to disk every second."""
 
 
