@@ -311,7 +311,8 @@ def main(
                 elif video is not None:
                     if golden is None:
                         raise UserError("--video: a golden detector has to label what it shows; add --golden")
-                    arguments, count = ["--golden", golden], cameras
+                    # A short video would be over before its streams are back.
+                    arguments, count = ["--golden", golden, "--loop", "--windows", "9"], cameras
                     arguments += [part for _ in range(cameras) for part in ("--video", str(video))]
                     arguments += [] if classes is None else ["--classes", classes]
                 else:
