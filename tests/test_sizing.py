@@ -84,8 +84,8 @@ def test_shipped_servers_fit_as_they_are(name):
 @pytest.mark.parametrize("milli", [1000, 500])
 def test_the_default_fleet_runs_on_one_core_and_on_half_of_one_and_says_what_it_gave_up(milli):
     fleet, gave_up = fitted_by_card(load_fleet(shipped_path(DEFAULT_FLEET)), Machine(milli))
-    assert fleet.capacity_milli == milli
-    assert gave_up[0] == f"gpus: 1.2 is lowered to {milli / 1000:g}, which is all there is"
+    assert milli / 2 < fleet.capacity_milli < milli, "a part of the cores decodes video and plans"
+    assert gave_up[0].startswith(f"gpus: 1.2 is lowered to {fleet.gpus:g}, of {milli / 1000:g} core")
     assert any(sentence.startswith("λ: at most every ") for sentence in gave_up)
 
 

@@ -7,7 +7,7 @@ smaller preparation that is longer or prepares the streams in turn, and γ that 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.host import HostCosts, StreamCosts
@@ -162,7 +162,12 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
     Raises:
         UserError: the floors of all streams do not fit.
     """
-    capacity = _capacity_milli(said, costs, machine)
+    return _fit(said, costs, machine, overload, CORES_PART)
+
+
+def _fit(said: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores_part: float) -> Fitted:
+    """Sizes that fit this part of a machine's cores."""
+    capacity = _capacity_milli(said, costs, machine, cores_part)
     quantum = said.quantum_milli or 0
     if quantum == 0 or (overload and quantum * (len(costs.streams) + 1) > capacity):
         quantum = _quantum_milli(said, len(costs.streams), capacity)
@@ -172,10 +177,9 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
     floors = _floors(costs, every, resolutions, quantum)
     room = capacity - sum(floors.values())
     if room < quantum or max(floors.values()) > FULL_GPU_MILLI:
-        if said.capacity_milli is None and (machine.capacity_milli or 0) > capacity:
+        if cores_part < 1.0 and _is_open(said, machine) and (machine.capacity_milli or 0) > capacity:
             # What was left to other work was a default, and no default keeps a fleet from running.
-            whole = replace(said, capacity_milli=machine.capacity_milli)
-            return fit(whole, costs, machine, overload=overload)
+            return _fit(said, costs, machine, overload, 1.0)
         if not overload:
             raise UserError(_too_much(said, costs, machine, floors, capacity, quantum))
         room = max(_down(OVERLOADED_PART * capacity, quantum), quantum)
@@ -221,12 +225,18 @@ def _floors(
     }
 
 
-def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine) -> int:
+def _is_open(said: Wishes, machine: Machine) -> bool:
+    """Whether nobody has said how many GPUs, or more than there are."""
     there = machine.capacity_milli
-    if said.capacity_milli is not None:
-        return said.capacity_milli if there is None else min(said.capacity_milli, there)
+    return said.capacity_milli is None or (there is not None and said.capacity_milli > there)
+
+
+def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine, cores_part: float) -> int:
+    there = machine.capacity_milli
+    if said.capacity_milli is not None and not _is_open(said, machine):
+        return said.capacity_milli
     if there is not None:
-        usable = round(there * CORES_PART) if machine.on_cores else there
+        usable = round(there * cores_part) if machine.on_cores else there
         # The two jobs of a stream use a GPU each at most, and the preparation another.
         return max(min(usable, (2 * len(costs.streams) + 1) * FULL_GPU_MILLI), min(QUANTA_MILLI))
     # On virtual time: half of what analysing every frame takes, so that something has to be decided.
@@ -381,8 +391,9 @@ def _given_up(
     """What a larger machine would have had."""
     there = machine.capacity_milli
     if said.capacity_milli is not None and there is not None and said.capacity_milli > there:
-        said_gpus, here = said.capacity_milli / FULL_GPU_MILLI, there / FULL_GPU_MILLI
-        yield f"gpus: {said_gpus:g} is lowered to {here:g}, which is all there is"
+        said_gpus, here = said.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
+        rest = "; the rest decodes video and plans" if sizes.capacity_milli < there else ""
+        yield f"gpus: {said_gpus:g} is lowered to {here:g}, of {machine.worded(there)} that are there{rest}"
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
     else:
