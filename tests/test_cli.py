@@ -363,6 +363,7 @@ def test_doctor_tells_of_the_self_test_that_was_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_doctor_measures_what_the_shipped_fleets_work_takes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     report = tmp_path / "doctor.json"

@@ -49,6 +49,7 @@ def probed(tmp_path, program):
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Probe(fleet(tmp_path), "cpu", 2.0, 0) as probe:
@@ -69,6 +70,7 @@ def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch)
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"no weights")
     broken = FLEET.replace("resolution: 16}", "resolution: 16, weights: broken.safetensors}")

@@ -68,6 +68,7 @@ def test_streams_that_nobody_looked_at_are_as_dear_as_the_dearest():
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_different_sources_are_opened_once_each_and_not_too_many():
     specs = {StreamId(f"cam-{at}"): city(at // 2, fps=5.0 + at // 2) for at in range(12)}
     sampled = sample_sources(specs, CLASSES)
