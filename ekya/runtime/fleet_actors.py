@@ -283,7 +283,8 @@ class FleetActors:
             streams = [
                 one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
             ]
-            self._put(role, streams, self._taken_over(streams) or self._hosted(role, streams, joining=True))
+            spare = self._taken_over(streams) if role is Role.INFERENCE else None
+            self._put(role, streams, spare or self._hosted(role, streams, joining=True))
         if role is Role.RETRAINING:
             return own.retraining.begin.remote(started_monotonic_ns)
         orders = replace(own.orders, version=own.version)

@@ -181,6 +181,14 @@ def test_a_spare_process_takes_over_on_its_gpu_and_another_is_made(spares_of):
     assert again is not took_over
 
 
+def test_a_spare_process_of_inference_takes_over_no_retraining(spares_of):
+    fleet = spares_of()
+    fleet.make_spares()
+    fleet.has_died(fleet.streams["cam-2"].retraining)
+    fleet.make_again("cam-2", Role.RETRAINING, 77)
+    assert fleet.streams["cam-2"].retraining.name == "retraining/gpu-1 (restart 1)"
+
+
 @pytest.mark.parametrize("state", [{"warm": False}, {"dead": True}])
 def test_a_spare_process_that_is_not_ready_or_dead_takes_nothing_over(spares_of, state):
     assert spares_of(**state).streams["cam-2"].inference.name == "inference/gpu-1 (restart 1)"
