@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -112,9 +113,9 @@ class Probe:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
         )
-        if self._process.stdin is not None:
-            self._process.stdin.write(json.dumps(order).encode())
-            self._process.stdin.close()
+        # Of a process that has died by now ``result`` tells.
+        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as asked:
+            asked.write(json.dumps(order).encode())
 
     def result(self) -> ProbedHost:
         """Waits until all is measured.

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.arithmetic.checked import MOST_ERROR
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.learning.batched import JOININGS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.forward import PLAIN, ForwardWay, SelfTest, Tried
@@ -30,9 +31,7 @@ CLEARLY = 0.95
 NEVER_ABOVE = 1.05
 """Nor may any other pass take longer by more than this."""
 
-TYPICAL_CROPS = 6
-"""Objects of a frame."""
-
+_TYPICAL_CROPS = round(TYPICAL_OBJECTS)
 _MANY_CROPS = 24
 """Of a crowded frame, or of several streams' frames in one call."""
 
@@ -88,7 +87,7 @@ class _SelfTest:
     def _layouts(self) -> Iterator[ForwardWay]:
         yield replace(self._way, channels_last=True)
         if self._on_cpu and can_pack():
-            packed = replace(self._way, packed_for=(TYPICAL_CROPS, self._sides[0]))
+            packed = replace(self._way, packed_for=(_TYPICAL_CROPS, self._sides[0]))
             yield packed
             yield replace(packed, channels_last=True)
 
@@ -112,7 +111,7 @@ class _SelfTest:
     def _passes(self, way: ForwardWay) -> list[Call]:
         """A typical frame's pass, then others that must not be slower."""
         ask = Predictor(self._models[0], self._device, way)
-        typical = [(TYPICAL_CROPS, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
+        typical = [(_TYPICAL_CROPS, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
         return [self._call(ask, crops, side) for crops, side in (*typical, (_MANY_CROPS, self._sides[0]))]
 
     def _full_pass(self, way: ForwardWay) -> list[Call]:
@@ -125,7 +124,7 @@ class _SelfTest:
             call.add(place, model, Predictor(model, self._device, way))
             for place, model in enumerate(self._models)
         ]
-        asked = [Asked(member, self._crops[:TYPICAL_CROPS], side) for member in members]
+        asked = [Asked(member, self._crops[:_TYPICAL_CROPS], side) for member in members]
         return [lambda: np.concatenate([confidence for _, confidence in call.predict(asked)])]
 
     def _call(self, ask: Predictor, crops: int, side: int) -> Call:
@@ -203,5 +202,5 @@ def _best(compared: Sequence[Sequence[float]]) -> int | None:
 
 def _off_by(found: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> float:
     """The largest difference between scores, which lie in [0, 1]; infinite where one is not finite."""
-    worst = max(float(np.abs(one - other).max()) for one, other in zip(found, expected, strict=True))
-    return worst if np.isfinite(worst) else float("inf")
+    off = np.concatenate([np.abs(one - other) for one, other in zip(found, expected, strict=True)])
+    return float(off.max()) if np.isfinite(off).all() else float("inf")

@@ -85,6 +85,15 @@ def test_a_way_that_fails_is_refused_with_its_reason(tiny_model, monkeypatch) ->
     assert reasons == {"it failed: no such layout here"}
 
 
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_score_that_is_not_finite_is_refused_wherever_it_stands(broken) -> None:
+    expected = [np.zeros(3, np.float32), np.zeros(2, np.float32)]
+    found = [np.array(one) for one in expected]
+    found[broken][1] = np.nan
+    assert self_test._off_by(expected, expected) == 0.0
+    assert self_test._off_by(found, expected) == float("inf")
+
+
 def test_without_time_the_choice_is_plain(tiny_model) -> None:
     found = choose_way("tiny", "cpu", (32,), budget_s=0.0)
     assert found.way == PLAIN
