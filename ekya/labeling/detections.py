@@ -1,5 +1,6 @@
 """What a detector says about a picture."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,12 +38,13 @@ class Proposals:
         found: what a detector saw when it proposed them, less sure detections too; None where the boxes
             came otherwise. Nobody who classifies looks at it; a golden model with the same network need
             not look at the picture again.
-        operations: multiplications and additions that it took to find them.
+        count_operations: multiplications and additions that it took to find them. Counting may take longer
+            than finding.
     """
 
     boxes: NDArray[np.float32]
     found: Detections | None = None
-    operations: int = 0
+    count_operations: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True, slots=True)

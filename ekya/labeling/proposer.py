@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -109,7 +110,7 @@ class DetectorAndMotion:
             proposals = self._detected(picture)
         else:
             boxes = self._flow.follow(picture)
-            proposals = Proposals(boxes, None, self._flow.operations(picture.shape, len(boxes)))
+            proposals = Proposals(boxes, None, partial(self._flow.operations, picture.shape, len(boxes)))
         boxes = proposals.boxes
         if self.motion is not None:
             moving = self._uncovered(self.motion.update(picture), boxes)
@@ -133,7 +134,7 @@ class DetectorAndMotion:
         self._since_detected = 0
         if self.every > 1:
             self._flow.start(picture, boxes)
-        return Proposals(boxes, found, self.detector.operations_per_frame(picture.shape))
+        return Proposals(boxes, found, partial(self.detector.operations_per_frame, picture.shape))
 
     def _uncovered(self, moving: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Moving regions that neither match a box nor lie in one nor hold one."""

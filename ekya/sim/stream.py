@@ -134,7 +134,7 @@ class EmulatedStream:
             wanted = self._worker.wants(frame.t_us)
             if wanted or may_be_looked_at:
                 proposals = self._worker.propose(frame)
-                operations = proposals.operations
+                operations = proposals.count_operations()
                 if self._waiting is not None and may_be_looked_at:
                     # Where only some frames take the detector, it would have looked at this one instead.
                     operations = max(operations, self._waiting.proposer_operations)

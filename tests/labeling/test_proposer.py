@@ -67,8 +67,8 @@ def test_frames_without_the_detector_cost_less():
     every = DetectorAndMotion(Watching(), None)
     third = DetectorAndMotion(Watching(), None, every=3)
     shape = picture(0).shape
-    assert {one.operations for one in watched(every)} == {every.operations(shape)} == {1_000_000_000}
-    costs = [one.operations for one in watched(third)]
+    assert {one.count_operations() for one in watched(every)} == {every.operations(shape)} == {1_000_000_000}
+    costs = [one.count_operations() for one in watched(third)]
     assert costs[0] == costs[3] == 1_000_000_000
     assert 0 < costs[1] == BoxFlow().operations(shape, 1) < 100_000_000
     assert third.operations(shape) == pytest.approx(np.mean(costs), rel=0.2)

@@ -44,7 +44,8 @@ class Worker:
 
     def propose(self, frame):
         self.proposed.append(frame.index)
-        return Proposals(BOXES, operations=self.operations[frame.index % len(self.operations)])
+        operations = self.operations[frame.index % len(self.operations)]
+        return Proposals(BOXES, count_operations=lambda: operations)
 
     def wants(self, t_us):
         return t_us // PERIOD_US in self.wanted
