@@ -302,6 +302,7 @@ class StreamInference:
             self._arrived = frame.index + 1
             answer = self._answer(frame, look=horizon_us is None)
             self._tell_frames(self._tally.add(answer))
+            self._costs.add(answer)
             self._record.add([answer], _reference(frame))
 
     def _take_rest(self, horizon_us: int) -> None:
@@ -345,7 +346,6 @@ class StreamInference:
         objects = self._worker.cut(frame, proposals.boxes)
         answer = self._worker.classify([objects], config, self._ask)[0]
         self._worker.answered(arrived.index)
-        self._costs.count(config)
         return answer
 
     def _ask(self, crops: NDArray[np.uint8], resolution: int) -> Answer:

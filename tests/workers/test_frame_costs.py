@@ -2,11 +2,13 @@
 
 from math import ceil
 
+import numpy as np
 import pytest
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.workers.frame_costs import NEWEST_PART, FrameCosts
+from ekya.workers.frame_costs import KEPT_PART, MOST_SHORTFALL, NEWEST_PART, FrameCosts
 
 EVERY, SECOND, SMALL = InferenceConfig(1, 32), InferenceConfig(2, 32), InferenceConfig(1, 24)
 FPS, HELD_MILLI = 10.0, 300
@@ -17,9 +19,20 @@ def costs():
     return FrameCosts(FPS, LINEAR)
 
 
-def counted(costs, *configs):
-    for config in configs:
-        costs.count(config)
+def row(config, frame, analysed):
+    nothing = np.zeros(0, np.int16)
+    boxes, sure = np.zeros((0, 4), np.float32), np.zeros(0, np.float32)
+    return FramePrediction(
+        frame, frame, 0, analysed, frame, 0, config.every, config.resolution, boxes, nothing, sure
+    )
+
+
+def counted(costs, *configs, dropped=0):
+    """Frames that λ intends: those that are analysed, and behind them some of the last λ that are not."""
+    for place, config in enumerate(configs):
+        costs.add(row(config, place * config.every, analysed=True))
+    for place in range(dropped):
+        costs.add(row(configs[-1], place * configs[-1].every, analysed=False))
     return costs
 
 
@@ -62,3 +75,23 @@ def test_frames_that_were_kept_for_the_golden_model_only_make_the_others_no_dear
     costs.count_found()
     assert told(costs, 100_000) == (EVERY, 250)
     assert told(counted(costs, EVERY), 25_000) == (EVERY, 250)
+
+
+def need(costs, dropped):
+    """The share that 20 frames of 25 ms are said to need where some more were dropped."""
+    _, share_milli = told(counted(costs, *[EVERY] * 20, dropped=dropped), 500_000)
+    return share_milli
+
+
+def test_where_frames_are_dropped_although_they_fit_they_count_as_dearer(costs):
+    assert need(costs, dropped=1) == 250, f"{KEPT_PART} of them keep up"
+    assert need(costs, dropped=5) == ceil(250 * 25 / 20)
+    assert need(costs, dropped=100) == ceil(250 * MOST_SHORTFALL)
+
+
+def test_they_become_cheaper_slowly_again(costs):
+    needs = [need(costs, dropped=10), *(need(costs, dropped=0) for _ in range(30))]
+    assert needs[1] == ceil(250 * (1 + (1 - NEWEST_PART) * 0.5))
+    assert needs == sorted(needs, reverse=True)
+    assert needs[-1] == pytest.approx(250, abs=1)
+    assert need(costs, dropped=4) > needs[-1], "and dearer at once"
