@@ -109,6 +109,8 @@ def common_blocks(models: Sequence[EdgeModel]) -> int:
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
     """Whether two modules of one kind have the same weights and statistics."""
+    if one is other:
+        return True
     pairs = zip([*one.parameters(), *one.buffers()], [*other.parameters(), *other.buffers()], strict=True)
     return all(torch.equal(mine, its.to(mine.device)) for mine, its in pairs)
 

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -47,8 +47,10 @@ class Predictor:
         device: torch's name of where the copy runs.
         way: how it runs.
         recorder: of passes, where the way has graphs; None is CUDA's.
+        ready: as of ``prepared``.
 
     Attributes:
+        source: what was copied.
         model: the copy.
         dtype: what it computes in.
         classes: names, in the order of the answers.
@@ -60,10 +62,12 @@ class Predictor:
         device: str = "cpu",
         way: ForwardWay = PLAIN,
         recorder: GraphRecorder | None = None,
+        ready: Mapping[int, nn.Module] | None = None,
     ) -> None:
         self._way = way
         self._device = device
-        self.model = prepared(model, device, self._way)
+        self.source = model
+        self.model = prepared(model, device, self._way, ready)
         self.dtype = torch.float32
         self.classes = model.classes
         if way.half is not None:
@@ -144,9 +148,19 @@ def on_device(crops: NDArray[np.uint8], device: str) -> Tensor:
     return pixels.pin_memory().to(device, non_blocking=True)
 
 
-def prepared(module: _Module, device: str, way: ForwardWay) -> _Module:
-    """A copy that predicts fast, in 32 bits and its own memory; the module is left as it is."""
-    copied = fuse(copy.deepcopy(module))
+def prepared(
+    module: _Module, device: str, way: ForwardWay, ready: Mapping[int, nn.Module] | None = None
+) -> _Module:
+    """A copy that predicts fast, in 32 bits and its own memory; the module is left as it is.
+
+    Args:
+        module: what is copied.
+        device: torch's name of where the copy runs.
+        way: how it runs.
+        ready: parts that were prepared before, for the same device and way, by the identity of the module's
+            own; the copy has them instead.
+    """
+    copied = fuse(copy.deepcopy(module, dict(ready or {})))
     if way.channels_last:
         copied = copied.to(memory_format=torch.channels_last)
     # The last step: on a GPU it is over when it returns, and another thread may use what is there.

@@ -16,6 +16,7 @@ from ekya.files import write_bytes_atomic
 from ekya.gpu.protocol import Resized, ShareJob
 from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.forward import PLAIN
+from ekya.learning.predictors import Predictors
 from ekya.runstate import StreamRow
 from ekya.runtime.lending import LentWeights
 from ekya.runtime.mailbox import Mailbox
@@ -83,7 +84,7 @@ class InferenceActor:
         model = from_bytes(weights)
         # On the cores in any case: a process that has begun to use a GPU has taken some of its memory.
         way = common.way if common.device == "cpu" else PLAIN
-        classifier = Classifier(model, fleet_classes(common.fleet), "cpu", way)
+        classifier = Classifier(model, fleet_classes(common.fleet), Predictors("cpu", way))
         side = crop_side(common.fleet)
         for resolution in common.fleet.inference.resolutions:
             classifier.predict(np.zeros((1, side, side, 3), np.uint8), resolution)

@@ -30,6 +30,7 @@ from ekya.learning.device_memory import free_cache, is_out_of_memory
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.learning.operations import forward_operations
 from ekya.learning.passed import PassedCrops
+from ekya.learning.predictors import Predictors
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
 from ekya.runtime.job_use import JobUse
@@ -132,7 +133,7 @@ class PreparationActor:
         self._now: _Preparation | None = None
         self._begun = threading.Condition()
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
-        self._base: Classifier | None = None
+        self._predictors = Predictors(orders.device, orders.way)
         self._loading = threading.Lock()
         self._run_begun = threading.Event()
         self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
@@ -180,16 +181,8 @@ class PreparationActor:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
         with self._loading:
             if version > self._version_of(stream):
-                self._known[stream] = (version, self._loaded(settings, version, weights))
-
-    def _loaded(self, settings: PreparationSettings, version: ModelVersion, weights: bytes) -> Classifier:
-        """A model that serves. The base model is one for all streams, as most of them begin."""
-        if version == BASE_VERSION and self._base is not None:
-            return self._base
-        model = Classifier(from_bytes(weights), settings.classes, settings.device, settings.way)
-        if version == BASE_VERSION:
-            self._base = model
-        return model
+                model = Classifier(from_bytes(weights), settings.classes, self._predictors)
+                self._known[stream] = (version, model)
 
     def hand_in(
         self,

@@ -108,7 +108,6 @@ class StreamInference:
         self._settings = replace(
             setup.settings,
             device=common.device,
-            way=common.way,
             inference_speed=common.inference_speed,
         )
         self._worker = InferenceWorker(
@@ -118,8 +117,7 @@ class StreamInference:
             setup.collector(),
             self._settings.side,
             setup.window_us,
-            common.device,
-            common.way,
+            process.predictors,
         )
         self._worker.use(self._worker.classifier, orders.version)
         self._member = self._made_ready(model, self._worker.classifier)

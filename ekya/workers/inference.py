@@ -11,9 +11,8 @@ from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
-from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.one_call import Answer
-from ekya.learning.predictor import Predictor
+from ekya.learning.predictors import Predictors
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame
 from ekya.workers.collector import WindowCollector, WindowMaterial
@@ -45,8 +44,7 @@ class InferenceWorker:
         collector: keeps some frames for the golden model.
         side: of the crops, in pixels: the finest resolution of Λ.
         window_us: to say in which window a frame arrived.
-        device: torch's name of where the model runs.
-        way: how forward passes are run there.
+        predictors: makes what answers, of each model that serves; None answers plainly on the CPU.
     """
 
     def __init__(
@@ -57,12 +55,10 @@ class InferenceWorker:
         collector: WindowCollector,
         side: int,
         window_us: int,
-        device: str = "cpu",
-        way: ForwardWay = PLAIN,
+        predictors: Predictors | None = None,
     ) -> None:
         self._classes = classes
-        self._device = device
-        self._way = way
+        self._predictors = predictors or Predictors()
         self._proposer = proposer
         self._collector = collector
         self._side = side
@@ -79,7 +75,7 @@ class InferenceWorker:
 
     def ready(self, model: EdgeModel) -> "Classifier":
         """What takes time in a swap, done beforehand."""
-        return Classifier(model, self._classes, self._device, self._way)
+        return Classifier(model, self._classes, self._predictors)
 
     def use(self, classifier: "Classifier", version: ModelVersion) -> None:
         """Serve prepared weights from the next frame on."""
@@ -188,10 +184,10 @@ class Classifier:
     """A model ready to serve; its answers index the fleet's classes, whatever order it knows them in."""
 
     def __init__(
-        self, model: EdgeModel, classes: tuple[str, ...], device: str = "cpu", way: ForwardWay = PLAIN
+        self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = Predictor(model, device, way)
+        self.predictor = (predictors or Predictors()).of(model)
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:

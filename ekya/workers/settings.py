@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.profiling.gate import ROLL_BACK_MARGIN
 from ekya.profiling.label_policy import UNIFORM
 
@@ -20,7 +19,6 @@ class PreparationSettings:
         labels_per_window: crops that may be labelled.
         seed: of the stream.
         device: torch's name of where models run.
-        way: how forward passes of models that serve are run there.
         profiler: how γ are tried.
         label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
         label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
@@ -35,7 +33,6 @@ class PreparationSettings:
     labels_per_window: int
     seed: int
     device: str = "cpu"
-    way: ForwardWay = PLAIN
     profiler: Profiler = Profiler.EKYA
     label_policy: str = UNIFORM
     label_gpu_s: float | None = None

@@ -29,6 +29,7 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.gpu.protocol import Measured, Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import to_bytes
+from ekya.learning.forward import PLAIN
 from ekya.learning.spec import EdgeSpec
 from ekya.runtime.preparation_actor import PreparationActor
 from ekya.workers.collector import WindowCollector
@@ -81,7 +82,7 @@ def unbegun(monkeypatch):
     )
     costs = dict.fromkeys((CAM, LATE), StreamCosts(10.0, {SIDE: 0.001}))
     shares = SimpleNamespace(attach=lambda _: Handle())
-    return PreparationActor(SimpleNamespace(fleet=fleet, shares=shares, costs=costs))
+    return PreparationActor(SimpleNamespace(fleet=fleet, shares=shares, costs=costs, device="cpu", way=PLAIN))
 
 
 @pytest.fixture
