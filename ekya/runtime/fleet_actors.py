@@ -263,10 +263,14 @@ class FleetActors:
         return self._worker(kind, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_spares(self) -> None:
-        """Makes what takes over where a process of inference dies, if there is room for it."""
+        """Makes what takes over where a process of inference dies, if there is room for it.
+
+        It waits for the trainers and the micro-profiler, which have to be loaded before window 1.
+        """
+        loading = [actor.ready.remote() for actor in (*self.retrainings, self.preparation)]
         for own in self.streams.values():
             environment = self._environment(_THE_SPARE, _INFERS, 0, own.orders.gpu)
-            self._spares.make(environment, own.orders.gpu, own.weights)
+            self._spares.make(environment, own.orders.gpu, own.weights, loading)
 
     def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """A worker in place of a dead one, with the weights that served last, which begins at once.
@@ -324,15 +328,15 @@ class FleetActors:
         gpu = self.streams[streams[0]].orders.gpu
         return self._spares.take(self._environment(_THE_SPARE, _INFERS, 0, gpu))
 
-    def _spare(self, environment: Mapping[str, str], gpu: int) -> Any:
+    def _spare(self, environment: Mapping[str, str], gpu: int, after: Sequence[Any]) -> Any:
         name = self._free_name(_THE_SPARE)
         orders = ProcessOrders(self._orders, name, gpu, ())
-        return self._worker(SPARE, name, environment, orders)
+        return self._worker(SPARE, name, environment, orders, *after)
 
-    def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], orders: object) -> Any:
+    def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], *arguments: object) -> Any:
         """An actor that holds shares."""
         gpu_part = GPU_PART if self._orders.device == "cuda" else 0.0
-        actor = make_actor(kind.actor_class(), name, environment, gpu_part, orders)
+        actor = make_actor(kind.actor_class(), name, environment, gpu_part, *arguments)
         self._processes[actor] = actor.process.remote()
         return actor
 

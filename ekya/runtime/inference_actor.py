@@ -37,9 +37,13 @@ class InferenceActor:
     """The inferences of the streams of one process: each at its own pace, their models asked together.
 
     Every call about a stream that is not here, since it failed or is set aside, does nothing.
+
+    Args:
+        orders: the process's.
+        loaded: answers of actors that are to be loaded before this one; Ray makes it once they are there.
     """
 
-    def __init__(self, orders: ProcessOrders) -> None:
+    def __init__(self, orders: ProcessOrders, *loaded: None) -> None:
         stand_back()
         cv2.setNumThreads(1)
         self._orders = orders

@@ -1,7 +1,7 @@
 """Processes of inference that have loaded everything and hold no stream yet, for when another one dies."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -21,26 +21,27 @@ class Spares:
     """At most one for each environment, since that is fixed when a process starts.
 
     Args:
-        make: makes the actor of one, for a GPU.
+        make: makes the actor of one, for a GPU, once some references have answers.
     """
 
-    def __init__(self, make: Callable[[Mapping[str, str], int], Any]) -> None:
+    def __init__(self, make: Callable[[Mapping[str, str], int, Sequence[Any]], Any]) -> None:
         self._make = make
         self._there: dict[_Key, tuple[Any, Any]] = {}
 
-    def make(self, environment: Mapping[str, str], gpu: int, weights: Any) -> None:
+    def make(self, environment: Mapping[str, str], gpu: int, weights: Any, after: Sequence[Any]) -> None:
         """Makes the spare process of an environment, unless it is there; it loads at the lowest priority.
 
         Args:
             environment: of it.
             gpu: on which it would work.
             weights: reference to a model to make the first passes of.
+            after: references of answers that it waits for before its process starts.
         """
         key = frozenset(environment.items())
         memory = read_host_memory()
         if key in self._there or (memory is not None and memory.free_bytes < _ROOM_BYTES):
             return
-        actor = self._make(environment, gpu)
+        actor = self._make(environment, gpu, after)
         self._there[key] = (actor, actor.warm_up.remote(weights))
 
     def take(self, environment: Mapping[str, str]) -> Any:

@@ -23,12 +23,16 @@ STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 class Made:
     """An actor that was made: its name, its environment and what it was given; calls are kept."""
 
-    def __init__(self, _kind, name, environment, _gpu_part, orders):
-        self.name, self.environment, self.orders = name, environment, orders
+    def __init__(self, _kind, name, environment, _gpu_part, orders, *loaded):
+        self.name, self.environment, self.orders, self.loaded = name, environment, orders, loaded
         self.calls = []
 
     def __getattr__(self, method):
-        return SimpleNamespace(remote=lambda *arguments: self.calls.append((method, *arguments)))
+        return SimpleNamespace(remote=lambda *arguments: self._called((method, *arguments)))
+
+    def _called(self, call):
+        self.calls.append(call)
+        return self.name, call
 
 
 @pytest.fixture
@@ -173,6 +177,8 @@ def test_a_spare_process_takes_over_on_its_gpu_and_another_is_made(spares_of):
     assert took_over is fleet.streams["cam-4"].inference
     assert took_over.name.startswith("inference/spare")
     assert (took_over.environment["GPU"], took_over.orders.gpu, took_over.orders.streams) == ("1", 1, ())
+    awaited = {"retraining/gpu-0", "retraining/gpu-1", "micro-profiler"}
+    assert {(name, *call) for name, call in took_over.loaded} == {(name, "ready") for name in awaited}
     fleet.make_spares()
     fleet.has_died(took_over)
     fleet.make_again("cam-4", Role.INFERENCE, 77)
