@@ -1,5 +1,4 @@
-# Two targets do everything: `make demo` and `make test`. Both make .venv when it is missing. `make experiments` draws
-# the paper's figures, quickly; with ARGS=--full in the paper's size.
+# `make` lists the targets: those with a description behind `##`. Each makes .venv when it is missing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,34 +12,37 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo experiments gpu-check test long lint types layers unit rtsp-server wheel clean
+.PHONY: help demo experiments gpu-check test long lint types layers unit rtsp-server wheel clean
+
+help:
+	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 # pip says one line for each package that it fetches, and nothing else unless it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
 PROGRESS := sed -u -n -e 's/^Collecting \([^ ]*\).*/  \1/p' -e 's/^Installing collected packages.*/  unpacking .../p'
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed ## run four rendered cameras for five windows (under 3 minutes)
 	$(BIN)/ekya run
 
-experiments: $(VENV)/.installed
+experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--full in the papers' size
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
 
 # Whether shares hold on this machine's GPU. Installs nothing: it takes the Python of .venv where there is one, and
 # otherwise $(PYTHON), which must have torch with CUDA; a check that needs more is left out where that is missing.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-gpu-check:
+gpu-check: ## measure whether shares hold on this machine's GPU
 	@PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
 
-test: lint types layers unit
+test: lint types layers unit ## run all checks and tests (10 minutes)
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## ruff check and ruff format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed-test
+types: $(VENV)/.installed-test ## mypy --strict
 	$(BIN)/mypy --strict ekya
 
-layers: $(VENV)/.installed-test
+layers: $(VENV)/.installed-test ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
 # One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
@@ -49,12 +51,12 @@ layers: $(VENV)/.installed-test
 # only those with a live test are looked into for them. What is skipped is listed with its reason.
 LIVE := $$(grep -rl --include='test_*.py' 'mark\.live' tests)
 ABREAST := -n 2 --dist loadfile --no-loadscope-reorder
-unit: $(VENV)/.installed-test rtsp-server
+unit: $(VENV)/.installed-test rtsp-server ## pytest, live tests included, long ones not
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "(not live or virtual) and not long"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not virtual and not long" $(LIVE)
 
 # What takes minutes a test: resources after a thousand opens of every source, and the like.
-long: $(VENV)/.installed-test rtsp-server
+long: $(VENV)/.installed-test rtsp-server ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
 
 # Live cameras are tested against GStreamer's RTSP server: Debian's packages, which belong to Debian's own Python.
@@ -72,10 +74,10 @@ rtsp-server:
 	fi; \
 	echo "Without $(RTSP_PACKAGES) the tests of RTSP cameras are skipped"
 
-wheel: $(VENV)/.made
+wheel: $(VENV)/.made ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --quiet --wheel-dir dist .
 
-clean:
+clean: ## remove .venv, dist/ and caches
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
