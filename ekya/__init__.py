@@ -1,3 +1,3 @@
-"""Ekya keeps a fleet of cameras' models accurate on the GPU that is there (NSDI'22)."""
+"""Ekya: continuous learning of video-analytics models on an edge GPU server (NSDI'22)."""
 
 __version__ = "0.1.0"

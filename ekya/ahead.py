@@ -1,4 +1,4 @@
-"""`ekya golden label`: a fleet's streams are labelled before they are run."""
+"""`ekya golden label`: labels a fleet's recordings before a run."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceDiedError, SourceProcess
 
 TRUTH = "truth"
-"""Who made labels that came with the data."""
+"""``LabelHead.by`` for labels that came with the data."""
 
 _LOG = logging.getLogger(__name__)
 _KEEP_EVERY_S = 30.0
@@ -31,34 +31,34 @@ _MOST_PART_WRITING = 0.05
 
 
 class Teacher(Protocol):
-    """Says what is in a whole frame."""
+    """Labels the objects in a whole frame."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it tells apart; the index space of its classes."""
+        """Class names; the classes of ``see`` index them."""
 
     def see(self, frame: Frame, truth: Truth | None) -> Detections:
-        """The objects of a frame."""
+        """Returns the objects of a frame."""
 
 
 class Progress(Protocol):
-    """Who waits."""
+    """Receives the progress of labelling."""
 
     def expect(self, stream: StreamId, frames: int | None) -> None:
-        """A stream begins, of so many frames if that is known."""
+        """Called when a stream begins; ``frames`` is its length, None if it is not known."""
 
     def labelled(self, frames: int) -> None:
-        """So many frames more are done, or were done before."""
+        """Called when this many more frames are labelled, now or by an earlier run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was done of a stream.
+    """Counts of one labelled stream.
 
     Attributes:
-        labelled: frames that were labelled now.
-        known: frames that had been labelled before.
-        objects: boxes in all of them.
+        labelled: frames labelled in this run.
+        known: frames labelled before.
+        objects: boxes in all of these frames.
     """
 
     labelled: int
@@ -74,19 +74,19 @@ def label_ahead(
     keep: Callable[[LabelTable], None],
     progress: Progress,
 ) -> dict[StreamId, Counts]:
-    """Labels every frame of a fleet, as far as its windows go, and hands the labels over on the way.
+    """Labels every frame of a fleet up to the end of its windows and saves the labels on the way.
 
     Args:
-        fleet: as its file says; ``classes`` may be open with a golden detector.
-        streams: which of its streams; empty for all.
-        from_truth: the data's own labels, instead of the golden model's.
-        before: labels to go on with: frames that they know are not labelled again.
-        keep: is given all labels, now and then, at the end, and when Ctrl-C comes.
-        progress: is told what is done.
+        fleet: the fleet file's content; ``classes`` may be None (``auto``) with a golden detector.
+        streams: ids of the streams to label; empty for all.
+        from_truth: take the data's own labels instead of the golden model's.
+        before: labels to continue from; frames that they contain are not labelled again.
+        keep: saves all labels; called periodically, at the end, and on Ctrl-C.
+        progress: receives the progress.
 
     Raises:
-        UserError: an unknown stream, one that has no labels of its own or cannot be read twice, a golden
-            model that cannot be opened, or labels of another one to go on with.
+        UserError: a stream is unknown, has no labels of its own (``from_truth``) or is live; the golden model
+            cannot be opened; or ``before`` was made by another model or with other classes.
     """
     chosen = _chosen(fleet, streams, from_truth)
     teacher = _Told(fleet.classes or ()) if from_truth else _teacher(fleet, chosen)
@@ -147,7 +147,7 @@ def _counts(done: dict[int, Detections], known: int) -> Counts:
 
 
 class _Keeper:
-    """Hands labels over every half minute, and never so often that most of the time goes into it."""
+    """Saves labels every 30 s, or less often if saving takes more than 5 % of the time."""
 
     def __init__(self, table: LabelTable, keep: Callable[[LabelTable], None]) -> None:
         self._table = table
@@ -156,12 +156,12 @@ class _Keeper:
         self._kept_s = time.monotonic()
 
     def sometimes(self) -> None:
-        """Hands them over if it is time."""
+        """Saves the labels if it is time to."""
         if time.monotonic() - self._kept_s >= self._wait_s:
             self.now()
 
     def now(self) -> None:
-        """Hands them over."""
+        """Saves the labels now."""
         began_s = time.monotonic()
         self._keep(self._table)
         self._kept_s = time.monotonic()
@@ -170,7 +170,7 @@ class _Keeper:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Told:
-    """The data's own labels."""
+    """Teacher that returns the data's own labels."""
 
     names: tuple[str, ...]
 
@@ -182,7 +182,7 @@ class _Told:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What a detector sees, less sure detections too."""
+    """Teacher that runs a golden detector, with detections down to the proposal threshold."""
 
     detector: Detector
 
@@ -196,7 +196,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Named:
-    """What a classifier calls the boxes that came with the frame."""
+    """Teacher that classifies the boxes that came with the frame."""
 
     golden: GoldenClassifier
 

@@ -1,4 +1,4 @@
-"""The model that every stream of a fleet begins with."""
+"""The base model: the model that every stream of a fleet starts from."""
 
 from ekya.config import FleetConfig
 from ekya.errors import UserError
@@ -11,13 +11,13 @@ from ekya.setup import fleet_classes
 
 
 def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
-    """The model that every stream begins with.
+    """Builds or loads the model that every stream starts from.
 
-    It knows those of the fleet's classes that its weights know; the others are learnt when they
-    appear. ImageNet's weights come without a head, so a fresh one stands for all classes.
+    It covers those of the fleet's classes that its weights were trained on; the others are learnt when they
+    appear. ImageNet weights have no head, so the model gets a fresh head for all classes.
 
     Raises:
-        UserError: the weights cannot be read, are not what their card says, or are of another
+        UserError: the weights cannot be read, do not match their model card, or belong to another
             architecture.
     """
     classes, path, wanted = fleet_classes(fleet), fleet.edge.weights, fleet.edge.model

@@ -1,4 +1,4 @@
-"""What a fleet's work takes by a cost card, and sizes that fit that: the same on every machine."""
+"""Costs of a fleet's work by a cost card, and sizes fitted to them; the same on every machine."""
 
 from ekya.config import FleetConfig, StreamConfig
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
@@ -14,12 +14,12 @@ from ekya.streams.camera import ASSUMED_FPS
 from ekya.workers.costs import CostCard, load_card
 
 TYPICAL_FRAME = (360, 640, 3)
-"""Height, width and colours of a frame, until a camera has shown its own."""
+"""Height, width and channels of a frame, assumed until a camera has delivered one."""
 
 
 def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
-    """What the fleet's work takes by a cost card."""
-    finding: dict[ObjectsSpec, int] = {}  # a detector is opened once for all streams that are alike
+    """Returns the costs of the fleet's work by a cost card."""
+    finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
 
     def costs(stream: StreamConfig) -> StreamCosts:
         operations = 0
@@ -48,23 +48,23 @@ def fitted_by_card(
     overload: bool = False,
     card: CostCard | None = None,
 ) -> tuple[FleetConfig, tuple[str, ...]]:
-    """The fleet with sizes that fit a machine where work takes what a card says, or the shipped one.
+    """Fits the fleet's sizes to a machine with the costs of ``card``, by default the shipped cost card.
 
     Raises:
-        UserError: as ``fitted``.
+        UserError: see ``fitted``.
     """
     costs = card_costs(fleet, (card or load_card()).of(fleet.edge.model))
     return fitted(fleet, costs, machine, overload=overload)
 
 
 def _said_fps(stream: StreamConfig) -> float:
-    """Frames a second, as far as the fleet file says."""
+    """Returns the stream's frames per second by the fleet file, or the default."""
     said: float | None = getattr(stream.source, "fps", None)
     return (said or ASSUMED_FPS) * stream.play.speed
 
 
 def _label_gpu_s(fleet: FleetConfig, card: CostCard) -> float:
-    """Of one object; a detector names all objects of a frame at once."""
+    """Returns the cost per object; a detector labels all objects of a frame in one pass."""
     if fleet.golden.model == FILE:
         return 0.0
     if detector_of(fleet.golden) is not None:

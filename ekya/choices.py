@@ -1,4 +1,4 @@
-"""Values to choose from, as they stand in a fleet file."""
+"""Lists of values to choose from in a fleet file."""
 
 from typing import Annotated, TypeVar
 
@@ -8,10 +8,10 @@ _Value = TypeVar("_Value")
 
 
 def distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    """The same values.
+    """Returns the values unchanged.
 
     Raises:
-        ValueError: one of them stands there twice.
+        ValueError: a value occurs twice.
     """
     if len(set(values)) != len(values):
         raise ValueError("a value stands there twice; keep one of them")
@@ -19,4 +19,4 @@ def distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
 
 
 Choices = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(distinct)]
-"""At least one value, none of them twice."""
+"""At least one value, without duplicates."""

@@ -1,7 +1,7 @@
-"""The fleet file: its schema, and how it is read, completed and written.
+"""Schema of the fleet file, and how it is read, completed and written.
 
-What belongs to one room (a camera's source, the golden model) is described beside its owner; this
-file puts the parts together and checks what can only be checked of the whole.
+Sections that belong to one package (a camera's source, the golden model) are defined in that package; this
+file combines them and checks the constraints between them.
 """
 
 import math
@@ -54,7 +54,7 @@ DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
 """The shipped fleet that runs when no other is named."""
 
 MAX_PREPARATION_FRACTION = 0.15
-"""Labelling and profiling hold their share for at most this part of a window (DESIGN §4)."""
+"""Upper bound of the part of a window in which labelling and profiling hold their share."""
 
 OPEN = (
     "gpus",
@@ -70,36 +70,36 @@ OPEN = (
     "inference.resolutions",
     "retraining.trainable_blocks",
 )
-"""Keys that are chosen from the machine and the fleet where the file leaves them out."""
+"""Keys that are chosen for the machine and the fleet if the file omits them."""
 
 AUTO_CLASSES = "auto"
-"""In a fleet file: the classes are those that the golden model finds."""
+"""Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
 
 class _Part(BaseModel):
-    """A part of the file: it never changes, and a key that nobody reads is an error."""
+    """Section of the fleet file: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class KeptFrames(StrEnum):
-    """Which frames of a window are kept for the golden model."""
+    """Frames of a window that are kept for the golden model."""
 
     DRAWN = "drawn"
-    """Drawn by seed and window alone. A detector finds the objects in them beside those that λ looks at."""
+    """Drawn by seed and window only. A detector also runs on those that λ does not analyse."""
 
     ANALYSED = "analysed"
-    """Of those that λ looks at, which costs no inference."""
+    """Drawn from the frames that λ analyses, so that detecting their objects costs no extra inference."""
 
 
 class PreparationConfig(_Part):
-    """What labelling and profiling may take of a window.
+    """Resources of a window for labelling and profiling.
 
     Attributes:
-        share_milli: share that they hold together.
-        fraction: the longest part of the window that they hold it.
-        streams: how many streams are labelled and profiled in a window, in turn; None for all.
-        frames: which of a window they are made from.
+        share_milli: share that both hold together.
+        fraction: longest part of the window for which they hold it.
+        streams: number of streams that are labelled and profiled per window, round robin; None for all.
+        frames: frames of a window that are used.
         profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
     """
 
@@ -111,12 +111,12 @@ class PreparationConfig(_Part):
 
 
 class ShadowGateConfig(_Part):
-    """When new weights may serve, and for how long.
+    """Acceptance of new weights, and rollback.
 
     Attributes:
-        margin: how much less of the newest labels they may get right than those that serve.
-        roll_back: how much less than those before them of the labels of the window that they have served in;
-            1 never goes back.
+        margin: accuracy on the newest labels that new weights may lose against the serving ones.
+        roll_back: accuracy that serving weights may lose against their predecessors on the labels of the
+            window in which they served; 1 disables rollback.
     """
 
     margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
@@ -124,7 +124,7 @@ class ShadowGateConfig(_Part):
 
 
 class RetrainingConfig(_Part):
-    """Γ without ∅: every combination of these is a γ (see ``RetrainConfig`` for what they mean)."""
+    """Γ without ∅: all combinations of these lists (see ``RetrainConfig`` for the fields)."""
 
     epochs: Choices[Annotated[int, Field(ge=1)]] = (4, 8, 16)
     batch_sizes: Choices[Annotated[int, Field(ge=2)]] = (16,)
@@ -134,7 +134,7 @@ class RetrainingConfig(_Part):
 
 
 class InferencesConfig(_Part):
-    """Λ: every combination of the lists is a λ (see ``InferenceConfig`` for what they mean)."""
+    """Λ: all combinations of these lists (see ``InferenceConfig`` for the fields)."""
 
     every: Choices[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: Choices[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
@@ -144,12 +144,12 @@ class StreamConfig(_Part):
     """One camera.
 
     Attributes:
-        id: its name, which is also the name of files.
-        weight: how much it counts in the mean that is maximised, against the other cameras.
-        max_age_s: its latency limit: no result that stands may be older than this; None allows any age.
-        source: where its frames come from.
+        id: its name, also used in file names.
+        weight: weight of its accuracy in the objective.
+        max_age_s: latency limit in seconds: maximum age of the latest result; None for no limit.
+        source: source of its frames.
         play: how a recording is played.
-        objects: how its objects are found, where the source does not know them.
+        objects: how its objects are found if the source does not know them.
     """
 
     id: StreamId
@@ -161,17 +161,17 @@ class StreamConfig(_Part):
 
     @property
     def played(self) -> SourceSpec:
-        """Its frames as they come: the source as it is to be played."""
+        """The source as it is played."""
         return self.source if self.play == PlayConfig() else PlayedSpec(source=self.source, play=self.play)
 
     @property
     def first_pass(self) -> SourceSpec:
-        """The part of it that is scored, as it is by daylight."""
+        """The first pass of the source, which is scored, without the darkening of a night script."""
         return PlayedSpec(source=self.source, play=self.play.to_score())
 
     @property
     def unbroken(self) -> SourceSpec:
-        """Its first pass, if it were never lost: what labels are made ahead of."""
+        """The first pass without camera outages, for labelling ahead."""
         return PlayedSpec(source=self.source, play=self.play.to_label())
 
     @field_validator("id")
@@ -185,26 +185,26 @@ class StreamConfig(_Part):
 
 
 class FleetConfig(_Part):
-    """Cameras, the machine's part that they share, and the choices that the scheduler has.
+    """Cameras, their part of the machine, and the configurations that the scheduler chooses from.
 
-    Sizes that a file leaves out (``OPEN``) have provisional values here, until ``sizing.fitted`` chooses them
+    Sizes that a file omits (``OPEN``) have provisional values here until ``sizing.fitted`` chooses them
     for the machine.
 
     Attributes:
-        name: of the fleet, and of its runs unless they are given another.
-        classes: what objects are told apart as; None (``auto`` in the file) takes those that the
-            golden model finds, which only real video leaves open.
-        gpus: how many GPUs the fleet may use; on a CPU machine one GPU is one core.
+        name: of the fleet, and by default of its runs.
+        classes: class names; None (``auto`` in the file) takes the classes that the golden model finds,
+            which is possible for unlabelled video only.
+        gpus: number of GPUs that the fleet may use; on a CPU machine one GPU is one core.
         window_s: T, length of a retraining window in seconds.
-        windows: how many; None goes on until the streams end.
+        windows: number of windows; None runs until the streams end.
         min_accuracy: a_MIN (paper §4.2).
         objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli, steal_milli: δ and Δ.
-        scheduler: who decides, with its options behind it, as in ``uniform:inference=300``.
-        placement: how shares come to stand on GPUs; ``pool`` is for cores, which jobs may change at will.
-        processes: which streams share a process of a live run; other worlds have one for everything.
-        hand_over: how retrained weights come to inference; ``cuda-ipc`` is for a live run on GPUs.
-        preparation, golden, edge, retraining, inference, shadow_gate: see there.
+        scheduler: name of the scheduler with its options, as in ``uniform:inference=300``.
+        placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
+        processes: which streams share a process of a live run; the other worlds use one process.
+        hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
+        preparation, golden, edge, retraining, inference, shadow_gate: see the types.
         streams: sorted by id.
     """
 
@@ -230,22 +230,22 @@ class FleetConfig(_Part):
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def says(self, key: str) -> bool:
-        """Whether a value was given for a key, such as ``preparation.share_milli``, or chosen since."""
+        """Returns whether a key, such as ``preparation.share_milli``, was set in the file or chosen since."""
         part, _, name = key.rpartition(".")
         said: _Part = getattr(self, part) if part else self
         return name in said.model_fields_set
 
     @property
     def capacity_milli(self) -> int:
-        """All GPUs of the fleet together, in whole quanta."""
+        """Capacity of all GPUs of the fleet together, rounded down to whole quanta."""
         return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
 
     def stream(self, stream: StreamId) -> StreamConfig:
-        """The camera of that id, which the fleet has."""
+        """Returns the stream with this id, which must exist."""
         return next(one for one in self.streams if one.id == stream)
 
     def retrain_configs(self) -> tuple[RetrainConfig, ...]:
-        """Γ without ∅, sorted."""
+        """Returns Γ without ∅, sorted."""
         lists = self.retraining
         return tuple(
             sorted(
@@ -261,14 +261,14 @@ class FleetConfig(_Part):
         )
 
     def inference_configs(self) -> tuple[InferenceConfig, ...]:
-        """Λ, sorted."""
+        """Returns Λ, sorted."""
         lists = self.inference
         return tuple(sorted(InferenceConfig(*values) for values in product(lists.every, lists.resolutions)))
 
     @model_validator(mode="before")
     @classmethod
     def _processes_of_old_files(cls, raw: object) -> object:
-        """Takes ``inference: {process: ...}``, as files said it when only inference could share."""
+        """Accepts ``inference: {process: ...}`` of old files, when only inference could share a process."""
         inference = raw.get("inference") if isinstance(raw, dict) else None
         if not isinstance(raw, dict) or not isinstance(inference, dict) or "process" not in inference:
             return raw
@@ -321,7 +321,7 @@ class FleetConfig(_Part):
 
 
 def _misfits(fleet: FleetConfig, changed: Collection[str]) -> Iterator[str]:
-    """Sizes of one file that contradict each other; ``changed`` ones, and those that are open, are fitted."""
+    """Yields contradictions between sizes of a file; ``changed`` and open sizes are fitted, not checked."""
     held = fleet.preparation.share_milli
     quantum = fleet.quantum_milli if fleet.says("quantum_milli") else 1
     for key, value in (("steal_milli", fleet.steal_milli), ("preparation.share_milli", held)):
@@ -339,7 +339,7 @@ def _misfits(fleet: FleetConfig, changed: Collection[str]) -> Iterator[str]:
 
 
 def _problems(fleet: FleetConfig) -> Iterator[str]:
-    """What is wrong with the whole; each sentence begins with the key."""
+    """Yields problems of the whole file; each sentence begins with the key."""
     for stream in fleet.streams:
         if stream.source.gives_truth and stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
@@ -367,19 +367,19 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What is said of one run, beside its fleet.
+    """Options of one run that are not part of its fleet.
 
     Attributes:
         scheduler: its name.
-        seed: of everything that is drawn.
-        runs: folder in which the run's folder is made.
+        seed: seed of all random draws.
+        runs: folder in which the run's folder is created.
         name: of the run; None takes the fleet's.
         shares: name of a share backend, or ``auto``.
-        dashboard: whether Ray's dashboard is started.
-        resume: folder of the run to go on with, or None.
-        interactive: whether somebody watches a terminal.
+        dashboard: whether to start Ray's dashboard.
+        resume: folder of the run to resume, or None.
+        interactive: whether the output is a terminal that a person watches.
         overload: whether to run where not even the coarsest inference of all cameras fits.
-        card: cost card that durations on virtual time are taken from; None is the shipped one.
+        card: cost card for durations on virtual time; None for the shipped one.
     """
 
     scheduler: str = DEFAULT_SCHEDULER
@@ -395,11 +395,11 @@ class RunOptions:
 
 
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
-    """Reads a fleet file; its relative paths begin at its folder, or at Ekya's own data.
+    """Reads a fleet file; relative paths are resolved against its folder, then against Ekya's own data.
 
     Args:
         path: the file.
-        changes: top-level keys to set instead of what the file says, as from the command line.
+        changes: top-level keys that override the file, such as those of the command line.
 
     Raises:
         UserError: one sentence with file, key and remedy.
@@ -411,10 +411,10 @@ def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> Fleet
 
 
 def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
-    """The fleet with the same said of how every recording is played, as from the command line.
+    """Returns the fleet with these playback settings for every recording, as from the command line.
 
     Raises:
-        UserError: as ``load_fleet``.
+        UserError: see ``load_fleet``.
     """
     raw = _said(fleet)
     streams = [
@@ -425,7 +425,7 @@ def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
 
 
 def _said(fleet: FleetConfig) -> dict[str, Any]:
-    """A fleet as JSON values, without the sizes that are open."""
+    """Returns a fleet as JSON values, without the sizes that are open."""
     raw: dict[str, Any] = fleet.model_dump(mode="json")
     for key in OPEN:
         if not fleet.says(key):
@@ -435,24 +435,24 @@ def _said(fleet: FleetConfig) -> dict[str, Any]:
 
 
 def dump_fleet(fleet: FleetConfig) -> str:
-    """YAML that ``load_fleet`` reads back to the same fleet, wherever the file lies."""
+    """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
     return yaml.safe_dump(_said(fleet), sort_keys=False, allow_unicode=True)
 
 
 def parse_fleet(
     raw: Mapping[str, object], origin: str, folders: Sequence[Path], changed: Collection[str] = ()
 ) -> FleetConfig:
-    """A fleet from keys and values.
+    """Builds a fleet from keys and values.
 
     Args:
         raw: as in a fleet file.
-        origin: what errors call it.
-        folders: where relative paths begin.
-        changed: top-level keys that were set since the file was written. With any, sizes of the file that do
-            not go with them are no error: they are fitted.
+        origin: name of the source in error messages.
+        folders: folders against which relative paths are resolved.
+        changed: top-level keys that override the file. If there are any, sizes of the file that contradict
+            them are no error: they are fitted.
 
     Raises:
-        UserError: as ``load_fleet``.
+        UserError: see ``load_fleet``.
     """
     try:
         fleet = FleetConfig.model_validate(raw, context=set(changed))

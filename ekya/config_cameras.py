@@ -1,4 +1,4 @@
-"""Passwords of a fleet file's cameras: they move into the environment before anything is written down."""
+"""Moves the camera passwords of a fleet file into the environment, so that they are never written to disk."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from ekya.streams.sources import AnySource
 
 
 def passwords_set_aside(sources: Mapping[StreamId, AnySource]) -> dict[StreamId, AnySource]:
-    """The sources as they may be written down: passwords of cameras stand in this process's environment.
+    """Returns the sources with passwords replaced by references to variables of this process's environment.
 
-    Whoever opens a camera inherits it from here. To resume the run later they have to be set again.
+    Child processes that open a camera inherit the variables. To resume a run later, set them again.
     """
     written = dict(sources)
     prefixes: set[str] = set()

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a fleet file, as one sentence for the person who wrote it."""
+"""Turns pydantic's validation errors of a fleet file into one sentence for its author."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -26,14 +26,14 @@ _EXPECTED = {
 
 
 def describe(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> str:
-    """The first thing that is wrong: key, what, remedy; and how many more there are.
+    """Returns the first error as key, problem and remedy, with the number of further errors.
 
-    An unknown key goes first: what is missing elsewhere is often what was meant by it.
+    An unknown key goes first: it is often a misspelling of a key that is reported as missing.
 
     Args:
-        error: from validating ``raw`` as ``model``.
-        raw: what was read, in which streams are looked up by place to be named by id.
-        model: what it should have been.
+        error: raised when ``raw`` was validated as ``model``.
+        raw: the parsed file; streams are looked up in it by position and named by id.
+        model: the model of the whole file.
     """
     problems = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     first = problems[0]
@@ -82,7 +82,7 @@ def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _dotted(location: tuple[int | str, ...], raw: object) -> str:
-    """``streams.cam-2.source.seed``: names of unions, which pydantic puts between, are left out."""
+    """Returns a path such as ``streams.cam-2.source.seed``, without pydantic's union tags."""
     keys: list[str] = []
     for place, part in enumerate(location):
         last = place == len(location) - 1
@@ -100,7 +100,7 @@ def _dotted(location: tuple[int | str, ...], raw: object) -> str:
 
 
 def _siblings(location: tuple[int | str, ...], model: type[BaseModel]) -> set[str]:
-    """Keys that could stand where the last of the location stands."""
+    """Returns the keys that are allowed at the last place of the location."""
     here = [model]
     for part in location[:-1]:
         if isinstance(part, str) and (deeper := [m for one in here for m in _models_under(one, part)]):
@@ -109,7 +109,7 @@ def _siblings(location: tuple[int | str, ...], model: type[BaseModel]) -> set[st
 
 
 def _models_under(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]]:
-    """Models of a field; and, since a union's tag stands in locations too, the model that has the tag."""
+    """Yields the models of a field, or the model itself if the part is a union tag, as in locations."""
     if part in model.model_fields:
         yield from _models_in(model.model_fields[part].annotation)
     elif any(part in get_args(field.annotation) for field in model.model_fields.values()):
@@ -124,7 +124,7 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _tag_key(context: Mapping[str, Any]) -> str:
-    """The key that tells the members of a union apart."""
+    """Returns the key that distinguishes the members of a union."""
     return str(context["discriminator"]).strip("'")
 
 

@@ -1,4 +1,4 @@
-"""Reading a YAML file, and finding the files that it names."""
+"""Reads a YAML file and resolves the paths in it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_mapping(path: Path) -> Mapping[str, object]:
-    """The keys and values of a YAML file.
+    """Returns the keys and values of a YAML file.
 
     Raises:
-        UserError: there is no such file, or it is not YAML in UTF-8 with keys at its top.
+        UserError: the file does not exist, or is not UTF-8 YAML with a mapping at its top.
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path")
@@ -41,10 +41,10 @@ def read_mapping(path: Path) -> Mapping[str, object]:
 
 
 def find_files(model: _Model, origin: str, folders: Sequence[Path]) -> _Model:
-    """The same with every path absolute; a relative one is looked for in the folders, in their order.
+    """Returns the model with absolute paths; a relative path is searched in the folders, in this order.
 
     Raises:
-        UserError: a file, or a folder where a folder is asked for, is in none of them.
+        UserError: a file or folder is in none of them, or is of the other kind.
     """
     return model.model_copy(update=_found(model, origin, folders, ()))
 
@@ -67,12 +67,12 @@ def _found(
         name: visit(getattr(model, name), (*keys, name), FOLDER in field.metadata)
         for name, field in type(model).model_fields.items()
     }
-    # What stays is left out: it would count as said in the file from then on.
+    # Unchanged values are left out: an updated field would count as set in the file.
     return {name: value for name, value in seen.items() if value != getattr(model, name)}
 
 
 def _name(value: object) -> tuple[str, ...]:
-    """How an element of a list is called in an error: by its id where it has one."""
+    """Returns the name of a list element in an error message: its id, if it has one."""
     name = getattr(value, "id", None)
     return (str(name),) if name is not None else ()
 

@@ -1,4 +1,4 @@
-"""What this machine has, what Ekya will use of it, and why not more."""
+"""Examines this machine: its resources, what Ekya will use of them, and why."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -25,17 +25,17 @@ from ekya.sizing import resolutions_to_measure
 from ekya.workers.self_test_file import key_here, load_self_test, self_tests_path
 
 ACTOR_BYTES = 800_000_000
-"""Memory of one actor with torch loaded, as measured."""
+"""Memory of one actor with torch loaded, measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        what: its name.
-        found: one sentence or a figure with its unit.
-        fine: False where a run cannot do with it.
+        what: name of the check.
+        found: one sentence, or a figure with its unit.
+        fine: False if a run cannot work like this.
     """
 
     what: str
@@ -45,15 +45,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The whole answer.
+    """Results of all checks.
 
     Attributes:
-        findings: what is here.
+        findings: result of each check.
         shares: name of the share backend that ``auto`` takes.
         device: torch device of the jobs.
-        gpus: how many GPUs a fleet may have here.
-        reasons: why these, and why not more; a sentence each.
-        measured: of this machine, as ``summary.json`` tells it under ``host``; empty where nobody measured.
+        gpus: number of GPUs that a fleet may use here.
+        reasons: why these, and why not more; one sentence each.
+        measured: measurements of this machine, in the format of ``host`` in ``summary.json``; empty if none
+            were made.
     """
 
     findings: tuple[Finding, ...]
@@ -65,7 +66,7 @@ class Examination:
 
     @property
     def fine(self) -> bool:
-        """Whether ``ekya run`` can work here."""
+        """True if ``ekya run`` can work here."""
         return all(finding.fine for finding in self.findings)
 
 
@@ -76,16 +77,16 @@ def examine(
     *,
     measure: bool = False,
 ) -> Examination:
-    """Looks at everything and imports neither torch nor Ray, which take seconds.
+    """Runs all checks without importing torch or Ray, which takes seconds.
 
     Args:
-        runs: folder in which runs will be kept; it need not exist.
-        inventory: the GPUs; asks the driver by default.
-        look_mps: says what there is of MPS; it starts nothing.
-        measure: run the self-test and time the shipped fleet's work, in a process of its own.
+        runs: folder for runs; it need not exist.
+        inventory: the GPUs; by default the driver is queried.
+        look_mps: returns the state of MPS without starting anything.
+        measure: run the self-test and time the shipped fleet's work, in a separate process.
 
     Raises:
-        UserError: it cannot be measured.
+        UserError: the measurement failed.
     """
     inventory = inventory or list_gpus()
     cores = cpu_limit()
@@ -184,7 +185,7 @@ def _probed(device: str, cores: float) -> ProbedHost:
 
 
 def _forward(device: str) -> Finding:
-    """What the self-test has chosen for the shipped fleet's edge model."""
+    """Reports how the self-test decided to run forward passes of the shipped fleet's edge model."""
     what, fleet = "Forward passes", _shipped()
     try:
         key = key_here(device, fleet.edge.model, resolutions_to_measure(fleet))
@@ -201,7 +202,7 @@ def _forward(device: str) -> Finding:
 
 
 def _frames(probed: ProbedHost) -> Iterator[Finding]:
-    """What the shipped fleet's work takes here."""
+    """Reports the measured costs of the shipped fleet's work."""
     costs = probed.costs
     frame_ms = max(max(of.frame_gpu_s.values()) for of in costs.streams.values()) * 1e3
     epoch_ms = max(of.epoch_gpu_s for of in costs.families) * 1e3
@@ -222,7 +223,7 @@ def _default_fleet() -> Finding:
 
 
 def as_json(examination: Examination) -> Mapping[str, object]:
-    """For machines."""
+    """Returns the examination as JSON values."""
     return {
         "fine": examination.fine,
         "shares": examination.shares,

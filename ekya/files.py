@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all."""
+"""Atomic file writes, and file errors reported to the user."""
 
 import contextlib
 import errno
@@ -12,14 +12,14 @@ from ekya.errors import UserError
 
 
 class _Folder:
-    """Marks a path that is a folder's."""
+    """Type of ``FOLDER``."""
 
 
 FOLDER = _Folder()
-"""The mark, where a specification's fields are looked through."""
+"""Marks a path of a specification as a folder; found in the field's metadata."""
 
 FolderPath = Annotated[Path, FOLDER]
-"""A path in a fleet file that names a folder; every other one there names a file."""
+"""A path in a fleet file that names a folder; a plain ``Path`` names a file."""
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
@@ -37,14 +37,14 @@ _REMEDIES = {
 
 @contextlib.contextmanager
 def user_errors(path: Path) -> Iterator[None]:
-    """Turns what a user can do something about (full disk, permission, ...) into a ``UserError``.
+    """Turns an ``OSError`` that a user can fix (full disk, permission, ...) into a ``UserError``.
 
-    Every other ``OSError`` passes through.
+    Other errors are raised unchanged.
     """
     try:
         yield
     except OSError as error:
-        # Libraries that write files themselves keep the number, but not always the Python subclass.
+        # Libraries that write files keep the error number, but not always the Python subclass.
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             raise
@@ -53,14 +53,14 @@ def user_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
-    """A path in the same folder to write to; it takes the place of ``path`` when the block ends.
+    """Yields a temporary path in the same folder, which replaces ``path`` when the block ends.
 
-    For libraries that write files themselves. The content is on disk before the rename. When the
-    block raises, the temporary file is removed and ``path`` stays what it was.
+    For libraries that write files themselves. The content is synced to disk before the rename. If the
+    block raises, the temporary file is removed and ``path`` stays unchanged.
 
     Args:
-        path: where the file will be.
-        suffix: of the path to write to, for a library that goes by it.
+        path: the final path.
+        suffix: of the temporary path, for a library that chooses the format by it.
 
     Raises:
         UserError: full disk, no permission and the like.
@@ -78,7 +78,7 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
 
 
 def write_bytes_atomic(path: Path, content: bytes) -> None:
-    """Writes a whole file; a reader sees the old content or the new, never a part.
+    """Writes a whole file atomically: a reader sees the old content or the new, never a part.
 
     Raises:
         UserError: full disk, no permission and the like.
@@ -88,7 +88,7 @@ def write_bytes_atomic(path: Path, content: bytes) -> None:
 
 
 def write_text_atomic(path: Path, content: str) -> None:
-    """As ``write_bytes_atomic``, in UTF-8 with the line ends as they are."""
+    """Writes UTF-8 text with unchanged line ends; see ``write_bytes_atomic``."""
     write_bytes_atomic(path, content.encode())
 
 

@@ -1,4 +1,4 @@
-"""The end of a run: scores, summary, figures and report, from what lies in its folder."""
+"""Finishes a run: writes scores, summary, figures and report from the files in its folder."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ Scores = Mapping[StreamId, StreamScore]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """What the run's folder does not know of the run."""
+    """Facts of a run that are not in its folder."""
 
     world: str
     seed: int
@@ -49,17 +49,17 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """What a finished run says.
+    """Result of a finished run.
 
     Attributes:
-        summary: as ``summary.json``.
+        summary: the content of ``summary.json``.
     """
 
     summary: dict[str, Any]
 
 
 def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
-    """Measures a run and writes everything that people read of it. May be called again."""
+    """Scores a run and writes its summary, figures and report. May be called again."""
     streams = [stream.id for stream in fleet.streams]
     merge_frames(folder, streams)
     scheduler, options, turns = read_journal(folder.journal)
@@ -83,7 +83,7 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
 
 
 def dump_summary(summary: Mapping[str, Any]) -> str:
-    """The bytes of ``summary.json``."""
+    """Returns the text of ``summary.json``."""
     return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -98,7 +98,7 @@ def summarise(
     sampled: Mapping[StreamId, SampledAccuracy],
     gpus: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The summary of a run from its turns and its scores, with what its GPUs were seen to do."""
+    """Builds the summary of a run from its steps, its scores and the measured use of its GPUs."""
     with StateStore(folder.state) as store:
         rows = {row.stream: row for row in store.streams()}
     frames = {
@@ -128,7 +128,7 @@ def summarise(
 def score_run(
     folder: RunFolder, fleet: FleetConfig, also_labelled: Mapping[StreamId, LabelledBoxes] | None = None
 ) -> dict[StreamId, StreamScore]:
-    """Every stream's score. ``also_labelled``: further objects that do not count, as another run's labels."""
+    """Returns every stream's score. Objects in ``also_labelled`` (from another run) do not count either."""
     scores = {}
     for stream in fleet.streams:
         others = (also_labelled or {}).get(stream.id, NO_LABELS)
@@ -145,14 +145,14 @@ def score_run(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadow:
-    """One stream on the sampled frames only: what the base model would have scored, and what was served."""
+    """Scores of one stream on the sampled frames only: of the base model, and of the models that served."""
 
     base: StreamScore
     served: StreamScore
 
 
 def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shadow]:
-    """Both scores of every stream."""
+    """Returns both scores of every stream."""
     shadows = {}
     for stream in fleet.streams:
         base = read_predictions(folder.without_retraining(stream.id))
@@ -171,13 +171,13 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
 
 
 def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
-    """Where a run took the labels that its models were made from."""
+    """Returns frames and boxes of the labels that a run used to train and validate its models."""
     with StateStore(folder.state) as store:
         return store.labelled(stream)
 
 
 def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledBoxes:
-    """Where any of several runs of a fleet took labels."""
+    """Returns frames and boxes of labels that any of several runs of a fleet used."""
     return LabelledBoxes.joined(labelled_in(folder, stream) for folder in folders)
 
 
@@ -217,7 +217,7 @@ def _draw(
         return
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
     write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
-    # The page has its own heading over the figure.
+    # The page has its own heading above the figure, so these have no title.
     light, dark = draw_timeline(timeline, theme=LIGHT), draw_timeline(timeline, theme=DARK)
     caption = (
         "Accuracy of every stream over time, and which job held which share. Without retraining: the base "
@@ -232,13 +232,13 @@ def _draw(
 
 
 def _label_budget_gpu_s(fleet: FleetConfig, told: Told) -> float | None:
-    """What the golden model was allowed, a window and stream at a time."""
+    """Returns the golden model's budget over all labellings, one per window and stream; None if unlimited."""
     one_gpu_s = fleet.golden.gpu_s_per_window
     return None if one_gpu_s is None else one_gpu_s * told.labellings
 
 
 def _host_facts(end: RunEnd, told: Told, gpus: Mapping[str, Any]) -> HostFacts:
-    """With the time that new weights took to serve, where run time is the host's clock, and what GPUs did."""
+    """Adds hot swap delays and GPU use in a live world, where run time is the host's clock."""
     if end.world != "live":
         return end.host
     return replace(

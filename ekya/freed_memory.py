@@ -1,13 +1,13 @@
-"""Memory that nothing uses any more, back to the machine."""
+"""Returns freed memory to the operating system."""
 
 import ctypes
 
 
 def give_back_freed() -> None:
-    """Asks the C library for it, where there is a way to.
+    """Calls ``malloc_trim`` if the C library has it.
 
-    glibc keeps freed pieces of a few megabytes, as kernels and activations are, for whoever wants as many
-    again: a process that trained a dozen models would stay as large as it ever was.
+    glibc keeps freed blocks of a few megabytes (kernels, activations) for later allocations: without this a
+    process that trained a dozen models stays at its peak size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

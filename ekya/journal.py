@@ -1,7 +1,7 @@
-"""The journal of a run: one JSON object a line, on disk before anything is done about it.
+"""Journal of a run: a JSON Lines file that is on disk before any command is executed.
 
-A turn that asks for nothing is handed to the operating system at once, and is on disk with the next
-turn that does: nothing is ever done that the disk does not know of, and the disk is not asked in vain.
+Only a step with commands is synced to disk; a step without is written to the operating system immediately and
+reaches the disk with the next sync.
 """
 
 import json
@@ -25,12 +25,12 @@ _OPTIONS = TypeAdapter(LoopOptions)
 
 
 class FileJournal:
-    """Appends to ``journal.jsonl``; one that goes on with a run finds its first line there."""
+    """Appends to ``journal.jsonl``; on resume the existing file already has its header line."""
 
     def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
         goes_on = path.is_file()
         try:
-            # Unbuffered: what a full disk refused must not be tried again when the file is closed.
+            # Unbuffered: data that a full disk refused must not be written again on close.
             self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
@@ -39,11 +39,11 @@ class FileJournal:
         self._write({"scheduler": scheduler, "options": _OPTIONS.dump_python(options, mode="json")})
 
     def batch(self, batch: Batch) -> None:
-        """The events of a turn, before they are applied."""
+        """Writes the events of a step, before they are applied."""
         self._write({"now_us": batch.now_us, "events": [encode(event) for event in batch.events]})
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
-        """The commands of a turn, before they are carried out."""
+        """Writes the plan and the commands of a step, before the commands are executed."""
         self._write(
             {
                 "decided_us": now_us,
@@ -54,7 +54,7 @@ class FileJournal:
         )
 
     def close(self) -> None:
-        """Closes the file; nothing can be written after it."""
+        """Closes the file."""
         self._file.close()
 
     def _write(self, record: dict[str, Any], durable: bool = False) -> None:
@@ -72,15 +72,15 @@ class FileJournal:
 
 
 def cut_journal(path: Path, turns: int) -> None:
-    """Leaves the first ``turns`` turns of a journal and drops the rest."""
+    """Truncates a journal to its first ``turns`` steps."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     write_text_atomic(path, "".join(lines[: 1 + 2 * turns]))
 
 
 def read_journal(path: Path) -> tuple[str, LoopOptions, list[TurnRecord]]:
-    """A journal's scheduler, options and turns.
+    """Returns a journal's scheduler, options and steps.
 
-    A last line or turn that was cut off by a crash is left out: what it asked for was never done.
+    An incomplete last line or step after a crash is dropped: its commands were never executed.
     """
     records = list(_records(path))
     if not records or "options" not in records[0]:

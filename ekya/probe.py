@@ -1,7 +1,6 @@
-"""What this machine takes for a fleet's work, measured in a process of its own before a run.
+"""Measures the costs of a fleet's work on this machine, in a separate process before a run.
 
-The process imports torch, so that whoever starts a run need not, and it is gone before the run begins. See
-``probe_child.py`` for what it does.
+The process (``probe_child.py``) imports torch, so that its parent need not, and exits before the run begins.
 """
 
 import json
@@ -29,11 +28,11 @@ _LAST_WORDS = 300
 
 @dataclass(frozen=True, slots=True)
 class ProbedHost:
-    """What was measured.
+    """Result of the measurement.
 
     Attributes:
-        classes: the fleet's, those that occur where it leaves them open.
-        costs: of its work.
+        classes: the fleet's classes; those that occur, if the fleet leaves them open.
+        costs: costs of the fleet's work.
         self_test: how forward passes are run here, and why.
     """
 
@@ -42,7 +41,7 @@ class ProbedHost:
     self_test: SelfTest
 
     def summary(self) -> dict[str, object]:
-        """As ``summary.json`` tells it: JSON values."""
+        """Returns JSON values for ``host`` in ``summary.json``."""
         return {
             "processor": processor_name(),
             "instruction_set": instruction_set(),
@@ -83,14 +82,14 @@ _PROBED = TypeAdapter(ProbedHost)
 
 
 class Probe:
-    """Measures in the background, from when it is made; ``result`` waits. A context manager: leaving ends it.
+    """Starts the measurement in the background; ``result`` waits for it. A context manager that ends it.
 
     Args:
-        fleet: its sources are opened, and its models loaded.
-        device: torch's name of where models run.
-        cores: how many this process may use.
+        fleet: its sources are opened and its models loaded.
+        device: torch device of the models.
+        cores: number of cores that this process may use.
         seed: of the run.
-        again: repeat the self-test, whatever was kept of an earlier one.
+        again: repeat the self-test even if an earlier result is cached.
         popen: starts the process.
     """
 
@@ -113,15 +112,15 @@ class Probe:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
         )
-        # Of a process that has died by now ``result`` tells.
+        # If the process has already died, ``result`` reports the error.
         with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as asked:
             asked.write(json.dumps(order).encode())
 
     def result(self) -> ProbedHost:
-        """Waits until all is measured.
+        """Waits for the result.
 
         Raises:
-            UserError: the fleet has a file that cannot be read, or the process died.
+            UserError: a file of the fleet cannot be read, or the process died.
         """
         self._process.wait()
         try:
@@ -136,7 +135,7 @@ class Probe:
             ) from error
 
     def close(self) -> None:
-        """Ends the process. May be called twice."""
+        """Kills the process. May be called twice."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,7 +1,7 @@
-"""The process of a ``Probe``: reads a fleet, measures what its work takes here, and writes that down.
+"""Child process of ``Probe``: reads a fleet, measures the costs of its work and writes them to a file.
 
-Classes that the fleet leaves open are found first. A choice of how forward passes are run is read from the
-user's cache, or made by the self-test and kept there.
+Open classes are found first. The self-test's choice of how to run forward passes is read from the user's
+cache, or made and cached.
 """
 
 import json
@@ -41,7 +41,7 @@ from ekya.workers.self_testing import self_test
 
 
 def main() -> None:
-    """Reads an order from standard input and writes the answer to the file that is named first."""
+    """Reads an order from standard input and writes the answer to the file in the first argument."""
     order = json.loads(sys.stdin.buffer.read())
     try:
         fleet = parse_fleet(yaml.safe_load(order["fleet"]), "fleet", (Path(),))
@@ -53,10 +53,10 @@ def main() -> None:
 
 
 def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, again: bool) -> ProbedHost:
-    """Measures everything, one thread at a time; ``again`` repeats a self-test that was kept.
+    """Measures all costs on one thread; ``again`` repeats a cached self-test.
 
     Raises:
-        UserError: a file of the fleet cannot be read, or does not fit.
+        UserError: a file of the fleet cannot be read, or is not valid.
     """
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

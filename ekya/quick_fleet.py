@@ -1,4 +1,4 @@
-"""A fleet without a fleet file: videos and cameras named on the command line."""
+"""Fleet from videos and cameras on the command line, without a fleet file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ def fleet_from_videos(
     changes: Mapping[str, object] | None = None,
     cameras: Sequence[str] = (),
 ) -> FleetConfig:
-    """One stream for each list of files and each URL, ``cam-1`` onwards, with the shipped fleet's edge model.
+    """Makes one stream per list of files and per URL, from ``cam-1`` on, with the shipped fleet's edge model.
 
     Sizes are left open: they are chosen for the machine and the number of streams.
 
     Args:
-        videos: files that play one after the other, for each stream.
+        videos: for each stream, files that are played one after the other.
         golden: a golden detector: an ONNX file, the name of a torchvision detector, or
             ``NAME=FILE`` for one with weights from a local file.
-        changes: top-level keys to set instead of the defaults (windows until the videos end, the classes that
+        changes: top-level keys that override the defaults (windows until the videos end, the classes that
             occur).
-        cameras: URLs of live cameras, as in ``CameraSpec``; they come after the videos.
+        cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
 
     Raises:
-        UserError: as ``load_fleet``.
+        UserError: see ``load_fleet``.
     """
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]

@@ -1,6 +1,6 @@
-"""Reference labels for streams whose source does not know the truth: the golden detector on every frame.
+"""Reference labels for streams without ground truth: the golden detector's result on every frame.
 
-Done after the fact and uncharged, as the paper does (§6.1); it is how accuracy on real video is measured.
+Accuracy on real video is measured against them. They are made after the run and not charged (paper §6.1).
 """
 
 import logging
@@ -23,7 +23,7 @@ _TELL_EVERY = 500
 
 
 class Referee:
-    """Says what is in each frame of one stream, frame after frame, as the golden detector sees it."""
+    """Labels the frames of one stream, in order, with the golden detector."""
 
     def __init__(self, golden: GoldenModel, stream: StreamId) -> None:
         self._golden = golden
@@ -31,7 +31,7 @@ class Referee:
         self._tracker = IouTracker()
 
     def judge(self, frame: Frame) -> FrameReference | None:
-        """The next frame's objects; None from a golden model that finds none by itself."""
+        """Returns the next frame's objects; None if the golden model cannot detect objects."""
         found = self._golden.detect(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Where a run keeps its files (DESIGN §7)."""
+"""Folder of a run and the paths of its files."""
 
 import itertools
 import shutil
@@ -10,32 +10,32 @@ from ekya.errors import UserError
 from ekya.files import user_errors
 
 FREE_BYTES_NEEDED = 64 * 1024 * 1024
-"""A run is not begun on a disk with less room than this."""
+"""A run is not started on a disk with less free space than this."""
 
 _FOLDERS = ("models", "predictions", "reference", "without_retraining", "figures")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One run's folder and the paths in it. Holds no open files."""
+    """Paths in one run's folder. Holds no open files."""
 
     path: Path
 
     @staticmethod
     def create(root: Path, name: str) -> "RunFolder":
-        """Makes ``root/name``, or ``name-2``, ``name-3``, ... where there is such a run already.
+        """Creates ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
 
         Raises:
-            UserError: as of ``make_folder``.
+            UserError: see ``make_folder``.
         """
         return RunFolder(make_folder(root, name))._with_folders()
 
     @staticmethod
     def open(path: Path) -> "RunFolder":
-        """The folder of a run that was begun before.
+        """Opens the folder of an existing run.
 
         Raises:
-            UserError: there is no run.
+            UserError: the folder holds no run.
         """
         folder = RunFolder(path)
         if not folder.fleet.is_file():
@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the folder, for display."""
         return self.path.name
 
     @property
@@ -69,12 +69,12 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """The numbers of the run, described in ``docs/summary.md``."""
+        """Metrics of the run, described in ``docs/summary.md``."""
         return self.path / "summary.json"
 
     @property
     def report(self) -> Path:
-        """The report for people."""
+        """The HTML report."""
         return self.path / "report.html"
 
     @property
@@ -83,19 +83,19 @@ class RunFolder:
         return self.path / "figures"
 
     def predictions(self, stream: StreamId) -> Path:
-        """One row per frame that arrived; see ``runtables``."""
+        """Returns the path of a stream's predictions, one row per frame that arrived; see ``runtables``."""
         return self.path / "predictions" / f"{stream}.parquet"
 
     def reference(self, stream: StreamId) -> Path:
-        """One row per frame; see ``runtables``."""
+        """Returns the path of a stream's reference labels, one row per frame; see ``runtables``."""
         return self.path / "reference" / f"{stream}.parquet"
 
     def without_retraining(self, stream: StreamId) -> Path:
-        """What the base model says of the sampled frames; columns as of the predictions."""
+        """Returns the path of the base model's predictions on sampled frames; same columns."""
         return self.path / "without_retraining" / f"{stream}.parquet"
 
     def model(self, stream: StreamId, version: ModelVersion) -> Path:
-        """Weights of one model; the stream's folder is there when this returns.
+        """Returns the path of a model's weights, and creates the stream's folder.
 
         Raises:
             UserError: full disk, no permission and the like.
@@ -106,7 +106,7 @@ class RunFolder:
         return folder / f"{version}.safetensors"
 
     def relative(self, path: Path) -> str:
-        """How ``state.sqlite`` names a file of this run, so that the folder can be moved."""
+        """Returns the path of a file in ``state.sqlite``, relative so that the folder can be moved."""
         return path.relative_to(self.path).as_posix()
 
     def _with_folders(self) -> "RunFolder":
@@ -117,11 +117,11 @@ class RunFolder:
 
 
 def make_folder(root: Path, name: str) -> Path:
-    """A new folder ``root/name``, or ``name-2``, ``name-3``, ... where there is such a one already.
+    """Creates a folder ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
 
     Raises:
-        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that is
-            not one folder's name. Nothing is left behind then.
+        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that cannot name a
+            folder. No folder ``root/name`` is left behind then.
     """
     _require_plain(name, "run name")
     with user_errors(root):
@@ -144,16 +144,16 @@ def make_folder(root: Path, name: str) -> Path:
 
 
 def check_stream_name(stream: StreamId) -> None:
-    """Refuses a stream id that cannot be a file's name, such as ``../cam``.
+    """Refuses a stream id that cannot be a file name, such as ``../cam``.
 
     Raises:
-        UserError: names the id and says what is allowed.
+        UserError: names the id and the allowed characters.
     """
     _require_plain(stream, "stream id")
 
 
 def plain_name(text: str) -> str:
-    """The text with a ``-`` for everything that the name of a run cannot have."""
+    """Returns the text with ``-`` for every character that is not allowed in a run's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
 
 

@@ -1,4 +1,4 @@
-"""``state.sqlite``: a run's streams, windows, models and labels."""
+"""SQLite store ``state.sqlite`` of a run's streams, windows, models and labels."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from ekya.core.records import LabelledBoxes
 from ekya.errors import UserError
 
 LabelPart = Literal["training", "validation", "inference_profile"]
-"""What a label was used for."""
+"""Use of a label."""
 
 USED_FOR_A_MODEL: tuple[LabelPart, ...] = ("training", "validation")
-"""Objects with such a label never count in accuracy (DESIGN §4)."""
+"""An object with such a label never counts in accuracy."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS streams (
@@ -57,13 +57,13 @@ _PRIMARY_CODE = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """How much a stream gave.
+    """Frame counts of a stream.
 
     Attributes:
-        stream: which.
+        stream: its id.
         decoded: frames that arrived.
         damaged: frames that could not be decoded.
-        set_aside: why the stream was given up, None where it was not.
+        set_aside: why the stream was given up; None if it was not.
     """
 
     stream: StreamId
@@ -74,7 +74,7 @@ class StreamRow:
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """When a window began and ended, in run time."""
+    """Start and end of a window, in run time."""
 
     window: int
     start_us: int
@@ -86,11 +86,12 @@ class ModelRow:
     """A model that served.
 
     Attributes:
-        stream, version: whose, and the how-manieth; 0 is the base model.
-        window: in which it was made.
-        path: of its weights, relative to the run folder.
-        gamma: how it was trained, None for the base model.
-        validation_accuracy: in [0, 1], None where it was not measured.
+        stream: its stream.
+        version: counted per stream; 0 is the base model.
+        window: window in which it was trained.
+        path: path of its weights, relative to the run folder.
+        gamma: its retraining configuration; None for the base model.
+        validation_accuracy: in [0, 1]; None if it was not measured.
         served_from_us: run time.
     """
 
@@ -106,8 +107,8 @@ class ModelRow:
 class StateStore:
     """Reads and writes ``state.sqlite``. Every call is one transaction; writing a row again replaces it.
 
-    Belongs to one thread. Any call raises ``UserError`` on a full disk, a missing permission or a
-    damaged file.
+    Must be used in the thread that created it. Any call raises ``UserError`` on a full disk, a missing
+    permission or a damaged file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +131,7 @@ class StateStore:
         self.close()
 
     def close(self) -> None:
-        """Lets the file go; may be called again."""
+        """Closes the database. May be called twice."""
         self._connection.close()
 
     def put_stream(self, row: StreamRow) -> None:
@@ -141,7 +142,7 @@ class StateStore:
         )
 
     def streams(self) -> list[StreamRow]:
-        """All streams, sorted by id."""
+        """Returns all streams, sorted by id."""
         rows = self._read("SELECT stream, decoded, damaged, set_aside FROM streams ORDER BY stream")
         return [StreamRow(StreamId(stream), *rest) for stream, *rest in rows]
 
@@ -152,7 +153,7 @@ class StateStore:
         )
 
     def windows(self) -> list[WindowRow]:
-        """All windows in order."""
+        """Returns all windows in order."""
         rows = self._read('SELECT "window", start_us, end_us FROM windows ORDER BY "window"')
         return [WindowRow(*row) for row in rows]
 
@@ -171,7 +172,7 @@ class StateStore:
         )
 
     def models(self, stream: StreamId) -> list[ModelRow]:
-        """A stream's models, from the first version to the last."""
+        """Returns a stream's models by version."""
         rows = self._read("SELECT * FROM models WHERE stream = ? ORDER BY version", (stream,))
         return [
             ModelRow(
@@ -194,13 +195,13 @@ class StateStore:
         labelled: LabelledBoxes,
         classes: NDArray[np.integer[Any]],
     ) -> None:
-        """Adds labels; one that is there already is left as it is, none is ever removed.
+        """Adds labels; existing ones are left unchanged.
 
         Args:
-            stream, window: whose labels, and the window they were taken in.
-            part: what they are used for.
+            stream, window: the stream, and the window in which the labels were taken.
+            part: use of the labels.
             labelled: (L,) frames and (L, 4) boxes.
-            classes: (L,) index into the fleet's classes, as the golden model says.
+            classes: (L,) index into the fleet's classes, from the golden model.
         """
         rows = zip(labelled.frame.tolist(), labelled.boxes.tolist(), classes.tolist(), strict=True)
         self._write(
@@ -210,7 +211,7 @@ class StateStore:
         )
 
     def labelled(self, stream: StreamId, parts: Sequence[LabelPart] = USED_FOR_A_MODEL) -> LabelledBoxes:
-        """Where a stream's labels of these parts were taken, over all windows, by frame."""
+        """Returns frames and boxes of a stream's labels of these parts, over all windows, by frame."""
         rows = [
             row
             for part in parts

@@ -1,4 +1,4 @@
-"""The Parquet files of a run: predictions and references per stream, and the profiles."""
+"""Parquet files of a run: predictions and reference labels per stream, and the profiles."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -72,18 +72,18 @@ _PROFILES = _schema(
     },
     optional=frozenset({*_GAMMA, *_LAMBDA, "achieved"}),
 )
-# Values an object has in each file; every other column has one value a frame.
+# Number of values per object; every other column has one value per frame.
 _PER_OBJECT = {"boxes": 4, "classes": 1, "confidence": 1, "tracks": 1}
 
 
 class PredictionAppender:
-    """Writes a stream's predictions while the run goes on, one part file a window.
+    """Writes a stream's predictions during the run, one part file per window.
 
-    A crash loses the rows since the last window began, and no more. A part holds whatever came
-    since the last ``flush``, so a resumed run simply goes on; ``merge_predictions`` makes one file.
+    A crash loses at most the rows since the last window began. A part file holds all rows since the last
+    ``flush``, so a resumed run just appends; ``merge_predictions`` makes one file.
 
     Args:
-        path: the merged file that is to be, ``predictions/<stream>.parquet``.
+        path: the merged file, ``predictions/<stream>.parquet``.
 
     Raises:
         UserError: full disk, no permission and the like (``add`` and ``flush``).
@@ -94,24 +94,24 @@ class PredictionAppender:
         self._rows: list[FramePrediction] = []
 
     def add(self, row: FramePrediction) -> None:
-        """Takes the next frame's row; the first row of a window sends the window before it to disk."""
+        """Adds the next frame's row; the first row of a window writes the window before it to disk."""
         if self._rows and self._rows[-1].window != row.window:
             self.flush()
         self._rows.append(row)
 
     def flush(self) -> None:
-        """Sends what was added since the last time to disk; does nothing where there is nothing."""
+        """Writes the rows since the last flush to disk, if there are any."""
         if self._rows:
             _write_part(self._path, _table_of(PredictionColumns.of(self._rows), _PREDICTIONS))
             self._rows = []
 
 
 class ReferenceAppender:
-    """Writes a stream's reference while the run goes on, as ``PredictionAppender`` does predictions.
+    """Writes a stream's reference labels during the run, like ``PredictionAppender``.
 
     Args:
-        path: the merged file that is to be, ``reference/<stream>.parquet``.
-        rows_a_part: a part goes to disk when it holds this many rows.
+        path: the merged file, ``reference/<stream>.parquet``.
+        rows_a_part: number of rows at which a part file is written.
     """
 
     def __init__(self, path: Path, rows_a_part: int = 2000) -> None:
@@ -120,34 +120,33 @@ class ReferenceAppender:
         self._rows: list[FrameReference] = []
 
     def add(self, row: FrameReference) -> None:
-        """Takes the next frame's row."""
+        """Adds the next frame's row."""
         self._rows.append(row)
         if len(self._rows) >= self._rows_a_part:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what was added since the last time to disk; does nothing where there is nothing."""
+        """Writes the rows since the last flush to disk, if there are any."""
         if self._rows:
             _write_part(self._path, _table_of(ReferenceColumns.of(self._rows), _REFERENCE))
             self._rows = []
 
 
 def merge_predictions(path: Path) -> None:
-    """Makes one file of the parts, with one row a frame; where a frame was written twice the later counts.
+    """Merges the part files into one file with one row per frame; the later row wins.
 
-    May be called again at any time, also after a crash in the middle of a merge. Writes an empty
-    file where nothing was appended.
+    Idempotent, also after a crash in the middle of a merge. Writes an empty file if there are no rows.
     """
     _merge(path, _PREDICTIONS)
 
 
 def merge_reference(path: Path) -> None:
-    """As ``merge_predictions``."""
+    """Merges the part files of reference labels; see ``merge_predictions``."""
     _merge(path, _REFERENCE)
 
 
 def read_predictions(path: Path) -> PredictionColumns:
-    """A stream's predictions in rising order of frame, merged or not; no rows where there is no file.
+    """Returns a stream's predictions, merged or not, sorted by frame; empty if there is no file.
 
     Raises:
         UserError: a file is damaged or has other columns.
@@ -156,12 +155,12 @@ def read_predictions(path: Path) -> PredictionColumns:
 
 
 def read_reference(path: Path) -> ReferenceColumns:
-    """A stream's reference, as ``read_predictions``."""
+    """Returns a stream's reference labels; see ``read_predictions``."""
     return ReferenceColumns(**_columns_of(_read_all(path, _REFERENCE)))
 
 
 def write_profiles(path: Path, rows: Sequence[ProfileRecord]) -> None:
-    """Writes all profiles of a run so far, in place of what was there."""
+    """Writes all profiles of a run so far and replaces the file."""
     flat = [
         {
             **dict.fromkeys((*_GAMMA, *_LAMBDA)),
@@ -180,7 +179,7 @@ def write_profiles(path: Path, rows: Sequence[ProfileRecord]) -> None:
 
 
 def read_profiles(path: Path) -> list[ProfileRecord]:
-    """The profiles of a run, in the order in which they were written.
+    """Returns the profiles of a run, in the order in which they were written.
 
     Raises:
         UserError: the file is missing, damaged or has other columns.
@@ -258,7 +257,7 @@ def _merge(path: Path, schema: pa.Schema) -> None:
     parts = _parts(path)
     if parts or not path.exists():
         _write(path, _read_all(path, schema))
-    # From the first on: should this stop half-way, what is left is newer than what is gone.
+    # Oldest first: if this stops half-way, the remaining parts are newer than the deleted ones and still win.
     with user_errors(path):
         for part in parts:
             part.unlink()

@@ -1,4 +1,4 @@
-"""From a fleet file to what the worlds are made of; the same for all of them."""
+"""Builds from a fleet file the inputs that all worlds share."""
 
 import logging
 import math
@@ -41,29 +41,29 @@ from ekya.workers.settings import PreparationSettings
 _LOG = logging.getLogger(__name__)
 
 CHECKPOINT_DELAY_US = 250_000
-"""What taking a checkpoint is planned to cost: copying the weights (45 MB for a ResNet18), handing them
-over and making them ready takes about so much time of one core, which a retraining could have had."""
+"""Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
+them takes about this much time of one core, which the retraining loses."""
 
 
 LOOK_S = 10.0
-"""How long a live camera is watched to find out which classes it shows."""
+"""Seconds for which a live camera is watched to find the classes it shows."""
 
 
 def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
-    """The fleet's classes. Those of a file that says ``auto`` must have been found before."""
+    """Returns the fleet's classes; ``auto`` must have been resolved before."""
     if fleet.classes is None:
         raise UserError("key 'classes': is auto, and nobody has looked yet which classes occur.")
     return fleet.classes
 
 
 def with_classes(fleet: FleetConfig) -> FleetConfig:
-    """The fleet with its classes complete.
+    """Returns the fleet with its classes complete.
 
-    A golden detector needs the class ``background``, last; where the file leaves the classes open, they
-    are those that the videos show, and the cameras while they are looked at.
+    A golden detector needs the class ``background``, last; if the file leaves the classes open, they are
+    those that the videos show, and the cameras within ``LOOK_S``.
 
     Raises:
-        UserError: nobody can find the classes, or the cameras show none.
+        UserError: there is no detector to find the classes, or the cameras show none.
     """
     if fleet.golden.model == FILE:
         return _with_classes_of_file(fleet)
@@ -93,7 +93,7 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
 
 
 def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
-    """With labels that were made before: ``background`` is needed where objects were found, not given."""
+    """Completes the classes from a label file; ``background`` is added if its objects were detected."""
     path = label_file_of(fleet.golden)
     labels = read_labels(path, [stream.id for stream in fleet.streams])
     for stream in fleet.streams:
@@ -119,7 +119,7 @@ def loop_options(
     capacity_milli: int,
     training_groups: GpuGroups | None = None,
 ) -> LoopOptions:
-    """The loop's constants for a fleet; the preparation trains too, and gets whole groups."""
+    """Returns the loop's constants for a fleet; preparation trains too, so it gets whole GPU groups."""
     window_us = seconds_to_us(fleet.window_s)
     preparation_milli = fleet.preparation.share_milli
     return LoopOptions(
@@ -152,7 +152,7 @@ def loop_options(
 
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
-    """On which GPU each job of a live run stays; ``capacity_milli`` is what the run has over all GPUs."""
+    """Returns the GPU of each job of a live run; ``capacity_milli`` is the run's capacity over all GPUs."""
     homes = deal(len(fleet.streams), capacity_milli)
     streams = {stream.id: gpu for stream, gpu in zip(fleet.streams, homes, strict=True)}
     return JobPlaces(streams, PREPARATION_GPU)
@@ -164,12 +164,12 @@ def _terms(stream: StreamConfig) -> StreamTerms:
 
 
 def crop_side(fleet: FleetConfig) -> int:
-    """Side in pixels of the crops that are kept: enough for training and for every λ."""
+    """Returns the side in pixels of the stored crops: enough for training and for every λ."""
     return max(fleet.edge.resolution, *fleet.inference.resolutions)
 
 
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
-    """What finds a stream's objects: the source itself, or the golden detector's network and motion."""
+    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion."""
     if stream.source.gives_truth:
         return GivenBoxes()
     if fleet.golden.model == FILE:
@@ -187,7 +187,7 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
 
 
 def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
-    """When a stream's script takes its camera away and gives it back, in order."""
+    """Returns the camera outages of a stream's script as events, in order."""
     return tuple(
         event
         for from_us, until_us in stream.play.outages_us
@@ -196,7 +196,7 @@ def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
 
 
 def script_cues(fleet: FleetConfig) -> tuple[Cue, ...]:
-    """What the scripts of a fleet have happen, in run time."""
+    """Returns the events of a fleet's scripts, in run time."""
     return tuple(cue for stream in fleet.streams for cue in _cues(stream))
 
 
@@ -215,14 +215,14 @@ def _cues(stream: StreamConfig) -> Iterator[Cue]:
 
 @dataclass(frozen=True, slots=True)
 class StreamSetup:
-    """What is fixed about a stream before it starts."""
+    """Constants of a stream."""
 
     config: StreamConfig
     settings: PreparationSettings
     window_us: int
 
     def collector(self) -> WindowCollector:
-        """What keeps frames for the golden model."""
+        """Returns a collector that keeps frames for the golden model."""
         settings = self.settings
         return WindowCollector(
             settings.seed,
@@ -235,7 +235,7 @@ class StreamSetup:
 
 
 def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:
-    """A stream's constants; ``place`` is its position among the fleet's streams."""
+    """Returns a stream's constants; ``place`` is its position among the fleet's streams."""
     drawn = np.random.SeedSequence((seed, place)).generate_state(1)[0]
     return StreamSetup(
         config=fleet.streams[place],
@@ -262,10 +262,10 @@ def first_inference_options(
     frame_gpu_s: Mapping[int, float],
     speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
-    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess.
+    """Returns Λ before anything is profiled: costs are measured, the accuracy of skipping frames is a guess.
 
     Raises:
-        UserError: no λ keeps the stream's ``max_age_s``, whatever its share.
+        UserError: no λ keeps the stream's ``max_age_s`` at any share.
     """
     options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps, speed)
     limit_s = fleet.stream(stream).max_age_s

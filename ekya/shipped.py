@@ -1,4 +1,4 @@
-"""Where the files that come with Ekya are: the default fleet and the small weights."""
+"""Paths of the files that ship with Ekya: the default fleet and the small weights."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped_root() -> Path:
-    """The folder that holds ``golden_models/`` and ``datasets/``.
+    """Returns the folder that holds ``golden_models/`` and ``datasets/``.
 
-    The checkout where Ekya runs from one, so that a change there counts at once; otherwise the copy
+    In a checkout it is the checkout, so that a change there takes effect immediately; otherwise the copy
     inside the installed package.
     """
     checkout = _PACKAGE.parent
@@ -20,10 +20,10 @@ def shipped_root() -> Path:
 
 
 def shipped_path(relative: str) -> Path:
-    """A shipped file or folder, for example ``datasets/synthetic_city/fleet.yaml``.
+    """Returns the path of a shipped file or folder, for example ``datasets/synthetic_city/fleet.yaml``.
 
     Raises:
-        UserError: it is not there, so the installation is not whole.
+        UserError: it is missing, so the installation is incomplete.
     """
     path = shipped_root() / relative
     if not path.exists():

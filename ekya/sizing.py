@@ -1,4 +1,4 @@
-"""A fleet's open sizes, chosen for the machine that it runs on."""
+"""Chooses a fleet's open sizes for the machine that it runs on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,25 +9,25 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes, fit
 
 ANY_MACHINE = Machine(None)
-"""Of a run on virtual time."""
+"""Machine of a run on virtual time."""
 
 
 def fitted(
     fleet: FleetConfig, costs: HostCosts, machine: Machine, *, overload: bool = False
 ) -> tuple[FleetConfig, tuple[str, ...]]:
-    """The fleet with all of its sizes, and what was given up for them, in sentences.
+    """Returns the fleet with all of its sizes, and sentences about what was given up for them.
 
-    What the file says stays, but for ``gpus`` above what there is and a preparation that does not fit beside
-    the cameras' inference. A fleet that was fitted stays as it is on the same machine.
+    Values of the file stay, except ``gpus`` above what the machine has and a preparation that does not fit
+    beside the cameras' inference. A fitted fleet stays unchanged on the same machine.
 
     Args:
         fleet: as read.
-        costs: of its work, at least at ``resolutions_to_measure``.
-        machine: what there is.
-        overload: go on where not even the coarsest inference of all cameras fits.
+        costs: costs of its work, at least at ``resolutions_to_measure``.
+        machine: what the machine has.
+        overload: continue where not even the coarsest inference of all cameras fits.
 
     Raises:
-        UserError: it does not fit; says how many cameras would, and what to change.
+        UserError: the fleet does not fit; says how many cameras would, and what to change.
     """
     found = fit(_wishes(fleet), costs, machine, overload=overload)
     values = _values(fleet, found.sizes)
@@ -42,7 +42,7 @@ def fitted(
 
 
 def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
-    """The resolutions at which it has to be known what a frame takes, before sizes can be chosen."""
+    """Returns the resolutions at which a frame's cost must be measured before sizes can be chosen."""
     if fleet.says("inference.resolutions"):
         return tuple(fleet.inference.resolutions)
     return (*RESOLUTIONS, COARSER_RESOLUTION)

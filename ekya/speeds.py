@@ -1,4 +1,4 @@
-"""Which speeds a run plans with: those that were measured on this device, or a straight line."""
+"""Speed curves of a run: measured on this device, or linear."""
 
 import logging
 from dataclasses import replace
@@ -14,26 +14,26 @@ _LOG = logging.getLogger(__name__)
 
 
 def key_of(chosen: ChosenBackend, model: str) -> SpeedKey:
-    """What speeds of an edge model are kept under."""
+    """Returns the key under which an edge model's speeds are stored."""
     return SpeedKey(_device_name(chosen.capability.device), chosen.name, model)
 
 
 def training_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
-    """The curve that a run plans retrainings with; half the share, half the speed where nobody measured."""
+    """Returns the curve for planning retrainings; linear (half the share, half the speed) if not measured."""
     if speeds is None:
         return LINEAR
     return speeds.refined or among_others(speeds.training)
 
 
 def inference_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
-    """The curve by which the share of an inference is chosen; a straight line where nobody measured."""
+    """Returns the curve for choosing an inference share; linear if not measured."""
     return LINEAR if speeds is None else among_others(speeds.inference)
 
 
 def keep_refined(chosen: ChosenBackend, model: str, refined: SpeedCurve | None) -> None:
-    """Lets the next run begin with what the retrainings of this one have made of the curve.
+    """Stores the curve as refined by this run's retrainings, for the next run.
 
-    Nothing is kept where `ekya speeds` has measured nothing, or they have said nothing (None).
+    Does nothing if `ekya speeds` has not measured the model here, or if ``refined`` is None.
 
     Raises:
         UserError: the file of speeds is damaged or cannot be written.
@@ -45,7 +45,7 @@ def keep_refined(chosen: ChosenBackend, model: str, refined: SpeedCurve | None) 
 
 
 def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
-    """What `ekya speeds` measured here, and a word on it in the log.
+    """Returns the speeds that `ekya speeds` measured here, and logs whether there are any.
 
     Raises:
         UserError: the file of speeds is damaged.

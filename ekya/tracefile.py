@@ -1,8 +1,8 @@
-"""`profiles.parquet`: a trace as one table, row by row as ``docs/trace.md`` describes it.
+"""`profiles.parquet`: a trace as one table; ``docs/trace.md`` describes its rows.
 
-Recorded traces, generated ones and those of runs look alike. A row belongs to a stream and a window and is of
-one kind, which says what its columns mean; those that a kind does not use are null. What holds for the whole
-fleet stands as JSON in the file's metadata.
+Recorded traces, generated ones and those of runs have the same format. A row belongs to a stream and a window
+and has a kind, which defines its columns; columns that a kind does not use are null. Values of the whole
+fleet are JSON in the file's metadata.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ from ekya.files import atomic_path, user_errors
 from ekya.tracerows import Row, rows_of, window_of
 
 FORMAT = 1
-"""Of the table; a file of another format is refused."""
+"""Version of the format; a file with another one is refused."""
 
 _HEAD = b"ekya.trace"
 _SCHEMA = pa.schema(
@@ -70,7 +70,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _LATER = ("fixed_epoch_gpu_s", "fixed_prepare_gpu_s")
-"""Columns that the first traces did not have."""
+"""Columns that the first traces lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class _Camera:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What holds for the whole fleet."""
+    """Values of the whole fleet, in the file's metadata."""
 
     format: int
     window_us: int
@@ -102,7 +102,7 @@ _HEADS = TypeAdapter(_Head)
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Writes a trace in place of what was there; the same trace gives the same bytes.
+    """Writes a trace and replaces the file; equal traces give equal bytes.
 
     Raises:
         UserError: full disk, no permission and the like.
@@ -137,10 +137,10 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace that `write_trace` wrote.
+    """Reads a trace that `write_trace` wrote.
 
     Raises:
-        UserError: the file is missing or damaged, or a value is not possible; names its row and column.
+        UserError: the file is missing or damaged, or a value is invalid; names its row and column.
     """
     table = _read_table(path)
     try:

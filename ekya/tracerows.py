@@ -1,4 +1,4 @@
-"""The rows of a trace's table, from and to a stream's window; ``docs/trace.md`` describes them."""
+"""Converts a stream's window to rows of a trace's table and back; ``docs/trace.md`` describes the rows."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ _KINDS = ("window", "start", "epoch", "inference", "inference-profiled", "trial"
 
 
 def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
-    """The rows of a window, without its stream and index; what a row does not use is left out."""
+    """Yields the rows of a window, without its stream and index; unused columns are left out."""
     yield {
         "kind": "window",
         "class_histogram": list(window.class_histogram),
@@ -99,77 +99,77 @@ def _values(config: Family | RetrainConfig | InferenceConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row that is asked for its values one by one, so that an error can say where it is."""
+    """A row with typed access to its values, whose errors name row and column."""
 
     path: Path
     columns: Mapping[str, list[Any]]
     number: int
 
     def value(self, column: str) -> Any:
-        """What stands there; None where nothing does."""
+        """Returns the value of a column, None if it is null."""
         return self.columns[column][self.number - 1]
 
     @property
     def kind(self) -> str:
-        """What the row is."""
+        """Kind of the row."""
         return str(self.value("kind"))
 
     def whole(self, column: str, least: int = 0) -> int:
-        """A whole number, at least ``least``."""
+        """Returns an integer of at least ``least``."""
         value = self._known(column)
         if value < least:
             raise self.wrong(column, f"{value} is below {least}")
         return int(value)
 
     def part(self, column: str) -> float:
-        """A number from 0 to 1."""
+        """Returns a number in [0, 1]."""
         value = self._known(column)
         if not 0.0 <= value <= 1.0:
             raise self.wrong(column, f"{value} is not between 0 and 1")
         return float(value)
 
     def part_or_none(self, column: str) -> float | None:
-        """A number from 0 to 1, or nothing."""
+        """Returns a number in [0, 1], or None if it is null."""
         return None if self.value(column) is None else self.part(column)
 
     def parts(self, column: str) -> tuple[float, ...]:
-        """Numbers from 0 to 1, or nothing."""
+        """Returns numbers in [0, 1]; empty if it is null."""
         found = () if self.value(column) is None else tuple(self.listed(column))
         if not all(0.0 <= value <= 1.0 for value in found):
             raise self.wrong(column, f"{list(found)} are not all between 0 and 1")
         return found
 
     def counts(self, column: str) -> tuple[int, ...]:
-        """Whole numbers from 0 on, or nothing."""
+        """Returns non-negative integers; empty if it is null."""
         found = () if self.value(column) is None else tuple(self.listed(column))
         if any(value < 0 for value in found):
             raise self.wrong(column, f"{list(found)} are not all at least 0")
         return found
 
     def amount(self, column: str) -> float:
-        """A number from 0 on."""
+        """Returns a finite, non-negative number."""
         value = self._known(column)
         if not (math.isfinite(value) and value >= 0.0):
             raise self.wrong(column, f"{value} is no amount")
         return float(value)
 
     def amount_or_zero(self, column: str) -> float:
-        """A number from 0 on; 0 where nothing stands."""
+        """Returns a finite, non-negative number; 0 if it is null."""
         return 0.0 if self.value(column) is None else self.amount(column)
 
     def listed(self, column: str) -> list[Any]:
-        """A list without gaps."""
+        """Returns a list without nulls."""
         found = list(self._known(column))
         if any(value is None for value in found):
             raise self.wrong(column, "a value of the list is missing")
         return found
 
     def family(self) -> Family:
-        """The family that the row is about."""
+        """Returns the family of the row."""
         return Family(self.whole("trainable_blocks"), self.whole("head_width"), self.whole("batch_size", 1))
 
     def origin(self) -> Origin:
-        """Where the model comes from that the row is about, or began with."""
+        """Returns the origin of the model that the row describes or starts from."""
         names = ("from_trainable_blocks", "from_head_width", "from_batch_size")
         if all(self.value(name) is None for name in names):
             return Origin(self.whole("trained_in", -1))
@@ -177,7 +177,7 @@ class Row:
         return Origin(self.whole("trained_in", -1), Family(blocks, width, batch))
 
     def retrain_config(self) -> RetrainConfig:
-        """γ that the row is about."""
+        """Returns the γ of the row."""
         of = self.family()
         return RetrainConfig(
             epochs=self.whole("epochs", 1),
@@ -188,7 +188,7 @@ class Row:
         )
 
     def standing(self) -> Standing:
-        """Both accuracies, with their window."""
+        """Returns both accuracies of the row, with their window."""
         return Standing(
             window=self.whole("in_window"),
             validation_accuracy=self.part("validation_accuracy"),
@@ -197,7 +197,7 @@ class Row:
         )
 
     def wrong(self, column: str, what: str) -> UserError:
-        """What is wrong with a value, and where."""
+        """Returns an error for a value of the row."""
         return UserError(f"{self.path}: row {self.number}, column {column}: {what}; record the trace again")
 
     def _known(self, column: str) -> Any:
@@ -208,10 +208,10 @@ class Row:
 
 
 def window_of(rows: list[Row]) -> StreamWindow:
-    """The window that some rows describe, in any order.
+    """Builds a window from its rows, in any order.
 
     Raises:
-        UserError: a value is missing or not possible.
+        UserError: a value is missing or invalid.
     """
     of_kind: dict[str, list[Row]] = {kind: [] for kind in _KINDS}
     for row in rows:

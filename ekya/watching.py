@@ -1,4 +1,4 @@
-"""From what the loop knows to what a person sees of it while it runs."""
+"""Turns the state of the control loop into what a person sees during a run."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Shows every turn of the loop on a screen."""
+    """Shows every step of the loop on a screen."""
 
     def __init__(self, screen: Screen, options: LoopOptions, note: str = "") -> None:
         self._screen = screen
@@ -31,7 +31,7 @@ class Watcher:
         self._shown_us = 0
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
-        """Shows the state after a turn."""
+        """Shows the state after a step."""
         fleet = turn.state.fleet
         passed_us = batch.now_us - self._shown_us
         self._shown_us = batch.now_us
@@ -76,13 +76,13 @@ class Watcher:
 
 
 class WarningTeller:
-    """Says in the log what processes of the run warn of, each text once, whoever said it."""
+    """Logs the warnings of the run's processes, each text once."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def __call__(self, batch: Batch) -> None:
-        """Follows a turn."""
+        """Logs the new warnings of a step."""
         for event in batch.events:
             if isinstance(event, Warned) and event.text not in self._said:
                 self._said.add(event.text)
@@ -90,26 +90,26 @@ class WarningTeller:
 
 
 class ScriptTeller:
-    """Says in the log what a fleet's script has happen, as it comes, and what the scheduler made of it."""
+    """Logs the events of a fleet's script as they occur, and the shares before and after."""
 
     def __init__(self, cues: Sequence[Cue]) -> None:
         self._follower = CueFollower(cues)
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
-        """Follows a turn."""
+        """Logs the script events of a step."""
         for told in self._follower.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands)):
             _LOG.info("%s", cue_line(told))
 
 
 class _Mean:
-    """A mean over time of a value that holds until the next."""
+    """Time-weighted mean of a piecewise constant value."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._time_us = 0
 
     def add(self, value: float, passed_us: int) -> None:
-        """The value held for so long."""
+        """Adds a value that held for ``passed_us``."""
         self._sum += value * max(passed_us, 1)
         self._time_us += max(passed_us, 1)
 

@@ -1,11 +1,11 @@
-"""What exemplar memory and distillation each bring when new classes appear (paper §2.2, [82]).
+"""Ablation of exemplar memory and distillation when new classes appear (paper §2.2, [82]).
 
     python experiments/ablation_icarl.py
 
-A camera sees some classes in its first window. In the next one two others come and hardly any of the
-old ones. The model is retrained on each window's labels, the second time in four ways: with neither,
-with the exemplar memory, with distillation, with both. It is then asked about objects of both scenes
-that it has never seen. Means over seeds, which also draw the scenes.
+A camera sees some classes in its first window. In the second window two new classes come and hardly any
+objects of the old ones. The model is retrained on each window's labels, the second time in four ways: with
+neither, with the exemplar memory, with distillation, with both. It is then tested on unseen objects of both
+scenes. Results are means over seeds, which also draw the scenes.
 """
 
 import csv
@@ -40,11 +40,11 @@ ROOT = Path(__file__).resolve().parents[1]
 OLD: tuple[Kind, ...] = ("person", "car", "truck", "bus")
 NEW: tuple[Kind, ...] = ("bicycle", "motorcycle")
 STRAY: Kind = "car"
-"""The one old class of which a few are still around."""
+"""The one old class of which a few objects remain in the second window."""
 
 WINDOW_S = 24.0
 UNSEEN = 5000
-"""Added to a seed for the objects that only measure."""
+"""Added to a seed to draw the objects that are only tested on."""
 
 WAYS = (
     ("neither", False, 0.0),
@@ -59,7 +59,7 @@ log = logging.getLogger("ablation_icarl")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Accuracy in [0, 1] on both kinds of classes, for one way and one seed."""
+    """Accuracy in [0, 1] on old and new classes, for one way and one seed."""
 
     way: str
     seed: int
@@ -68,7 +68,7 @@ class Row:
 
 
 def scene(kinds: tuple[Kind, ...], strays: float) -> Scene:
-    """An ordinary day on which these kinds come equally often."""
+    """Returns a daytime scene in which these kinds come equally often."""
     mix: dict[Kind, float] = dict.fromkeys(kinds, 1.0)
     if strays:
         mix[STRAY] = strays
@@ -76,13 +76,13 @@ def scene(kinds: tuple[Kind, ...], strays: float) -> Scene:
 
 
 def crops_of(what: Scene, seed: int, every: int) -> LabelledCrops:
-    """One window of a scene."""
+    """Returns the labelled crops of one window of a scene."""
     spec = CitySpec(seed=seed, scenes=(what,), duration_s=WINDOW_S)
     return windows_of(spec, KINDS, WINDOW_S, 1, every)[0]
 
 
 def as_model_classes(labelled: LabelledCrops, classes: tuple[str, ...]) -> LabelledCrops:
-    """Labels that index ``KINDS`` turned into labels that index a model's classes."""
+    """Maps labels that index ``KINDS`` to labels that index a model's classes."""
     place = np.array([classes.index(kind) if kind in classes else -1 for kind in KINDS], np.int64)
     return LabelledCrops(labelled.crops, place[labelled.classes], labelled.tracks, labelled.t_us)
 
@@ -96,7 +96,7 @@ def retrain(
     distillation: float,
     seed: int,
 ) -> EdgeModel:
-    """One whole retraining."""
+    """Runs one retraining to its end and returns the model."""
     retraining = Retraining(
         start,
         config,
@@ -114,16 +114,16 @@ def retrain(
 
 
 def one_seed(base: EdgeModel, config: RetrainConfig, labels: int, seed: int) -> list[Row]:
-    """All four ways on the same two windows."""
+    """Runs all four ways on the same two windows."""
     everything = OLD + NEW
     before = as_model_classes(crops_of(scene(OLD, 0.0), 100 + seed, 2), everything)
     after = as_model_classes(crops_of(scene(NEW, 0.2), 200 + seed, 2), everything)
-    # Objects of the second window continue the numbers of the first.
+    # Track numbers of the second window continue those of the first.
     after = LabelledCrops(after.crops, after.classes, after.tracks + before.tracks.max() + 1, after.t_us)
     asked_old = as_model_classes(crops_of(scene(OLD, 0.0), UNSEEN + seed, 3), everything)
     asked_new = as_model_classes(crops_of(scene(NEW, 0.0), 2 * UNSEEN + seed, 3), everything)
     first_labels, next_labels = sample(before, labels, seed), sample(after, labels, seed)
-    # The base has met all six; a fresh head of four classes has not.
+    # The base was trained on all six classes; a fresh head of four classes was not.
     untaught = adapt(adapt(base, OLD, 8, seed), OLD, 0, seed)
     first = retrain(untaught, first_labels, None, OLD, config, 0.0, seed)
     memory = ExemplarMemory().update(first, first_labels)
@@ -143,7 +143,7 @@ def _accuracy(model: EdgeModel, asked: LabelledCrops) -> float:
 
 
 def as_csv(rows: list[Row]) -> str:
-    """One line a way and seed."""
+    """Returns CSV with one line for each way and seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["way", "seed", "old_classes", "new_classes"])
@@ -153,13 +153,13 @@ def as_csv(rows: list[Row]) -> str:
 
 
 def means(rows: list[Row], way: str) -> tuple[float, float]:
-    """Percent on old and new classes, over the seeds."""
+    """Returns mean percent on old and on new classes, over the seeds."""
     own = [row for row in rows if row.way == way]
     return 100 * float(np.mean([row.old for row in own])), 100 * float(np.mean([row.new for row in own]))
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Two bars a way, with a dot for each seed."""
+    """Draws two bars for each way, with a dot for each seed."""
     figure = Figure(figsize=(6, 3.2))
     FigureCanvasAgg(figure)
     panel = figure.subplots()

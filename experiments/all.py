@@ -1,4 +1,4 @@
-"""Runs the recipes of the papers' figures, one after the other, in quick form unless told otherwise.
+"""Runs the recipes of the papers' figures one after the other, in quick form by default.
 
 make experiments
 python experiments/all.py --list
@@ -24,7 +24,7 @@ from ekya.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 TRACES = HERE / "traces"
-"""Recorded ones that are shipped."""
+"""Recorded traces that are shipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Recipe:
     """One recipe.
 
     Attributes:
-        name: of its file.
-        shows: which figure, and what.
-        quick_s: about how long it takes in quick form, without recorded traces, on one slow core.
-        traces: whether it takes recorded traces.
+        name: file name without ``.py``.
+        shows: figure and its subject.
+        quick_s: approximate duration of the quick form on one slow core, without recorded traces.
+        traces: whether it accepts recorded traces.
         full: whether it has a larger form.
-        writes: whether it takes the folder for CSV and PNG; one that times only prints.
-        quickly: arguments of its quick form.
-        always: whether it runs where nothing is named.
+        writes: whether it accepts the folder for CSV and PNG; timing recipes only print.
+        quickly: arguments of the quick form.
+        always: whether it runs when no recipe is named.
     """
 
     name: str
@@ -115,13 +115,13 @@ FLEET = (
 )
 
 GROUPS = {"ekya": EKYA, "fleet": FLEET}
-"""By names that stand for all of them."""
+"""Recipes by group name."""
 
 RECIPES = EKYA + FLEET
 
 
 def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> list[str]:
-    """What runs a recipe."""
+    """Returns the command line of a recipe."""
     words = [sys.executable, str(HERE / f"{recipe.name}.py")]
     if recipe.writes:
         words += ["--out", str(out)]
@@ -135,10 +135,10 @@ def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> li
 
 
 def chosen(only: str | None) -> tuple[Recipe, ...]:
-    """The recipes of these names and groups, in the order of the papers.
+    """Returns the recipes of these names and groups, in the order of the papers.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: a name is unknown.
     """
     if only is None:
         return tuple(recipe for recipe in RECIPES if recipe.always)
@@ -150,7 +150,7 @@ def chosen(only: str | None) -> tuple[Recipe, ...]:
 
 
 def listed() -> Table:
-    """All recipes."""
+    """Returns a table of all recipes."""
     table = Table("group", "recipe", "shows", title="Recipes, and seconds in quick form")
     table.add_column("s", justify="right")
     for group, recipes in GROUPS.items():
@@ -176,7 +176,7 @@ def main(
         console.print(listed())
         return
     recipes, traces = chosen(only), trace or sorted(TRACES.glob("*.parquet"))
-    # One thread each: results and times must not depend on how many cores there are.
+    # One thread each: results and times must not depend on the number of cores.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     began = time.monotonic()
     for place, recipe in enumerate(recipes, start=1):

@@ -1,12 +1,12 @@
-"""What a decision takes at a hundred nodes (ANDREAS, the last panels of Figures 2 and 3).
+"""Time of a scheduling decision at a hundred nodes (ANDREAS, last panels of Figures 2 and 3).
 
     python experiments/andreas_calls.py
     python experiments/andreas_calls.py --nodes 50 --json -
 
-Clusters are played with EDF, at the load of the other figures and at twice that, and each fiftieth of its
-scheduling points is put before every policy; so all of them are timed on the same jobs, running and
-waiting. Seconds are those of the process, whatever else the host does; what this recipe keeps is hidden from
-Python's collector, which would else go through it within a call now and then.
+Clusters are simulated with EDF, at the load of the other figures and at twice that load, and every fiftieth
+scheduling point is given to every policy; so all policies are timed on the same running and waiting jobs.
+Times are processor seconds, independent of other load on the host. The recorded views are frozen out of
+Python's garbage collector, which would otherwise scan them within some calls.
 """
 
 import gc
@@ -33,7 +33,7 @@ LOADS = (1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One decision."""
+    """Time of one decision."""
 
     scenario: str
     load: float
@@ -43,7 +43,7 @@ class Call:
 
 
 class Kept:
-    """EDF; keeps each fiftieth view."""
+    """EDF policy that records every fiftieth view."""
 
     name, every_us = "edf", None
 
@@ -52,7 +52,7 @@ class Kept:
         self._asked, self._policy = 0, edf()
 
     def decide(self, view: FleetView) -> Decision:
-        """EDF's."""
+        """Returns EDF's decision."""
         if self._asked % EVERY == 0:
             self.views.append(view)
         self._asked += 1
@@ -60,7 +60,7 @@ class Kept:
 
 
 def views(scenario: Scenario, nodes: int, load: float) -> list[FleetView]:
-    """Scheduling points of one simulation."""
+    """Returns scheduling points of one simulation."""
     jobs, places = andreas_workload(scenario, nodes, SEEDS[0], load)
     kept = Kept()
     FleetEngine(kept, WORLDS[FREE], jobs, places, seed=SEEDS[0]).run()
@@ -68,7 +68,7 @@ def views(scenario: Scenario, nodes: int, load: float) -> list[FleetView]:
 
 
 def found(rows: Sequence[Call], nodes: int) -> Finding:
-    """The table, the drawing and the paper's number beside ours."""
+    """Returns the table, the figure and the paper's number beside ours."""
     figure, axes = new_figure(len(SCENARIOS), 1)
     beside = []
     for panel, scenario in zip(axes[0], SCENARIOS, strict=True):

@@ -1,15 +1,15 @@
-"""Costs, length and time a call over the number of nodes, in both scenarios (ANDREAS, Figures 2 and 3).
+"""Costs, makespan and time of a call by number of nodes, in both scenarios (ANDREAS, Figures 2 and 3).
 
     python experiments/andreas_figures.py
     python experiments/andreas_figures.py --nodes 10,50,100 --seeds 1
     python experiments/andreas_figures.py --full --json -
 
 Half the nodes have two V100 or one TURING (the paper's Figure 3), or four and two (Figure 2); ten jobs
-come for each node. How fast they come the paper does not say: the two-GPU clusters are full on average
-and booked twice in a burst; the four-GPU ones are shown with the same jobs, and with jobs that come twice
-as fast, so that they are as full. As in the paper's simulator, moving a job costs nothing; where it does,
-see ``andreas_load.py``. Without --full: up to 30 nodes and one seed. With it: 10 to 100 nodes and five
-seeds, one to two hours. In between: ``--nodes 10,20,30,50 --seeds 5``, a tenth of that.
+arrive for each node. The paper does not give the arrival rate: here the two-GPU clusters are full on average
+and demand is twice their capacity in a burst; the four-GPU clusters are shown with the same jobs, and with
+jobs that arrive twice as fast, so that they are as full. As in the paper's simulator, moving a job is free;
+for moves that cost, see ``andreas_load.py``. Without --full: up to 30 nodes and one seed. With it: 10 to 100
+nodes and five seeds, one to two hours. In between: ``--nodes 10,20,30,50 --seeds 5``, a tenth of that.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ PANELS = {
 
 
 def found(rows: Sequence[Played]) -> Finding:
-    """The table, the drawing and the paper's numbers beside ours."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     data = {
         name: [row for row in rows if (row.scenario, row.load) == (one.name, load)]
         for name, (one, load) in SHOWN.items()

@@ -1,13 +1,13 @@
-"""How near the randomised greedy comes to the best schedule of one scheduling point (ANDREAS, equation (1)).
+"""Gap of the randomised greedy to the best schedule of one scheduling point (ANDREAS, equation (1)).
 
     python experiments/andreas_gap.py
     python experiments/andreas_gap.py --full --json -
 
 Jobs and nodes of both scenarios, few enough for an integer programme
-(``ekya/fleet/policy/andreas/exact.py``): two or four nodes and up to eight jobs, part of whose epochs are
-done, some of them pressed. The gap is the value of (1) over the best possible one, less one; points at
-which the best value is nothing are counted, and left out of it. Also told: at how many points the best
-schedule does what the greedy never does. Fifty points, or 300 with --full.
+(``ekya/fleet/policy/andreas/exact.py``): two or four nodes and up to eight jobs, some of whose epochs are
+done, some of them urgent. The gap is the value of (1) over the best possible value, less
+one; points whose best value is 0 are counted and excluded from the gap. The recipe also reports at how many
+points the best schedule does what the greedy never does. Fifty points, or 300 with --full.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One point solved both ways.
+    """One point solved exactly and by the greedy.
 
     Attributes:
         scenario, nodes, jobs, seed: the point.
         iterations: of the greedy.
-        value, best: of (1), by the greedy and at best.
-        idles: whether somebody waits at best who would fit.
-        beyond: whether somebody who could be in time is late at best.
+        value, best: value of (1), of the greedy's schedule and of the best one.
+        idles: whether a job waits in the best schedule while a GPU is idle.
+        beyond: whether a job that could meet its due date is late in the best schedule.
     """
 
     scenario: str
@@ -55,12 +55,12 @@ class Gap:
 
     @property
     def gap(self) -> float:
-        """Over the best; 0 where both are nothing."""
+        """Relative distance to the best value; 0 where both values are 0."""
         return self.value / self.best - 1 if self.best > NOTHING else 0.0
 
 
 def points(count: int) -> Iterator[tuple[Scenario, int, int, Point]]:
-    """Scenario, nodes, seed and point; each job part of its way, now between its arrival and its due date."""
+    """Yields scenario, nodes, seed and point; each job is part done and between its arrival and due date."""
     for seed in range(count):
         rng = np.random.default_rng([seed, 77])
         scenario = SCENARIOS[seed % 2]
@@ -79,7 +79,7 @@ def points(count: int) -> Iterator[tuple[Scenario, int, int, Point]]:
 
 
 def gaps(scenario: Scenario, nodes: int, seed: int, point: Point) -> Iterator[Gap]:
-    """Of one point, for each number of iterations."""
+    """Yields the gap of one point for each number of iterations."""
     policy = Andreas()
     best = exact(point, policy.postponing, policy.period_s)
     runs = best.config != WAITS
@@ -103,7 +103,7 @@ def gaps(scenario: Scenario, nodes: int, seed: int, point: Point) -> Iterator[Ga
 
 
 def found(rows: Sequence[Gap]) -> Finding:
-    """The table and the drawing."""
+    """Returns the table and the figure."""
     figure, axes = new_figure(2, 1)
     beside = []
     for panel, scenario in zip(axes[0], SCENARIOS, strict=True):

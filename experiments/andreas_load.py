@@ -1,13 +1,13 @@
-"""What each policy costs, by how fast jobs come and by whether moving them costs anything (ANDREAS §V.B).
+"""Cost of each policy by arrival rate and by whether moving jobs costs anything (ANDREAS §V.B).
 
     python experiments/andreas_load.py
     python experiments/andreas_load.py --full --json -
     python experiments/andreas_load.py --loads 1.875,3.75 --full --out FOLDER
 
-The paper's 30% and 62% depend on how full its clusters are, which it does not say. Here the same jobs
-come at half to three times the speed of the other figures (or at loads that are named), to ten nodes of
-both scenarios: once as in the paper's simulator, where an interrupted job loses nothing, and once where it
-goes back to its last epoch and takes a minute to start. Drawn are total costs over those of ANDREAS in the
+The paper's 30% and 62% depend on how full its clusters are, which it does not report. Here the same jobs
+arrive at half to three times the rate of the other figures (or at the given loads), on ten nodes of both
+scenarios: once as in the paper's simulator, where an interrupted job loses nothing, and once where it goes
+back to its last epoch and takes a minute to start. The figure shows total costs over those of ANDREAS on the
 same instance. One seed, or five with --full.
 """
 
@@ -43,7 +43,7 @@ PAPER = {"two-gpu": "62%", "four-gpu": "30%"}
 
 
 def found(rows: Sequence[Played]) -> Finding:
-    """The table, the drawing and the paper's numbers beside ours."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     loads, nodes = sorted({row.load for row in rows}), rows[0].nodes
     figure, axes = new_figure(len(SCENARIOS), len(WORLDS), panel_height=2.5)
     beside = []
@@ -96,7 +96,7 @@ def found(rows: Sequence[Played]) -> Finding:
 
 
 def _ratio(rows: Sequence[Played], policy: str) -> float:
-    """A policy's total over that of ANDREAS, a mean over instances."""
+    """Returns a policy's total cost over that of ANDREAS, a mean over instances."""
     base = {row.seed: row.total for row in rows if row.policy == ANDREAS}
     return fmean(row.total / base[row.seed] for row in rows if row.policy == policy)
 
@@ -111,7 +111,7 @@ def main(
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
-    """Play all policies at different loads, with moves for nothing and with moves that cost."""
+    """Play all policies at different loads, with free and with paid moves."""
     try:
         played = tuple(float(load) for load in loads.split(",") if load) or LOADS
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the recipes of ANDREAS have in common: who plays, in which world, and what is told of it."""
+"""Shared parts of the ANDREAS recipes: policies, worlds, and the record of a simulation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ ANDREAS, GREEDY, WORTH = "andreas", "greedy", "worth"
 FIRST_PRINCIPLES = ("fifo", "edf", "priority")
 FREE, PAID = "moves for nothing", "moves paid for"
 WORLDS = {FREE: AndreasPhysics(snapshots=False), PAID: AndreasPhysics(starts_again_us=60_000_000)}
-"""The paper's simulator, which counts no reconfiguration; and one in which an interrupted job goes back to
-its last epoch and takes a minute to start again."""
+"""The paper's simulator, with free moves, and one with paid moves.
+
+Where moves are paid, an interrupted job goes back to its last epoch and takes a minute to start again.
+"""
 
 COLOURS = {
     "fifo": "#9a9a9a",
@@ -31,10 +33,10 @@ COLOURS = {
 
 
 def policies(world: str) -> tuple[FleetPolicy, ...]:
-    """Who plays.
+    """Returns the compared policies.
 
-    ``greedy`` is ANDREAS with one schedule and so without chance. Ours is told where moving costs nothing;
-    ANDREAS takes it to cost nothing anywhere.
+    ``greedy`` is ANDREAS with a single schedule, so without randomness. ``worth`` gets the true cost of moves
+    in the world where they are free; ANDREAS assumes free moves in every world.
     """
     ours = Worth(moving_s=0.0, lost_epochs=0.0) if world == FREE else Worth()
     return fifo(), edf(), priority(), Andreas(), Andreas(iterations=1, name=GREEDY), ours
@@ -42,7 +44,7 @@ def policies(world: str) -> tuple[FleetPolicy, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One simulation; costs in euros."""
+    """Result of one simulation; costs in euros."""
 
     scenario: str
     load: float
@@ -64,7 +66,7 @@ class Played:
 def play(
     policy: FleetPolicy, scenario: Scenario, nodes: int, seed: int, load: float = 1.0, world: str = FREE
 ) -> Played:
-    """One policy on one instance. Calls are timed in seconds of this process, whatever else the host does."""
+    """Simulates one policy on one instance. Calls are timed in processor seconds of this process."""
     jobs, places = andreas_workload(scenario, nodes, seed, load)
     engine = FleetEngine(policy, WORLDS[world], jobs, places, seed=seed, timer=process_time)
     outcome = engine.run()
@@ -89,14 +91,14 @@ def play(
 
 
 def below(rows: Sequence[Played], policy: str, other: str) -> float:
-    """By which part the total cost of one is below the other's, a mean over instances."""
+    """Returns the part by which one policy's total cost is below the other's, a mean over instances."""
     totals = {_instance(row): row.total for row in rows if row.policy == other}
     ours = [row for row in rows if row.policy == policy]
     return fmean(1 - row.total / totals[_instance(row)] for row in ours)
 
 
 def below_first_principles(rows: Sequence[Played], policy: str) -> float:
-    """The mean over the three methods: what the paper calls its reduction."""
+    """Returns the mean over the three methods: the reduction as the paper defines it."""
     return fmean(below(rows, policy, other) for other in FIRST_PRINCIPLES)
 
 

@@ -1,16 +1,15 @@
-"""What a validation run of eight jobs was predicted to cost, and what it cost (ANDREAS, Table III).
+"""Predicted and executed cost of a validation run of eight jobs (ANDREAS, Table III).
 
     python experiments/andreas_table3.py
     python experiments/andreas_table3.py --full --json -
 
 Eight jobs, one each 1200 s, on armida-05 (one V100), armida-06 (two) and armida-07 (one TURING).
-Predicted is what the policy expects: profiles hold, nodes draw what they were measured to draw, and
-changing places costs nothing. Executed is emulated, not measured: a job's epochs take longer or less than
-its profile says, a node draws more or less power, who is interrupted goes back to its last epoch, and a
-start takes a minute. How far epochs and power are off is drawn from the seed, by 5% (one standard
-deviation). For each call, predicted is the cost until the next arrival or until the policy expects the
-first job to end, whatever is first; real is the cost until the next call. Five seeds, or twenty with
---full.
+Predicted is what the policy expects: profiles hold, nodes draw their measured power, and moving a job costs
+nothing. Executed is emulated, not measured: epochs take longer or shorter than their profile, nodes draw
+more or less power, an interrupted job goes back to its last epoch, and a start takes a minute. The errors of
+epochs and power are drawn from the seed, 5% each (one standard deviation). For each call, predicted is the
+cost until the next arrival or the expected end of the first job, if that is earlier; real is the cost until
+the next call. Five seeds, or twenty with --full.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ EVERY_US = 1200 * US_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run; costs in euros."""
+    """Result of one run; costs in euros."""
 
     policy: str
     seed: int
@@ -53,29 +52,29 @@ class Compared:
 
     @property
     def deviation(self) -> float:
-        """As Table III has it: over what was predicted."""
+        """Difference of predicted and real cost over the predicted cost, as in Table III."""
         return abs(self.predicted - self.real) / self.predicted
 
 
 @dataclass(slots=True, eq=False)
 class Listening:
-    """A policy, and what it expected at each call: when, until when, and GPUs in use by node."""
+    """Wraps a policy and records each call: its time, the expected end, and GPUs in use by node."""
 
     policy: FleetPolicy
     calls: list[tuple[int, int, dict[NodeName, int]]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """Its policy's."""
+        """Name of the wrapped policy."""
         return self.policy.name
 
     @property
     def every_us(self) -> int | None:
-        """Its policy's."""
+        """Period of the wrapped policy."""
         return self.policy.every_us
 
     def decide(self, view: FleetView) -> Decision:
-        """Its policy's."""
+        """Returns the wrapped policy's decision."""
         decision = self.policy.decide(view)
         used: dict[NodeName, int] = {}
         next_us = (view.now_us // EVERY_US + 1) * EVERY_US
@@ -90,7 +89,7 @@ class Listening:
 
 
 def compare(policy: FleetPolicy, seed: int) -> Compared:
-    """One run, as predicted and as emulated."""
+    """Runs one seed, as predicted and as emulated."""
     jobs, places = armida_workload(seed)
     rng = np.random.default_rng([seed, 12])
     pace = {job.name: float(np.exp(rng.normal(0.0, SPREAD))) for job in jobs}
@@ -125,7 +124,7 @@ def compare(policy: FleetPolicy, seed: int) -> Compared:
 
 
 def found(rows: Sequence[Compared]) -> Finding:
-    """Table III, ours beside."""
+    """Returns Table III with our numbers beside the paper's."""
     names = (ANDREAS, WORTH)
     data = {name: [row for row in rows if row.policy == name] for name in names}
     figure, axes = new_figure(1, 1)

@@ -1,12 +1,12 @@
-"""How exactly two jobs are held to their shares of the cores, and how soon a new share holds.
+"""Accuracy of the ``cpu`` backend's shares for two jobs, and the delay of a resize.
 
     python experiments/bench_cpu_shares.py
     python experiments/bench_cpu_shares.py --seconds 20 --json -
 
-Two processes ask a ResNet18 about the six crops of a frame, again and again, each through a handle of the
-``cpu`` backend. For ten seconds they hold one pair of shares, then both are resized in the running process
-and hold another. What each used is asked of the operating system, not of the handle. A share that the
-cores cannot give, since others work on them, shows as too little; too much shows a share that is not held.
+Two processes run a ResNet18 on the six crops of a frame in a loop, each through a handle of the ``cpu``
+backend. They hold one pair of shares for ten seconds, then both are resized in the running process to the
+next pair. Used processor time comes from the operating system, not from the handle. Too little use shows a
+share that the cores could not give because of other load; too much shows a share that is not held.
 """
 
 import multiprocessing
@@ -34,13 +34,13 @@ from ekya.gpu.protocol import ShareJob
 from ekya.learning.edge import build_edge_model
 
 PAIRS_MILLI = ((300, 700), (500, 500), (200, 900), (100, 400))
-"""Shares of the two jobs, one pair after the other."""
+"""Pairs of shares of the two jobs, measured one after the other."""
 
 LEAST_EXACT = 0.05
-"""A share is held where what was used differs from it by at most this part of it."""
+"""A share is held if the used time differs from it by at most this part."""
 
 _SETTLE_S = 0.5
-"""After a resize; a bucket lets a job use a tenth of a second that it has saved up."""
+"""Wait after a resize; the token bucket lets a job spend up to a tenth of a second that it has saved."""
 
 _CROPS, _SIDE = 6, 32
 
@@ -51,10 +51,10 @@ class Row:
 
     Attributes:
         job: 1 or 2.
-        share_milli: that it was granted.
-        used_milli: processor time a second that it used, as the operating system says.
-        off: by which part of its share these differ; above 0 is too much.
-        resize_ms: until the share held, as its handle says; 0 for the first.
+        share_milli: granted share.
+        used_milli: processor milliseconds used per second, from the operating system.
+        off: relative difference of used from granted; above 0 is too much.
+        resize_ms: time until the share took effect, as its handle reports; 0 for the first pair.
     """
 
     job: int
@@ -65,7 +65,7 @@ class Row:
 
 
 def work(orders: Connection, number: int, share_milli: int, cores: float) -> None:
-    """A job: batches without a pause; each share that comes holds from then on."""
+    """Runs batches without a pause in a process; a share received through the pipe holds from then on."""
     torch.set_num_threads(1)
     model = build_edge_model(("car", "person"), 0, 0).eval()
     crops = torch.zeros(_CROPS, 3, _SIDE, _SIDE)
@@ -83,7 +83,7 @@ def work(orders: Connection, number: int, share_milli: int, cores: float) -> Non
 
 
 def measure(seconds: float, console: Console) -> list[Row]:
-    """All pairs of shares, in the same two processes."""
+    """Measures all pairs of shares in the same two processes."""
     spawned, cores = multiprocessing.get_context("spawn"), cpu_limit()
     pipes, processes = [], []
     for number, share_milli in enumerate(PAIRS_MILLI[0], start=1):
@@ -123,7 +123,7 @@ def _used_s(process: psutil.Process) -> float:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title="Two jobs on these cores", title_justify="left")
     for name in ("job", "share", "used", "off", "resized after"):
         table.add_column(name, justify="right")

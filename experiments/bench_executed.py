@@ -1,13 +1,13 @@
-"""What windows come to when they are carried out, planned again at every completion.
+"""Mean accuracy of executed windows, planned again at every completion.
 
     python experiments/bench_executed.py
     python experiments/bench_executed.py --full --json -
 
 The 200 windows are those of ``problems.yaml``: ten streams on 0.2 to 1 GPU each, with a linear speed curve
-and with one measured on a V100; nothing is trained. Beside what each scheduler reaches stand what no plan can
-exceed (``scheduling/bound.py``) and how many times the GPUs `thief` and `uniform` need for the same streams
-to equal `ekya`. `uniform` is in each window the best of the paper's six baselines, with γ from two held-out
-streams; nobody would know beforehand which one that is.
+and with one measured on a V100; nothing is trained. Beside the accuracy of each scheduler are an upper bound
+of all plans (``scheduling/bound.py``) and the factor of GPUs that `thief` and `uniform` need to equal `ekya`
+on the same streams. `uniform` is in each window the best of the paper's six baselines, with γ from two
+held-out streams; which one is best is not available beforehand.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,13 +45,13 @@ from ekya.sim.problems import Problem, ProblemSet, load_problems
 PROBLEMS = Path(__file__).resolve().parent / "problems.yaml"
 
 QUICK_EACH = 2
-"""Windows of each combination in a quick look; ``--full`` takes all."""
+"""Windows of each combination in a quick run; ``--full`` takes all."""
 
 HELD_OUT_SEED, HELD_OUT_STREAMS = 9000, 2
-"""Of the streams on which the uniform baselines' γ are found; no problem has them."""
+"""Seed and number of the streams that give the uniform baselines' γ; no problem uses them."""
 
 TIMES_MORE = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
-"""Times the GPUs that a scheduler is given to equal `ekya`."""
+"""Factors of the GPUs tried for a scheduler to equal `ekya`."""
 
 DRAWN = (
     ("ekya", STYLES["ekya"]),
@@ -69,10 +69,10 @@ class Row:
 
     Attributes:
         seed, speed, gpus, gpus_per_stream: of the problem.
-        ekya, serial, exact, thief, uniform, no_retrain: mean accuracy that the window came to.
-        bound: what no plan can exceed.
-        thief_times, uniform_times: times the GPUs with which they equal `ekya`; None if the most that is
-            tried is too little.
+        ekya, serial, exact, thief, uniform, no_retrain: mean accuracy of the executed window.
+        bound: upper bound of all plans.
+        thief_times, uniform_times: factor of GPUs with which they equal `ekya`; None if the largest factor
+            tried does not suffice.
     """
 
     seed: int
@@ -96,8 +96,8 @@ class Combination:
 
     Attributes:
         means: by the names of ``Row``.
-        closed: part of the way from `thief` to the bound that `ekya` goes.
-        least_above: how far `ekya` is above `thief` in the window where it is least.
+        closed: part of the distance from `thief` to the bound that `ekya` closes.
+        least_above: smallest lead of `ekya` over `thief` in any window.
         thief_times, uniform_times: medians; None where half of the windows have none.
     """
 
@@ -115,14 +115,14 @@ MEASURES = ("ekya", "serial", "exact", "thief", "uniform", "no_retrain", "bound"
 
 
 def uniform_schedulers(problems: ProblemSet) -> list[Scheduler]:
-    """The paper's uniform baselines (§6.1)."""
+    """Returns the paper's uniform baselines (§6.1)."""
     held_out = problems.view(Problem(HELD_OUT_SEED, HELD_OUT_STREAMS, HELD_OUT_STREAMS, "linear"))
     high, low = pareto_points([stream.retrain_options for stream in held_out.streams])
     return [make_scheduler("uniform", options) for options in uniform_baselines(high, low)]
 
 
 def measured(problems: ProblemSet, one: Problem, uniform: Sequence[Scheduler]) -> Row:
-    """All schedulers on one window."""
+    """Executes one window under all schedulers."""
     view = problems.view(one)
     ekya, serial, exact, thief, no_retrain = (
         execute(view, make_scheduler(name)).score
@@ -146,12 +146,12 @@ def measured(problems: ProblemSet, one: Problem, uniform: Sequence[Scheduler]) -
 
 
 def best(view: WindowView, schedulers: Sequence[Scheduler]) -> float:
-    """What the best of these comes to."""
+    """Returns the best score of these schedulers."""
     return max(execute(view, scheduler).score for scheduler in schedulers)
 
 
 def times_more(view: WindowView, score: float, reach: Callable[[WindowView], float]) -> float | None:
-    """Times the GPUs at which straight lines through what is reached first come to ``score``."""
+    """Returns the factor of GPUs whose interpolated score first reaches ``score``; None if none does."""
     reached: list[tuple[float, float]] = []
     for times in TIMES_MORE:
         quanta = round(times * view.capacity_milli / view.quantum_milli)
@@ -162,7 +162,7 @@ def times_more(view: WindowView, score: float, reach: Callable[[WindowView], flo
 
 
 def combinations(rows: Sequence[Row]) -> Iterator[Combination]:
-    """Means, in the order of the rows."""
+    """Yields means, in the order of the rows."""
     for speed, per_stream in dict.fromkeys((row.speed, row.gpus_per_stream) for row in rows):
         own = [row for row in rows if (row.speed, row.gpus_per_stream) == (speed, per_stream)]
         means = {name: fmean(getattr(row, name) for row in own) for name in MEASURES}
@@ -180,13 +180,13 @@ def combinations(rows: Sequence[Row]) -> Iterator[Combination]:
 
 
 def median_of(times: Iterator[float | None]) -> float | None:
-    """The median, where None is more than any number."""
+    """Returns the median, where None counts as larger than any number."""
     middle = median(float("inf") if one is None else one for one in times)
     return None if middle == float("inf") else middle
 
 
 def found(rows: Sequence[Row]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the reported numbers."""
     every = list(combinations(rows))
     below = sum(row.ekya < row.thief for row in rows)
     return Finding(
@@ -206,7 +206,7 @@ def found(rows: Sequence[Row]) -> Finding:
 
 
 def lines(own: Sequence[Combination]) -> Iterator[Beside]:
-    """What is told of one number of GPUs, by speed curve."""
+    """Yields the reported numbers of one number of GPUs, by speed curve."""
     at = f"{own[0].gpus_per_stream:g} GPUs a stream"
     for name in ("uniform", "thief", "ekya", "bound"):
         yield Beside(f"{at}: {name}", "", {one.speed: percent(one.means[name]) for one in own})
@@ -221,12 +221,12 @@ def lines(own: Sequence[Combination]) -> Iterator[Beside]:
 
 
 def told(times: float | None) -> str:
-    """``1.4x the GPUs``."""
+    """Formats a factor as ``1.4x the GPUs``."""
     return f"over {TIMES_MORE[-1]:g}x the GPUs" if times is None else f"{times:.1f}x the GPUs"
 
 
 def drawn(every: Sequence[Combination]) -> Figure:
-    """Accuracy by GPUs above, times the GPUs below; a column for each speed curve."""
+    """Draws accuracy by GPUs above, factors of GPUs below; a column for each speed curve."""
     speeds = list(dict.fromkeys(one.speed for one in every))
     figure, axes = new_figure(len(speeds), 2, 2.7, foot=1.4, sharex=True, sharey="row")
     for column, speed in enumerate(speeds):
@@ -251,7 +251,7 @@ def drawn(every: Sequence[Combination]) -> Figure:
 
 
 def a_few(chosen: ProblemSet) -> list[Problem]:
-    """The first ``QUICK_EACH`` of each combination."""
+    """Returns the first ``QUICK_EACH`` problems of each combination."""
     each = chosen.seeds_each
     return [one for place, one in enumerate(chosen.problems()) if place % each < QUICK_EACH]
 
@@ -262,7 +262,7 @@ def main(
     json_to: Json = None,
     out: Out = RESULTS,
 ) -> None:
-    """Carry windows out under every scheduler, and say how close they come to what is possible."""
+    """Execute windows under every scheduler and compare with the upper bound."""
     with channel(json_to, out) as tell:
         chosen = load_problems(problems)
         uniform = uniform_schedulers(chosen)

@@ -1,16 +1,16 @@
-"""What is found of the objects of real video where the detector looks at every n-th frame only, and how fast.
+"""Recall and speed of object detection on real video when the detector runs on every n-th frame only.
 
     python experiments/bench_following.py --golden FastestDet.onnx street.mp4 motorway.mp4
     python experiments/bench_following.py --golden FastestDet.onnx --pan 6 --json - street.mp4
 
-An object is what the golden detector is sure of in a frame (``--all`` takes everything that it would
-propose); it is found if a box overlaps it by IoU 0.5 or more. Between the frames that the detector looks
-at, boxes are followed by optical flow (``followed``), as a fleet file asks for with ``objects: {find:
-detector, every: n}``. Beside that stand the same with moving regions (``with motion``, for fixed cameras:
-``find: detector+motion``) and boxes that just stay where they were (``held``), which shows what following
-is worth. Times are of the processor, a frame, on one thread, and ``counted`` is what a run on virtual time
-charges, both as a part of a detector on every frame. ``--pan`` makes a fixed camera turn: seven tenths of
-its picture are seen, so many pixels further in each frame, to and fro.
+An object is a confident detection of the golden detector in a frame (``--all`` takes everything that it
+would propose); it is found if a box overlaps it by IoU 0.5 or more. Between the frames that the detector
+analyses, optical flow follows the boxes (``followed``), as with ``objects: {find: detector, every: n}`` in a
+fleet file. Compared are the same with moving regions (``with motion``, for fixed cameras:
+``find: detector+motion``) and boxes that stay in place (``held``), which shows the gain of following. Times
+are processor time a frame, on one thread, and ``counted`` is what a run on virtual time charges, both as a
+part of a detector on every frame. ``--pan`` makes a fixed camera turn: seven tenths of its picture are
+visible, shifted by this number of pixels in each frame, to and fro.
 """
 
 import os
@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-# Before numpy is imported: what one core can do is measured.
+# Must be set before numpy is imported: times are of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import cv2
@@ -49,7 +49,7 @@ SEEN_PART = 0.7
 
 
 class OnceADetector:
-    """A detector that looks at each picture once, whoever asks, and remembers how long that took."""
+    """Detector that caches the result for the last picture and how long it took."""
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
@@ -59,11 +59,11 @@ class OnceADetector:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The detector's."""
+        """Class names of the detector."""
         return self._detector.names
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """As the detector; a picture that it has just seen costs nothing here."""
+        """Returns the detections; a repeated picture is served from the cache."""
         if self.found is None or self._picture is not image:
             began = time.thread_time()
             self.found = self._detector.detect(image)
@@ -72,19 +72,19 @@ class OnceADetector:
         return self.found
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
-        """The detector's."""
+        """Operations of the detector for a frame."""
         return self._detector.operations_per_frame(shape)
 
 
 class Held:
-    """Boxes stay where they were until the detector looks again."""
+    """Proposer that keeps the boxes of the last detector frame in place."""
 
     def __init__(self, detector: Detector, every: int) -> None:
         self._proposer = DetectorAndMotion(detector, None)
         self._every, self._last = every, Proposals(np.zeros((0, 4), np.float32))
 
     def propose(self, frame: Frame) -> Proposals:
-        """The last detected boxes."""
+        """Returns the boxes of the last detector frame."""
         if frame.index % self._every == 0:
             self._last = self._proposer.propose(frame)
             return self._last
@@ -93,7 +93,7 @@ class Held:
 
 @dataclass(slots=True)
 class Tally:
-    """What one way found in one video.
+    """Totals of one way over one video.
 
     Attributes:
         found: objects.
@@ -130,7 +130,7 @@ class Row:
 
 
 def ways_of(detector: OnceADetector, every: list[int]) -> dict[tuple[int, str], DetectorAndMotion | Held]:
-    """Everything that is measured of one video."""
+    """Returns the proposers to measure, by n and way."""
     ways: dict[tuple[int, str], DetectorAndMotion | Held] = {}
     for n in every:
         ways[n, "followed"] = DetectorAndMotion(detector, None, every=n)
@@ -141,13 +141,13 @@ def ways_of(detector: OnceADetector, every: list[int]) -> dict[tuple[int, str], 
 
 
 def frames_of(video: Path, limit: int, pan: int) -> Iterator[Frame]:
-    """The first frames of a video, as a run gets them, or as a camera would see them that turns."""
+    """Yields the first frames of a video, as in a run, or as a turning camera would see them."""
     for frame, _ in islice(VideoSpec(files=(video,)).open(()).frames(), limit):
         yield replace(frame, image=panned(frame.image, frame.index * pan)) if pan else frame
 
 
 def panned(image: NDArray[np.uint8], turned: int) -> NDArray[np.uint8]:
-    """The part of a picture that is seen after turning by so many pixels, to and fro."""
+    """Returns the part of a picture that is visible after turning by ``turned`` pixels, to and fro."""
     height, width = image.shape[:2]
     seen = round(SEEN_PART * width)
     room = width - seen
@@ -158,7 +158,7 @@ def panned(image: NDArray[np.uint8], turned: int) -> NDArray[np.uint8]:
 def measure(
     video: Path, detector: OnceADetector, every: list[int], limit: int, everything: bool, pan: int
 ) -> list[Row]:
-    """All ways over one video, frame by frame."""
+    """Measures all ways over one video, frame by frame."""
     ways = ways_of(detector, every)
     tallies = {key: Tally() for key in ways}
     frames = objects = 0
@@ -209,7 +209,7 @@ def main(
         str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
     ] = None,
 ) -> None:
-    """Measure what following saves, and what it misses."""
+    """Measure what following saves, and which objects it misses."""
     cv2.setNumThreads(1)
     with output(json_to) as out:
         rows = []

@@ -1,26 +1,26 @@
-"""What makes inference faster on a device: each way beside the one it is chosen over, in one run.
+"""Ways to speed up inference on a device, each beside its baseline, in one run.
 
     python experiments/bench_inference.py
     python experiments/bench_inference.py --architecture mobilenet_v3_small --json -
     python experiments/bench_inference.py --full --device cuda
 
-Crops are objects of the synthetic city, six a frame, those first of which the model is least sure, since
-there a difference shows. The model is the base of the default fleet (fresh weights for another architecture).
-A call goes from pixels in memory to classes in memory, as in a run. The ways of one question take turns, call
-by call, so that a busy machine slows them alike and their ratios hold; on a CPU times are of one thread. A
-way is refused, and not timed, where its answers are others: half precision where logits are off by more than
-a hundredth of the largest or not finite, any other where a class differs or a score by more than 1e-5.
+Crops are objects of the synthetic city, six a frame, least confident first, since differences show there.
+The model is the base of the default fleet (fresh weights for another architecture). A call goes from pixels
+in memory to classes in memory, as in a run. The ways of one question alternate call by call, so that a busy
+machine slows them alike and their ratios hold; on a CPU times are of one thread. A way is refused, and not
+timed, if its answers differ: half precision if logits are off by more than a hundredth of the largest or not
+finite, any other if a class differs or a score by more than 1e-5.
 
 - frames: one frame in a call, or several frames of the stream.
 - passes: sixteen frames in three passes, or in one.
-- layout: as torch does it by itself, with channels side by side, and with kernels laid out once (CPU only).
+- layout: torch's default, channels-last, and kernels packed once (CPU only).
 - half: 32 bits, and the two kinds of 16.
-- graphs: kernels one by one, and as a CUDA graph (GPU only; the last row is all of it together).
-- streams: the models of eight streams one by one; in one call, blocks that are alike in one batch and the
-  others one by one; and all joined, in two ways. Retraining has left them no block, three, or all but the
+- graphs: kernels one by one, and as a CUDA graph (GPU only; the last row combines all).
+- streams: the models of eight streams one by one; in one call, identical blocks in one batch and the
+  others one by one; and all joined, in two ways. After retraining they have no block, three, or all but the
   head in common.
 
-Under a minute on one core; ``--full`` makes ten times as many calls, for a 99th percentile that is one.
+Under a minute on one core; ``--full`` makes ten times as many calls, for a reliable 99th percentile.
 """
 
 import os
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-# Before numpy is imported: what one core can do is measured.
+# Must be set before numpy is imported: times are of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -58,11 +58,11 @@ from ekya.streams.city import CitySpec
 
 ROUNDS, ALL_ROUNDS = 20, 200
 MOST_S = 20.0
-"""The calls of one question take no longer than this in a quick look, whatever their number."""
+"""Upper bound of the time for one question in a quick run, in seconds."""
 
 
 def city_crops(model: EdgeModel, count: int) -> NDArray[np.uint8]:
-    """So many objects of the first camera of the default fleet, the model's least sure ones first."""
+    """Returns objects of the first camera of the default fleet, the model's least confident ones first."""
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     source = fleet.streams[0].source
     if not isinstance(source, CitySpec):
@@ -75,7 +75,7 @@ def city_crops(model: EdgeModel, count: int) -> NDArray[np.uint8]:
 
 
 def model_of(architecture: str, seed: int) -> EdgeModel:
-    """The default fleet's base model, or a fresh one of another architecture."""
+    """Returns the default fleet's base model, or a fresh one of another architecture."""
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     if architecture == fleet.edge.model:
         return base_model(fleet, seed)
@@ -83,7 +83,7 @@ def model_of(architecture: str, seed: int) -> EdgeModel:
 
 
 def show(console: Console, rows: Sequence[Row], where: str) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title=f"Inference on {where}", title_justify="left")
     table.add_column("", no_wrap=True)
     for name in ("images", "p50 ms", "p99 ms", "images/s", "times", "off by"):
@@ -128,7 +128,7 @@ def main(
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
-    """Measure what makes inference faster here, each way beside the plain one."""
+    """Measure ways to speed up inference on this machine, each beside the plain one."""
     if architecture not in EDGE_MODELS:
         raise UserError(f"--architecture {architecture}: use one of {', '.join(EDGE_MODELS)}")
     one_thread()

@@ -1,13 +1,13 @@
-"""How long schedulers take to plan a window, and how that grows.
+"""Planning time of schedulers for a window, and its growth with the number of streams.
 
     python experiments/bench_scheduler.py
     python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -
     python experiments/bench_scheduler.py --size 10x8 --early-part 0.7
 
 Windows of 200 s with 18 γ and 8 λ a stream, drawn as those of ``problems.yaml``: 10 streams on 8 GPUs, 100 on
-32 and 1000 on 128, with shares and steals of a tenth of a GPU. Planned is a window's opening, when all is
-undecided. Times are of the processor, on one thread. Beside them stand what the plans are worth by the
-objective and what no plan can exceed (``scheduling/bound.py``).
+32 and 1000 on 128, with shares and steals of a tenth of a GPU. The plan is that of a window's start, when
+everything is undecided. Times are processor time, on one thread. Beside them are the value of the plans by
+the objective and an upper bound of all plans (``scheduling/bound.py``).
 
 The paper's scheduler takes 9.4 s for 10 streams on 8 GPUs (§6.3); its public implementation took 15.8 s.
 """
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Annotated
 
-# Before numpy is imported: what one core can do is measured.
+# Must be set before numpy is imported: times are of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
@@ -41,15 +41,15 @@ from ekya.sim.problems import SPEEDS, Shape, SpeedName, problem
 SIZES = ("10x8", "100x32", "1000x128")
 SCHEDULERS = ("thief", "exact", "serial", "ekya")
 FIRST_SEED = 5000
-"""Problems that nothing was tuned on."""
+"""First seed of problems on which nothing was tuned."""
 
 LEAST_S = 0.5
-"""A window is planned again and again for so long, so that a quick plan is timed well."""
+"""Each window is planned repeatedly for at least this long, so that short times are reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """So many streams on so many GPUs."""
+    """Number of streams and of GPUs."""
 
     streams: int
     gpus: int
@@ -63,11 +63,10 @@ class Row:
         scheduler, streams, gpus: what was measured.
         configs: γ a stream.
         delta_milli: δ and Δ, in thousandths of a GPU.
-        seconds_p50: to plan a window, the median.
-        objective: what the plans are worth, a mean over the windows.
-        bound: what no plan can exceed, a mean over the windows.
-        growth: the power of the number of streams with which time grows from the size before; None for the
-            first one.
+        seconds_p50: median time to plan a window.
+        objective: value of the plans, a mean over the windows.
+        bound: upper bound of all plans, a mean over the windows.
+        growth: exponent of the time in the number of streams, from the size before; None for the first size.
     """
 
     scheduler: str
@@ -82,7 +81,7 @@ class Row:
 
 
 def read_size(text: str) -> Size:
-    """Of ``10x8``. Raises UserError if it is none."""
+    """Parses a size such as ``10x8``. Raises UserError if it is none."""
     streams, _, gpus = text.partition("x")
     if not (streams.isdecimal() and gpus.isdecimal() and int(streams) and int(gpus)):
         raise UserError(f"--size: {text!r} is no size; write streams and GPUs as 10x8")
@@ -90,7 +89,7 @@ def read_size(text: str) -> Size:
 
 
 def timed(scheduler: Scheduler, view: WindowView, least: int) -> tuple[list[float], float]:
-    """Seconds of every planning, and what the plan is worth."""
+    """Returns the seconds of every planning, and the plan's value."""
     worth = scheduler.plan(view).expected_accuracy
     seconds: list[float] = []
     gc.collect()
@@ -102,7 +101,7 @@ def timed(scheduler: Scheduler, view: WindowView, least: int) -> tuple[list[floa
 
 
 def measured(names: Sequence[str], size: Size, views: Sequence[WindowView], repeats: int) -> Iterator[Row]:
-    """A row for each scheduler."""
+    """Yields a row for each scheduler."""
     bound = fmean(upper_bound(view) for view in views)
     for name in names:
         scheduler = make_scheduler(name)
@@ -120,7 +119,7 @@ def measured(names: Sequence[str], size: Size, views: Sequence[WindowView], repe
 
 
 def with_growth(rows: Sequence[Row]) -> list[Row]:
-    """The rows, from the smallest size on, with how time grew from the size before."""
+    """Returns the rows sorted by size, with the growth of time from the size before."""
     grown: list[Row] = []
     for row in sorted(rows, key=lambda row: row.streams):
         smaller = [one for one in grown if one.scheduler == row.scheduler and one.streams < row.streams]
@@ -133,7 +132,7 @@ def with_growth(rows: Sequence[Row]) -> list[Row]:
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    """The rows for people."""
+    """Returns the rows as a table."""
     configs = max(row.configs for row in rows)
     table = Table(title=f"Planning a window on one core: {configs} γ, Δ {rows[0].delta_milli / 1000:g}")
     for name in ("", "streams", "GPUs", "median", "grows as", "objective", "bound"):
@@ -213,7 +212,7 @@ def main(
 
 
 def read_speed(text: str) -> SpeedName:
-    """The curve of that name. Raises UserError if there is none."""
+    """Returns the curve of that name. Raises UserError if there is none."""
     for name in SPEEDS:
         if name == text:
             return name
@@ -221,12 +220,12 @@ def read_speed(text: str) -> SpeedName:
 
 
 def shape_of(delta_milli: int) -> Shape:
-    """δ and Δ are the same, so that the dynamic programme and the thief move in equal steps."""
+    """Returns a shape with δ equal to Δ, so that the dynamic programme and the thief use equal steps."""
     return Shape(quantum_milli=delta_milli, steal_milli=delta_milli)
 
 
 def rising(view: WindowView, early_part: float) -> WindowView:
-    """The view where checkpoints bring every γ this part of its gain on the way."""
+    """Returns the view with checkpoints that bring every γ this part of its gain during training."""
     streams = tuple(
         replace(
             stream,

@@ -1,13 +1,13 @@
-"""Streams' inference in a process for each, and in one for all: the same live fleet, one way after the other.
+"""Inference in a process for each stream and in one process for all, on the same live fleet.
 
     python experiments/bench_sharing.py
     python experiments/bench_sharing.py --rounds 3 --windows 5 --json -
 
-The default fleet runs live in both ways (``processes: stream`` and ``gpu`` in its fleet file),
-with the same seed and scheduler. What the processes of inference use is asked of the operating system, from
-the first window on, so that starting them is left out: the processor time of all of them together, by
-analysed frame, and their memory (PSS: what several processes have in common counts once). Decoders are
-processes of their own, alike in both ways, and are not counted. Six minutes on two cores.
+The default fleet runs live in both ways (``processes: stream`` and ``gpu`` in its fleet file), with the same
+seed and scheduler. The use of the inference processes comes from the operating system, from the first window
+on, so that their start is excluded: total processor time by analysed frame, and memory (PSS, so that shared
+pages count once). Decoders are separate processes, the same in both ways, and are not counted. Six minutes on
+two cores.
 """
 
 import json
@@ -47,14 +47,14 @@ class Row:
 
     Attributes:
         process: as in the fleet file.
-        processes: of inference.
+        processes: number of inference processes.
         arrived, analysed, lost: frames.
         cpu_s: processor time of inference since the first window opened.
-        ms_a_frame: that by analysed frame.
-        pss_mib: most memory of them together.
-        load: mean number of threads that ran or were ready to, of everything on the machine.
+        ms_a_frame: that time by analysed frame.
+        pss_mib: peak of their total memory.
+        load: mean load average of the machine: threads running or ready to run.
         accuracy: mean over streams.
-        retrainings: that came to their end.
+        retrainings: number that finished.
     """
 
     process: str
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Looked:
-    """What was seen of a run's inference so far: processor seconds by process, the most memory, loads."""
+    """Measurements of a run's inference so far: processor seconds by process, peak memory, load averages."""
 
     began_s: dict[int, float]
     now_s: dict[int, float]
@@ -81,10 +81,10 @@ class _Looked:
 
 
 def ran(process: Processes, windows: int, seed: int, runs: Path) -> Row:
-    """One run.
+    """Executes one run.
 
     Raises:
-        UserError: it failed.
+        UserError: the run failed.
     """
     shipped = load_fleet(shipped_path(DEFAULT_FLEET), {"windows": windows, "name": process.value})
     path = runs / f"{process.value}.yaml"
@@ -118,7 +118,7 @@ def ran(process: Processes, windows: int, seed: int, runs: Path) -> Row:
 
 
 def look(run: psutil.Process, folder: RunFolder, looked: _Looked) -> None:
-    """Once the first window is open, asks the operating system about every process of inference."""
+    """Measures every inference process through the operating system, once the first window is open."""
     if not folder.journal.is_file() or '"WindowOpened"' not in folder.journal.read_text():
         return
     pss_bytes = 0
@@ -136,7 +136,7 @@ def look(run: psutil.Process, folder: RunFolder, looked: _Looked) -> None:
 
 
 def inferences(run: psutil.Process) -> Iterator[psutil.Process]:
-    """The processes of a run in which inference works, without its decoders."""
+    """Yields the inference processes of a run, without its decoders."""
     try:
         children = run.children(recursive=True)
     except psutil.Error:
@@ -151,7 +151,7 @@ def inferences(run: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title="Inference of four streams", title_justify="left")
     for name in ("a process for each", "analysed", "lost", "ms a frame", "memory", "accuracy", "load"):
         table.add_column(name, justify="right")
@@ -175,7 +175,7 @@ def main(
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
-    """Measure what it takes to serve four streams in four processes, and in one."""
+    """Measure the cost of serving four streams in four processes, and in one."""
     rows = []
     with output(json_to) as channel:
         for number in range(rounds):

@@ -1,14 +1,14 @@
-"""How many cameras two cores decode and crop, and what memory a camera takes.
+"""Number of cameras that the machine can decode and crop, and memory for each camera.
 
     python experiments/bench_sources.py --video ../shared/data/videos/ahmetozlu_input_video.mp4
     python experiments/bench_sources.py --streams 4,8,12,16 --seconds 20 --json -
     python experiments/bench_sources.py --seconds 1800 --streams 8
 
 Every stream is a process that plays a looped video at its own rate, as in a run, and this process takes the
-newest frame of each and cuts the crops of some objects out of it, as an inference actor does before it
-infers. Inference itself is off. A stream keeps up if frames leave their process when they are due and are
-taken before the next one comes. Without ``--video`` one of 640x352 at 24 frames a second is drawn (ten
-seconds of the synthetic city).
+newest frame of each and crops some objects from it, as an inference actor does before it infers. Inference is
+off. A stream keeps up if frames leave their process when they are due and are taken before the next one
+arrives. Without ``--video`` a video of 640x352 at 24 frames a second is drawn (ten seconds of the synthetic
+city).
 """
 
 import tempfile
@@ -38,13 +38,13 @@ from ekya.streams.process import Arrived, Pace, SourceProcess
 from ekya.streams.video import VideoSpec
 
 SIDE = 32
-"""Of a crop in pixels, as in the shipped fleet."""
+"""Side of a crop in pixels, as in the shipped fleet."""
 
 LATE_NS = 40_000_000
-"""A frame that left its process later than this after it was due is late."""
+"""A frame that leaves its process later than this after it is due counts as late."""
 
 LEAST_KEPT = 0.99
-"""A fleet keeps up if so many of its frames are on time, and as many are taken."""
+"""A fleet keeps up if this part of its frames is on time and this part is taken."""
 
 WARM_UP_S = 3.0
 _BEGIN_IN_S = 1.0
@@ -53,18 +53,18 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """So many streams for a while.
+    """One number of streams.
 
     Attributes:
-        streams: how many.
-        seconds: how long, after a warm-up.
-        due: frames that their rate asks for.
-        on_time: part of them that left their process when they were due.
-        taken: part of them whose pixels were there and were cut into crops.
-        keeps_up: whether nearly all were, both.
+        streams: number of streams.
+        seconds: duration, after a warm-up.
+        due: frames that should arrive at the streams' rates.
+        on_time: part of them that left their process on time.
+        taken: part of them whose pixels were available and were cropped.
+        keeps_up: whether both parts reach ``LEAST_KEPT``.
         cores: processor seconds a second, of the streams' processes and of this one together.
-        first_mb, last_mb, most_mb: resident memory of the stream's process that has most: after the
-            warm-up, at the end, and at most.
+        first_mb, last_mb, most_mb: resident memory of the stream process that has most: after the warm-up, at
+            the end, and at its peak.
     """
 
     streams: int
@@ -81,7 +81,7 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class _Camera:
-    """A stream and what was seen of it."""
+    """A stream and its counters."""
 
     source: SourceProcess
     process: psutil.Process
@@ -94,7 +94,7 @@ class _Camera:
     memory_mb: list[float] = field(default_factory=list)
 
     def take(self, counting: bool) -> None:
-        """Everything that came since the last time; the newest frame is cut into crops."""
+        """Takes all frames that arrived since the last call; crops the newest one."""
         for arrived in self.source.poll(0.0):
             if arrived.frame is not None:
                 crop_objects(arrived.frame.image, self.boxes, SIDE)
@@ -102,7 +102,7 @@ class _Camera:
                 self._count(arrived)
 
     def note_memory(self) -> None:
-        """Of its process, now."""
+        """Records the resident memory of its process."""
         self.memory_mb.append(self.process.memory_info().rss / _MEGABYTE)
 
     def _count(self, arrived: Arrived) -> None:
@@ -112,7 +112,7 @@ class _Camera:
 
 
 def measure(video: Path, streams: int, seconds: float, objects: int) -> Row:
-    """So many streams of a video for so long."""
+    """Plays ``streams`` copies of a video for ``seconds`` and measures them."""
     spec = PlayedSpec(source=VideoSpec(files=(video,)), play=PlayConfig(loop=True))
     with ExitStack() as stack:
         sources = [stack.enter_context(SourceProcess(spec, ())) for _ in range(streams)]
@@ -146,7 +146,7 @@ def measure(video: Path, streams: int, seconds: float, objects: int) -> Row:
 
 
 def _take_for(cameras: Sequence[_Camera], seconds: float, counting: bool) -> None:
-    """Takes frames in turn, about four times as often as they come."""
+    """Takes frames from all cameras, about four times as often as they arrive."""
     pause_s = 0.25 / max(camera.fps for camera in cameras)
     until_s = time.monotonic() + seconds
     noted_s = 0.0
@@ -166,13 +166,13 @@ def _processor_s(cameras: Sequence[_Camera]) -> float:
 
 
 def _spread_boxes(count: int) -> NDArray[np.float32]:
-    """Objects as large as those of a street, side by side."""
+    """Returns boxes of the size of street objects, side by side."""
     left = np.linspace(0, 560, count)
     return np.stack([left, np.full(count, 120), left + 72, np.full(count, 200)], axis=1).astype(np.float32)
 
 
 def draw_video(path: Path) -> Path:
-    """A video of the synthetic city."""
+    """Draws a video of the synthetic city and returns its path."""
     city = CitySpec(seed=5, fps=24.0, duration_s=10.0, width=640, height=352)
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), city.fps, (city.width, city.height))
     for frame, _ in city.open(KINDS).frames():
@@ -182,7 +182,7 @@ def draw_video(path: Path) -> Path:
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title="Decoding and cropping, inference off", title_justify="left")
     for name in ("streams", "on time", "taken", "keeps up", "cores", "MB first", "MB last", "MB most"):
         table.add_column(name, justify="right")

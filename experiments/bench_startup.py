@@ -1,20 +1,20 @@
-"""What a live run takes until its first window opens, and after one of its processes was killed.
+"""Start time of a live run until its first window opens, and recovery time after a process was killed.
 
     python experiments/bench_startup.py
     python experiments/bench_startup.py --cameras 10 --json -
     python experiments/bench_startup.py --cameras 20 --video V.mp4 --golden D.onnx --classes person,car,truck
 
-`ekya run` is started in a process of its own, as a user does, and watched from outside. In its second window
-a process of inference is killed, and some seconds after its streams are back the run is stopped.
+`ekya run` is started in a separate process, as by a user, and watched from outside. In its second window an
+inference process is killed, and some seconds after its streams are back the run is stopped.
 
 - Start: from the call of the command until window 0 opens, when every camera and model is ready.
-- Processes and memory: of the whole tree, with Ray's own and the decoders. Memory is PSS, so that what
-  several processes have in common counts once.
-- Away: from the death of the process to the first analysed frame of those that came when it was back, of
-  the stream that waited longest.
+- Processes and memory: of the whole tree, with Ray's processes and the decoders. Memory is PSS, so that
+  shared pages count once.
+- Away: from the death of the process to the first analysed frame that arrived after the restart, of the
+  stream that waited longest.
 - Doctor: `ekya doctor` from its call to its end.
 
-Four cameras are those of the default fleet; others look like these with other seeds, or are a video.
+Four cameras are those of the default fleet; another number repeats them with other seeds, or plays a video.
 """
 
 import os
@@ -55,10 +55,10 @@ _NAME = "startup"
 _LOOK_EVERY_S = 1.0
 _READY_WITHIN_S = 600.0
 _SETTLED_S = 6.0
-"""After a window has opened: its preparation is over then."""
+"""Wait after a window has opened, until its preparation is over."""
 _BACK_WITHIN_S = 120.0
 _AFTER_S = 20.0
-"""After the killed process is back; what it analyses is written to disk every second."""
+"""Wait after the killed process is back; results are written to disk every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class Row:
     """One run.
 
     Attributes:
-        cameras: how many.
+        cameras: number of cameras.
         ready_s: until window 0 opened.
-        ready_pss_mib, processes: of the whole run when it had.
-        pss_mib: most memory of the whole run.
-        torch_processes: those of them that had torch loaded.
-        away_s: after the kill; None where nothing was killed.
+        ready_pss_mib, processes: memory and processes of the whole run at that moment.
+        pss_mib: peak memory of the whole run.
+        torch_processes: how many of ``processes`` had torch loaded.
+        away_s: after the kill; None if no process was killed.
         doctor_s: of ``ekya doctor``.
-        load: mean number of threads that ran or were ready to, of everything on the machine.
+        load: mean load average of the machine: threads running or ready to run.
     """
 
     cameras: int
@@ -89,17 +89,17 @@ class Row:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a run so far."""
+    """Measurements of a run so far."""
 
     pss_mib: float = 0.0
     loads: list[float] = field(default_factory=list)
 
 
 def measured(cameras: Sequence[str], count: int, kill: bool, work: Path) -> Row:
-    """One run, from its start to its stop.
+    """Executes one run, from its start to its stop.
 
     Raises:
-        UserError: it failed, or took too long.
+        UserError: the run failed, or took too long.
     """
     folder, seen = RunFolder(work / _NAME), Seen()
     log = work / "log.txt"
@@ -133,7 +133,7 @@ def measured(cameras: Sequence[str], count: int, kill: bool, work: Path) -> Row:
 
 
 def _killed(process: "subprocess.Popen[bytes]", log: Path, folder: RunFolder, seen: Seen) -> float:
-    """Kills an inference in window 1; returns for how many seconds its streams were away."""
+    """Kills an inference process in window 1; returns for how many seconds its streams were away."""
     _wait(process, log, lambda: len(_opened(folder)) >= 2, seen, _READY_WITHIN_S)
     settled_s = time.monotonic() + _SETTLED_S
     _wait(process, log, lambda: time.monotonic() > settled_s, seen, _READY_WITHIN_S)
@@ -156,7 +156,7 @@ def _killed(process: "subprocess.Popen[bytes]", log: Path, folder: RunFolder, se
 
 
 def _first_us(folder: RunFolder, stream: StreamId, from_us: int) -> int:
-    """When the first analysed frame came after a time; frames from before it may be analysed late."""
+    """Returns the arrival of the first analysed frame from a time on; earlier frames may be analysed late."""
     frames = read_predictions(folder.predictions(stream))
     analysed_us = frames.t_us[frames.analysed & (frames.t_us >= from_us)]
     if not len(analysed_us):
@@ -190,7 +190,7 @@ def _wait(process: "subprocess.Popen[bytes]", log: Path, until: Any, seen: Seen,
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """As Ctrl-C does; a run that takes no notice is killed with all that it has started."""
+    """Interrupts the run as Ctrl-C does; after a timeout kills it with all processes that it has started."""
     if process.poll() is not None:
         return
     tree = list(_tree(process.pid))
@@ -240,7 +240,7 @@ def _doctor_s() -> float:
 
 
 def repeated_fleet(cameras: int, work: Path) -> Path:
-    """The default fleet with so many cameras, which look like its own with other seeds."""
+    """Writes the default fleet with this number of cameras, which repeat its own with other seeds."""
     shipped = load_fleet(shipped_path(DEFAULT_FLEET))
     raw = yaml.safe_load(dump_fleet(shipped))
     known = raw["streams"]
@@ -252,7 +252,7 @@ def repeated_fleet(cameras: int, work: Path) -> Path:
         }
         for place in range(cameras)
     ]
-    # Left out, so that they are chosen for as many cameras.
+    # Removed, so that the defaults fit the number of cameras.
     for key in ("gpus", "window_s", "preparation"):
         raw.pop(key)
     path = work / "fleet.yaml"
@@ -261,7 +261,7 @@ def repeated_fleet(cameras: int, work: Path) -> Path:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title="Start, memory and recovery of a live run", title_justify="left")
     for name in (
         "cameras",
@@ -301,7 +301,7 @@ def main(
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
-    """Measure what a live run takes to start, and how long a killed process is away."""
+    """Measure how long a live run takes to start, and how long a killed process is away."""
     rows = []
     with output(json_to) as channel:
         for _ in range(rounds):
@@ -311,7 +311,7 @@ def main(
                 elif video is not None:
                     if golden is None:
                         raise UserError("--video: a golden detector has to label what it shows; add --golden")
-                    # A short video would be over before its streams are back.
+                    # A short video would end before its streams are back.
                     arguments, count = ["--golden", golden, "--loop", "--windows", "9"], cameras
                     arguments += [part for _ in range(cameras) for part in ("--video", str(video))]
                     arguments += [] if classes is None else ["--classes", classes]

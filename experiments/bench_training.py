@@ -1,15 +1,15 @@
-"""What it saves to keep what frozen blocks make of each crop: the same retrainings with it and without.
+"""Time that the feature cache of frozen blocks saves: the same retrainings with it and without.
 
     python experiments/bench_training.py
     python experiments/bench_training.py --blocks 0 --json -
     python experiments/bench_training.py --full
 
-Windows of the default fleet's cameras: as many labels as it takes, parted as in a run, exemplars of the
-window before, and its base model. Each retraining runs three times, from the same start and with the same
-seed. *Shared*: crops that the micro-profiler has tried pass the frozen blocks no more, the others once, as in
-a run. *Kept*: every crop passes once and what comes out is kept. *Anew*: crops pass in every epoch. The three
-take turns, epoch by epoch, and times are of the thread, so that their ratio holds on a busy machine. The
-first epochs of a long retraining are those of a short one, so one of the most epochs shows all.
+Windows of the default fleet's cameras, with the labels of the fleet file, split as in a run, exemplars of the
+window before, and the base model. Each retraining runs three times, from the same start and with the same
+seed. *Shared*: crops that the micro-profiler has tried do not pass the frozen blocks again, the others pass
+once, as in a run. *Kept*: every crop passes once and its activations are kept. *Anew*: crops pass in every
+epoch. The three alternate epoch by epoch and times are thread time, so that their ratio holds on a busy
+machine. The first epochs of a long retraining equal those of a short one, so only the longest is run.
 
 One window of each camera and two kinds of γ, about a minute; ``--full`` takes three of each, and two blocks.
 """
@@ -22,7 +22,7 @@ from functools import partial
 from statistics import fmean
 from typing import Annotated
 
-# Before numpy is imported: what one core can do is measured.
+# Must be set before numpy is imported: times are of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
@@ -50,15 +50,15 @@ from ekya.streams.city import CitySpec
 
 BLOCKS, ALL_BLOCKS = (0, 1), (0, 1, 2)
 WINDOWS, ALL_WINDOWS = (1,), (1, 2, 3)
-"""Whose labels train: the one before gives exemplars, the one after is asked about."""
+"""Windows whose labels train: the window before gives exemplars, the window after is tested on."""
 
 EVERY = 3
-"""Objects of every third frame are looked at."""
+"""Objects of every third frame are used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A window of a camera: what is learnt from it, and what is asked afterwards."""
+    """One window of a camera: training data, and the objects tested on afterwards."""
 
     training: LabelledCrops
     validation: LabelledCrops
@@ -71,8 +71,8 @@ class Run:
     """One retraining.
 
     Attributes:
-        prepare_s: of the thread, before the first epoch.
-        epochs_s: of the thread, each epoch.
+        prepare_s: thread time before the first epoch.
+        epochs_s: thread time of each epoch.
         curve: validation accuracy before and after each epoch.
         after: accuracy of the last weights on the objects of the window that follows.
     """
@@ -85,17 +85,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Retrainings of so many blocks and epochs, a mean over the windows.
+    """Retrainings with one number of blocks and epochs, a mean over the windows.
 
     Attributes:
         blocks, epochs: of γ.
         shared_s, kept_s, anew_s: of the whole retraining, each way.
-        shared_faster, kept_faster: how many times faster than with crops passed anew.
-        epoch_faster: an epoch, how many times faster than with crops passed anew.
+        shared_faster, kept_faster: speed-up of the whole retraining over *anew*.
+        epoch_faster: speed-up of an epoch of *kept* over *anew*.
         shared_accuracy, kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
         shared_after, kept_after, anew_after: accuracy in the window that follows, after the most epochs.
-        largest_difference: of validation accuracies after the same epoch of the same retraining, from that of
-            the way that passes crops anew.
+        largest_difference: of validation accuracies after the same epoch of the same retraining, from *anew*.
     """
 
     blocks: int
@@ -120,7 +119,7 @@ Ways = tuple[Run, Run, Run]
 
 
 def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int) -> Iterator[Case]:
-    """The windows of all cameras."""
+    """Yields the windows of all cameras."""
     classes = fleet_classes(fleet)
     for place, stream in enumerate(fleet.streams):
         if not isinstance(stream.source, CitySpec):
@@ -137,7 +136,7 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
 
 
 def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Ways:
-    """The same retraining shared, kept and anew; they take turns."""
+    """Runs the same retraining shared, kept and anew, epoch by epoch in turn."""
     ways = [
         Retraining(
             base,
@@ -167,7 +166,7 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
 
 
 def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> PassedCrops:
-    """What the micro-profiler's trial of this γ leaves."""
+    """Returns the feature cache that the micro-profiler's trial of this γ leaves."""
     passed = PassedCrops()
     blocks = config.trainable_blocks
     MicroProfile(
@@ -187,19 +186,19 @@ def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Pass
 
 
 def epoch_of(retraining: Retraining) -> float:
-    """One epoch, and the validation accuracy after it."""
+    """Runs one epoch and returns the validation accuracy after it."""
     return retraining.run_epoch().validation_accuracy
 
 
 def timed(work: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of the thread, and what the work gave."""
+    """Returns the thread time of the work in seconds, and its result."""
     began_s = time.thread_time()
     given = work()
     return time.thread_time() - began_s, given
 
 
 def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
-    """The mean over the windows, of the first so many epochs."""
+    """Returns means over the windows, of the first ``epochs`` epochs."""
     shared, kept, anew = zip(*windows, strict=True)
     whole_s = [
         fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (shared, kept, anew)
@@ -228,7 +227,7 @@ def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
 
 
 def shown(rows: Sequence[Row], windows: int) -> Table:
-    """The rows for people."""
+    """Returns the rows as a table."""
     table = Table(title=f"What frozen blocks give: shared, kept, or made anew; {windows} windows")
     for name in ("blocks", "epochs", "seconds", "times faster", "an epoch", "accuracy, anew"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -257,7 +256,7 @@ def main(
     seed: Seed = 0,
     json_to: Json = None,
 ) -> None:
-    """Time retrainings with activations at the freeze boundary kept, and without."""
+    """Time retrainings with the feature cache, and without."""
     one_thread()
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     base = base_model(fleet, seed)

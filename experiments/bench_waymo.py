@@ -1,10 +1,10 @@
-"""What reading the Waymo Open Dataset takes, in both versions: memory of a process, and time a frame.
+"""Memory and time of reading the Waymo Open Dataset, in both versions.
 
     python experiments/bench_waymo.py
     python experiments/bench_waymo.py --frames 60 --json -
 
 Segments of the true size are drawn (1920x1280 pixels, 350 kB a picture, five cameras, row groups of 256
-rows) and one camera is read to the end, on demand, in a process of its own. Memory is resident, libraries
+rows) and one camera is read to the end, on demand, in a separate process. Memory is resident, libraries
 included: half of it is code that all streams of a machine share.
 """
 
@@ -40,15 +40,15 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A version.
+    """One version.
 
     Attributes:
         version: of the data set.
-        frames: that were read.
+        frames: number of frames read.
         file_mb: of one segment's pictures.
-        usual_mb: resident, the median over frames.
-        most_mb: resident, the most there ever was, between frames too.
-        cpu_ms: of the process for a frame, opening left out.
+        usual_mb: resident memory, the median over frames.
+        most_mb: peak resident memory, between frames too.
+        cpu_ms: processor time a frame, without opening.
     """
 
     version: str
@@ -60,7 +60,7 @@ class Row:
 
 
 def noisy_jpeg() -> Callable[[Any, Camera, int], bytes]:
-    """Pictures that are as large as those of a street, each another."""
+    """Returns a function that makes pictures as large as street pictures, each one different."""
     noise = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     street = cv2.GaussianBlur(noise, (0, 0), 2)
 
@@ -72,7 +72,7 @@ def noisy_jpeg() -> Callable[[Any, Camera, int], bytes]:
 
 
 def measure(version: str, root: Path, frames: int) -> Row:
-    """Draws segments and reads a camera of them."""
+    """Draws segments and reads one camera of them."""
     sys.path.insert(0, str(shipped_root() / "datasets" / "waymo"))
     sample = importlib.import_module("waymo_sample")
     large = type("Large", (sample.Segment,), {"__slots__": (), "jpeg": noisy_jpeg()})
@@ -99,7 +99,7 @@ def measure(version: str, root: Path, frames: int) -> Row:
         while not source.ended:
             for _ in source.poll(1.0):
                 count += 1
-                # The process is gone when its last frame is: what it took is noted on the way.
+                # The process ends with its last frame, so memory is measured before.
                 if count < SEGMENTS * frames:
                     resident.append(process.memory_info().rss / _MEGABYTE)
                     most_kb, cpu_s = _most_kb(process.pid), _processor_s(process) - spent_s
@@ -124,7 +124,7 @@ def _most_kb(pid: int) -> int:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title="Reading a camera of the Waymo Open Dataset", title_justify="left")
     for name in ("version", "frames", "file MB", "usual MB", "most MB", "ms a frame"):
         table.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Labelled crops of the synthetic city's streams, window by window, for the other recipes."""
+"""Labelled crops of the synthetic city's streams by window, for the other recipes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,18 @@ from ekya.streams.city.source import CitySpec
 from ekya.streams.crops import crop_objects
 
 SIDE = 32
-"""Pixels of a crop."""
+"""Side of a crop in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class CityFleet:
-    """What the recipes need of a fleet file.
+    """Part of a fleet file that the recipes use.
 
     Attributes:
         classes: in the order of class indices.
         streams: each stream's id and its script.
-        window_s: length of a window; 0.0 where the file does not say.
-        windows: how many; 0 where the file does not say.
+        window_s: length of a window; 0.0 if the file does not give it.
+        windows: number of windows; 0 if the file does not give it.
     """
 
     classes: tuple[str, ...]
@@ -36,7 +36,7 @@ class CityFleet:
 
 
 def read_fleet(path: Path) -> CityFleet:
-    """The synthetic streams of a fleet file."""
+    """Reads the synthetic streams of a fleet file."""
     content = yaml.safe_load(path.read_text())
     streams = tuple(
         (str(entry["id"]), CitySpec.model_validate(entry["source"])) for entry in content["streams"]
@@ -52,9 +52,9 @@ def read_fleet(path: Path) -> CityFleet:
 def windows_of(
     spec: CitySpec, classes: tuple[str, ...], window_s: float, windows: int, every: int
 ) -> list[LabelledCrops]:
-    """Every object of every ``every``-th frame with its true class, one entry a window.
+    """Returns every object of every ``every``-th frame with its true class, one entry a window.
 
-    Tracks are the stream's own numbers, so an object that stays over a window's end has one number.
+    Track numbers are the stream's own, so an object keeps its number across windows.
     """
     parts: list[list[LabelledCrops]] = [[] for _ in range(windows)]
     window_us = seconds_to_us(window_s)
@@ -71,7 +71,7 @@ def windows_of(
 
 
 def sample(labelled: LabelledCrops, count: int, seed: int) -> LabelledCrops:
-    """A uniformly random sample, in its order, as a golden model's label budget leaves it."""
+    """Returns a uniform random sample in its original order, as under a golden model's label budget."""
     if count >= len(labelled):
         return labelled
     chosen = np.random.default_rng((seed, count)).choice(len(labelled), count, replace=False)
@@ -79,7 +79,7 @@ def sample(labelled: LabelledCrops, count: int, seed: int) -> LabelledCrops:
 
 
 def one_thread() -> None:
-    """Results must not depend on how many cores the machine has."""
+    """Makes torch and OpenCV single-threaded, so that results do not depend on the number of cores."""
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -1,11 +1,11 @@
-"""How long an epoch takes under Deep-Edge and under fairness (Figures 10 and 11 of Deep-Edge).
+"""Duration of an epoch under Deep-Edge and under fairness (Figures 10 and 11 of Deep-Edge).
 
     python experiments/deep_edge_epochs.py
     python experiments/deep_edge_epochs.py --full
 
-Random experiments as in §V.C: a TX2 and three Nanos run SIFT, which has 200 ms, and stressors. All decide
-by models that were fitted to as many data points as the paper has; then the epoch is played in the world as
-it is.
+Random experiments as in §V.C: a TX2 and three Nanos run SIFT, which has a deadline of 200 ms, and stressors.
+All policies decide by models fitted to as many data points as the paper has; then the epoch is simulated
+with the true costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
 from ekya.report.themes import LIGHT
 
 QUICK = 20
-"""Experiments of the quick form; the paper's 120 otherwise."""
+"""Number of experiments in the quick form; the paper's 120 otherwise."""
 
 BLIND, KEPT, PAPER, OURS = "fair", "fair, deadlines kept", "deep-edge", "ours"
 
 Epochs = Mapping[str, Sequence[Epoch]]
-"""Of each policy, in the order of the experiments."""
+"""Epochs of each policy, in the order of the experiments."""
 
 
 def speedups(epochs: Epochs, policy: str, against: str = BLIND) -> list[float]:
-    """How many times shorter its epochs are, an experiment each."""
+    """Returns the speed-up of a policy's epoch in each experiment."""
     return [other.takes_s / own.takes_s for own, other in zip(epochs[policy], epochs[against], strict=True)]
 
 
 def found(seeds: Sequence[int], epochs: Epochs) -> Finding:
-    """The paper's numbers and ours."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     rows = [
         {
             "seed": seed,
@@ -144,7 +144,7 @@ def _drawn(epochs: Epochs) -> Figure:
 
 
 def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
-    """Figures 10 and 11 of Deep-Edge: epochs under its scheduler, ours, and fairness."""
+    """Compare epochs under Deep-Edge, ours, and fairness: Figures 10 and 11 of Deep-Edge."""
     seeds = SEEDS if full else SEEDS[:QUICK]
     with channel(json_to, out) as told:
         told.console.print("fitting the models", highlight=False)

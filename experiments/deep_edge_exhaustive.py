@@ -1,12 +1,12 @@
-"""How far Deep-Edge's solvers are from exhaustive search, on small clusters.
+"""Gap of Deep-Edge's solvers to exhaustive search, on small clusters.
 
     python experiments/deep_edge_exhaustive.py
     python experiments/deep_edge_exhaustive.py --full
 
-A TX2 and two Nanos, loaded as in the 120 experiments. The search knows the world's laws and tries every set
-of workers with every batch, and shares too where solvers may hold workers back. Beside it stand solvers
-that know as much, which shows what the algorithm loses, and those that go by the fitted models, which shows
-what the models lose.
+A TX2 and two Nanos, loaded as in the 120 experiments. The search uses the true costs and tries every set of
+workers with every batch size, and shares too where solvers may hold workers back. It is compared with solvers
+that use the true costs, which shows the loss of the algorithm, and with solvers that use the fitted models,
+which shows the loss of the models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,19 +32,19 @@ from ekya.report.themes import LIGHT
 KINDS = (TX2, NANO, NANO)
 QUICK = 8
 SHARES = (1000, 800, 600, 400, 200)
-"""That everybody may hold a worker to."""
+"""Shares that a worker may be held to, the same for the search and for our solver."""
 
 FREE, HELD = "exhaustive", "exhaustive with shares"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A solver that is compared.
+    """A solver to compare.
 
     Attributes:
-        policy: it.
-        knows: whether it sees states as they are.
-        against: the search that it is measured by.
+        policy: solver and its estimates.
+        knows: whether it sees the true states.
+        against: name of the search that it is compared with.
     """
 
     policy: EdgePolicy
@@ -53,7 +53,7 @@ class Case:
 
 
 def cases(paper: Models, ours: Models) -> list[Case]:
-    """The searches first."""
+    """Returns the solvers, the searches first."""
 
     def knows(name: str, solver: Callable[..., object], against: str) -> Case:
         return Case(EdgePolicy(name, solver, Truth(), KNOWN), True, against)
@@ -71,7 +71,7 @@ def cases(paper: Models, ours: Models) -> list[Case]:
 
 
 def found(seeds: Sequence[int], compared: Sequence[Case], took_s: Mapping[str, Sequence[float]]) -> Finding:
-    """By how much each is above its search."""
+    """Returns the table, the figure and the gap of each solver to its search."""
     above = {
         case.policy.name: [
             own / best - 1 for own, best in zip(took_s[case.policy.name], took_s[case.against], strict=True)
@@ -115,7 +115,7 @@ def _drawn(above: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
-    """Deep-Edge's solvers and ours beside exhaustive search, on clusters of three workers."""
+    """Compare Deep-Edge's solvers and ours with exhaustive search, on clusters of three workers."""
     seeds = SEEDS[:30] if full else SEEDS[:QUICK]
     with channel(json_to, out) as told:
         told.console.print("fitting the models", highlight=False)

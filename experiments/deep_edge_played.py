@@ -1,4 +1,4 @@
-"""What the recipes of Deep-Edge have in common: who is compared, and experiments played."""
+"""Shared parts of the Deep-Edge recipes: compared policies, and the simulation of experiments."""
 
 import time
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ekya.fleet.sim.engine import FleetEngine
 
 
 def policies(paper: Models, ours: Models) -> list[EdgePolicy]:
-    """Everybody who is compared; all but the last by the same models."""
+    """Returns the compared policies; all but the last use the same models."""
     return [
         EdgePolicy("fair", Fair(), paper.estimates, paper.limits),
         EdgePolicy("fair, deadlines kept", Fair(keeps_deadlines=True), paper.estimates, paper.limits),
@@ -30,13 +30,13 @@ def policies(paper: Models, ours: Models) -> list[EdgePolicy]:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What a policy made of an experiment.
+    """Result of a policy on an experiment.
 
     Attributes:
-        takes_s: the average epoch.
+        takes_s: average epoch.
         late: applications that missed their deadline.
-        workers: how many trained.
-        decide_s: what the decision took here.
+        workers: number of workers that trained.
+        decide_s: time of the decision on this machine.
     """
 
     takes_s: float
@@ -47,7 +47,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class _Remembers:
-    """A policy whose last decision can be looked at."""
+    """Wraps a policy and keeps its last decision."""
 
     policy: EdgePolicy
     last: Decision = field(default_factory=lambda: Decision(()))
@@ -63,15 +63,15 @@ class _Remembers:
 
 
 def played(experiment: EdgeExperiment, policy: EdgePolicy, places: Places | None = None) -> Epoch:
-    """One experiment in the world as it is.
+    """Simulates one experiment with the true costs.
 
     Args:
-        experiment: which.
-        policy: who decides.
-        places: with the states that it sees; those of the experiment where there are none.
+        experiment: experiment to simulate.
+        policy: policy that decides.
+        places: places with the states that the policy sees; by default those of the experiment.
 
     Raises:
-        ValueError: the policy finds nobody who could train.
+        ValueError: the policy finds no worker.
     """
     asked, physics = _Remembers(policy), EdgePhysics(experiment.truth)
     where = places or experiment.places

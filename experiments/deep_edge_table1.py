@@ -1,9 +1,9 @@
-"""How far Deep-Edge's estimators are from what they have not learned from (its Table I).
+"""Errors of Deep-Edge's estimators on held-out points (its Table I).
 
     python experiments/deep_edge_table1.py
 
-As many data points as the paper has of each kind of machine, split as it splits them; scikit-learn's
-gradient boosting in place of H2O's AutoML, which also chose that.
+As many data points as the paper has of each kind of machine, split as in the paper; scikit-learn's gradient
+boosting in place of H2O's AutoML, which also selected gradient boosting.
 """
 
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ PAPER = {
 """MAPE and its deviation, in percent."""
 
 AVERAGE = 3.433
-"""Of all functions, by the text."""
+"""Average MAPE of all functions, from the paper's text."""
 
 
 def rows_of_table() -> list[Judged]:
-    """Of the models that the paper's number of points gives."""
+    """Returns the errors of models fitted to the paper's number of points."""
     models = learned(held_back=False)
     rows = [
         row
@@ -53,7 +53,7 @@ def rows_of_table() -> list[Judged]:
 
 
 def found(rows: Sequence[Judged]) -> Finding:
-    """The paper's table with ours beside it."""
+    """Returns the paper's table with our numbers beside it, and the figure."""
     beside = [
         Beside(
             f"{row.kind} {row.function}, MAPE in % ({row.train}/{row.test} points)",
@@ -105,7 +105,7 @@ def _drawn(rows: Sequence[Judged]) -> Figure:
 
 
 def main(out: Out = RESULTS, json_to: Json = None) -> None:
-    """Table I of Deep-Edge: MAPE of each estimator, beside the paper's."""
+    """Compute Table I of Deep-Edge: MAPE of each estimator, beside the paper's."""
     with channel(json_to, out) as told:
         told.console.print("fitting the models", highlight=False)
         told.publish(found(rows_of_table()))

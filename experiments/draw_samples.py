@@ -1,7 +1,7 @@
-"""Draws the tiny samples in ``datasets/*/sample``: the synthetic city in the layout of each data set.
+"""Draws the small samples in ``datasets/*/sample``: the synthetic city in the layout of each data set.
 
-Nothing in them is anybody's picture, and the same call gives the same files. Tests draw longer ones with
-the same functions::
+All pictures are synthetic, and the same call gives the same files. Tests draw longer samples with the same
+functions::
 
     python experiments/draw_samples.py --out datasets
 """
@@ -27,7 +27,7 @@ from ekya.streams.labelled import LabelledObject
 Picture = tuple[NDArray[np.uint8], tuple[LabelledObject, ...]]
 
 CITYSCAPES_SIZE = 2048, 1024
-"""Of Cityscapes' pictures; outlines are in its pixels, however small the sample's pictures are."""
+"""Size of Cityscapes' pictures; outlines use its pixels at any size of the sample's pictures."""
 
 _IDS = {"person": 24, "car": 26, "truck": 27, "bus": 28, "motorcycle": 32, "bicycle": 33}
 _SMALL = 128, 64
@@ -36,13 +36,13 @@ _SMALL = 128, 64
 def pictures(
     seed: int, size: tuple[int, int], fps: float = 1.0, cut_s: float | None = None
 ) -> Iterator[Picture]:
-    """Pictures of one street without end.
+    """Yields pictures of one street without end.
 
     Args:
-        seed: decides about everything.
+        seed: seed of all random draws.
         size: width and height in pixels.
         fps: pictures a second.
-        cut_s: when the scene changes, in seconds; None where it never does.
+        cut_s: time of the scene change, in seconds; None for no change.
     """
     scenes = [Scene(lighting="day", livery="north", density=5)]
     if cut_s is not None:
@@ -63,15 +63,15 @@ def draw_cityscapes(
     instances: bool = False,
     cut_s: float | None = None,
 ) -> None:
-    """Cities in the layout of Cityscapes.
+    """Draws cities in the layout of Cityscapes.
 
     Args:
-        root: is made.
-        cities: pictures of each, by name.
-        size: of the pictures; the outlines are those of 2048x1024.
-        split: folder of all of them.
+        root: folder to create.
+        cities: number of pictures of each city, by name.
+        size: of the pictures; outlines are in pixels of 2048x1024.
+        split: split of all cities, a folder name.
         instances: write ``instanceIds.png`` in place of outlines.
-        cut_s: as of ``pictures``, at a picture a second.
+        cut_s: as in ``pictures``, at one picture a second.
     """
     for seed, (city, count) in enumerate(cities.items()):
         left, fine = (root / top / split / city for top in ("leftImg8bit", "gtFine"))
@@ -92,7 +92,7 @@ def draw_cityscapes(
 def draw_sample_list(
     root: Path, name: str, count: int, size: tuple[int, int] = _SMALL, video: bool = False
 ) -> None:
-    """A sample list beside pictures, or beside a video of as many frames at 10 a second."""
+    """Draws a sample list beside pictures, or beside a video of as many frames at 10 a second."""
     root.mkdir(parents=True, exist_ok=True)
     rows = []
     if not video:
@@ -112,7 +112,7 @@ def draw_sample_list(
 
 
 def draw_image_folder(root: Path, each: int, size: tuple[int, int] = (320, 240)) -> None:
-    """So many crops in a folder for each class, named by when they were seen."""
+    """Draws ``each`` crops into a folder for each class, with file names in order of time."""
     left = dict.fromkeys(KINDS, each)
     for name in KINDS:
         (root / name).mkdir(parents=True)
@@ -128,7 +128,7 @@ def draw_image_folder(root: Path, each: int, size: tuple[int, int] = (320, 240))
 
 
 def _full(objects: tuple[LabelledObject, ...], size: tuple[int, int]) -> list[tuple[str, int, int, int, int]]:
-    """Names and boxes in pixels of a picture as large as those of Cityscapes."""
+    """Returns names and boxes in pixels of a picture of Cityscapes' size."""
     across, down = (full / drawn for full, drawn in zip(CITYSCAPES_SIZE, size, strict=True))
     return [
         (one.name, round(one.x0 * across), round(one.y0 * down), round(one.x1 * across), round(one.y1 * down))

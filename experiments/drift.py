@@ -1,12 +1,12 @@
-"""What drift costs a model that is trained once, and what retraining it every window gives back.
+"""Accuracy lost to drift by a model that is trained once, and regained by retraining in every window.
 
     python experiments/drift.py
 
-The counterpart of the paper's Figure 2b (§2.3) on the synthetic city's fleet. For each stream, three
-models are asked about all objects of each window: the common base; the base fine-tuned on a sample of
-the first window alone; and that model retrained each window on a sample of the window before. Objects
-that are in view when a window begins and were labelled in the one before do not count. Column 0 asks
-about the first window's scene with other objects, as a reference without drift.
+The counterpart of the paper's Figure 2b (§2.3) on the synthetic city's fleet. For each stream, three models
+are tested on all objects of each window: the common base; the base fine-tuned on a sample of the first window
+alone; and that model retrained each window on a sample of the window before. Objects in view when a window
+begins that were labelled in the window before are excluded. Column 0 tests on the first window's scene with
+other objects, as a reference without drift.
 """
 
 import csv
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How models are retrained here: γ, labels a window and the seed."""
+    """Settings of a retraining: γ, labels a window and the seed."""
 
     config: RetrainConfig
     labels: int
@@ -64,7 +64,7 @@ class Recipe:
 def retrain(
     start: EdgeModel, seen: LabelledCrops, memory: ExemplarMemory, recipe: Recipe
 ) -> tuple[EdgeModel, ExemplarMemory, LabelledCrops]:
-    """The model after a retraining on a sample of a window, the memory after it, and the sample."""
+    """Retrains on a sample of a window; returns the model, the new exemplar memory, and the sample."""
     labels = sample(seen, recipe.labels, recipe.seed)
     retraining = Retraining(
         start,
@@ -85,7 +85,7 @@ def retrain(
 def follow(
     stream: str, spec: CitySpec, fleet: CityFleet, base: EdgeModel, recipe: Recipe, every: int
 ) -> list[Row]:
-    """All windows of one stream."""
+    """Measures all windows of one stream."""
     windows = windows_of(spec, fleet.classes, fleet.window_s, fleet.windows, every)
     other = spec.model_copy(update={"seed": spec.seed + OTHER_OBJECTS})
     reference = windows_of(other, fleet.classes, fleet.window_s, 1, every)[0]
@@ -112,10 +112,10 @@ def _percent(accuracies: tuple[float, ...]) -> str:
 
 
 def drift_points(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Per stream, in points: what the model of the first window lost, and what retraining gave back.
+    """Returns by stream, in points: accuracy lost by the first window's model, and regained by retraining.
 
-    Lost is its reference accuracy less its mean over the windows from 2 on (until then nobody can have
-    learnt more than the first window); given back is how much better the retrained model is there.
+    Lost is the reference accuracy of that model less its mean over the windows from 2 on (before, no model
+    can have learnt more than the first window); regained is the lead of the retrained model in these windows.
     """
     points = {}
     for stream in dict.fromkeys(row.stream for row in rows):
@@ -126,7 +126,7 @@ def drift_points(rows: list[Row]) -> dict[str, tuple[float, float]]:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """The table that is printed."""
+    """Prints the rows as a table."""
     windows = sorted({row.window for row in rows})
     table = Table("stream", "model", *(f"w{window}" for window in windows), title="Accuracy, %")
     for stream in dict.fromkeys(row.stream for row in rows):
@@ -141,7 +141,7 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def as_csv(rows: list[Row]) -> str:
-    """One line a stream and window."""
+    """Returns CSV with one line for each stream and window."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["stream", "window", *MODELS])
@@ -151,7 +151,7 @@ def as_csv(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """One panel a stream."""
+    """Draws one panel for each stream."""
     streams = list(dict.fromkeys(row.stream for row in rows))
     figure = Figure(figsize=(3.2 * len(streams), 3))
     FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""What each edge model costs, and what the same short training brings it to on the synthetic city.
+"""Cost of each edge model, and its accuracy after the same short training on the synthetic city.
 
     python experiments/edge_models.py
     python experiments/edge_models.py --model mobilenet_v3_small --model resnet18 --json -
@@ -6,9 +6,9 @@
     python experiments/edge_models.py --full
 
 Every model begins with fresh weights and sees the same crops of 32 pixels in the same order: the two cameras
-of ``datasets/synthetic_city/holdout.yaml``, which no run watches, with their true labels, as the shipped base
-was trained. Accuracy is on the objects that came last. Times are of the processor, on one thread, the models
-taking turns. ``--halved`` also shows the small models as torchvision has them, with a first convolution that
+of ``datasets/synthetic_city/holdout.yaml``, which no run uses, with their true labels, as the shipped base
+was trained. Accuracy is on the objects that came last. Times are processor time, on one thread, the models
+in turn. ``--halved`` also measures the small models as torchvision has them, with a first convolution that
 halves the picture. About five minutes of one core; ``--full`` trains on ten days for eight epochs and takes
 twenty.
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Annotated
 
-# Before numpy is imported: what one core can do is measured.
+# Must be set before numpy is imported: times are of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -44,10 +44,10 @@ from ekya.learning.predictor import FORWARD_BATCH, Predictor, accuracy, balanced
 from ekya.learning.trainer import Retraining
 
 STREAMS_MODELS = tuple(name for name in EDGE_MODELS if name != "resnet101")
-"""Those that a stream can afford."""
+"""Models that are cheap enough for a stream."""
 
 OBJECTS = 6
-"""Of a frame: what inference classifies at once."""
+"""Objects of a frame: the batch of one inference."""
 
 ROUNDS = 15
 
@@ -58,12 +58,12 @@ class Row:
 
     Attributes:
         model: architecture, and ``, halved`` where its first convolution halves the picture.
-        blocks: that can be trained.
+        blocks: number of trainable blocks.
         parameters: of blocks and head.
         operations: multiplications and additions for a crop.
-        frame_ms, batch_ms: a crop among the objects of a frame, and in a full batch.
-        training_s: of the training.
-        accuracy, balanced: afterwards, plain and balanced over the classes.
+        frame_ms, batch_ms: time of a crop among the objects of a frame, and in a full batch.
+        training_s: duration of the training.
+        accuracy, balanced: after training, plain and balanced over the classes.
     """
 
     model: str
@@ -78,7 +78,7 @@ class Row:
 
 
 def fresh_models(names: list[str], fleet: CityFleet, seed: int, halved: bool) -> Mapping[str, EdgeModel]:
-    """The models by the names of their rows."""
+    """Returns models with fresh weights by row name."""
     models = {name: build_edge_model(fleet.classes, 0, seed, name) for name in names}
     for name in names if halved else ():
         if CUTS[name].full_size is not None:
@@ -90,7 +90,7 @@ def fresh_models(names: list[str], fleet: CityFleet, seed: int, halved: bool) ->
 
 
 def times_ms(models: Mapping[str, EdgeModel], crops: int) -> Mapping[str, float]:
-    """Median thread time a crop where so many are asked about at once; the models take turns."""
+    """Returns the median thread time a crop in batches of ``crops``; the models alternate."""
     predictors = {name: Predictor(model) for name, model in models.items()}
     images = np.random.default_rng(0).integers(0, 256, (crops, SIDE, SIDE, 3)).astype(np.uint8)
     took: dict[str, list[float]] = {name: [] for name in models}
@@ -103,7 +103,7 @@ def times_ms(models: Mapping[str, EdgeModel], crops: int) -> Mapping[str, float]
 
 
 def operations_of(model: EdgeModel) -> int:
-    """Counted for one crop."""
+    """Counts the operations for one crop."""
     with operations_counter() as counter:
         model(to_input(np.zeros((1, SIDE, SIDE, 3), np.uint8), "cpu"))
     return int(counter.get_total_flops())
@@ -112,7 +112,7 @@ def operations_of(model: EdgeModel) -> int:
 def train(
     model: EdgeModel, training: LabelledCrops, validation: LabelledCrops, epochs: int, seed: int
 ) -> EdgeModel:
-    """All blocks, from fresh weights."""
+    """Trains all blocks from fresh weights and returns the model."""
     retraining = Retraining(
         model,
         RetrainConfig(epochs, 32, head_width=0, trainable_blocks=len(model.blocks), data_fraction=1.0),

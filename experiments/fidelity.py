@@ -1,17 +1,17 @@
-"""How true the trace world is: simulated accuracy beside that of runs that really trained.
+"""Fidelity of the trace world: simulated accuracy beside that of runs that really trained.
 
     python experiments/fidelity.py                               # the default fleet; records a trace first
     python experiments/fidelity.py --trace city.parquet --emulated compare.json
     python experiments/fidelity.py --trace city.parquet --live runs/synthetic-city
     python experiments/fidelity.py --video hall.mp4 --video street.mp4 --golden FastestDet.onnx --window 12
 
-Every scheduler runs in the emulated world, a trace of the fleet is recorded (or taken), they decide over it
-with the same seed, and accuracy is compared stream by stream and window by window, on the same objects: what
-any run or the trace took labels from counts in none. (A trace that is taken was recorded without a word of
-the runs, and counts objects that they labelled.) `same decisions` plays the decisions of the run over the
-trace, which leaves what the trace itself is wrong by. Windows after a stream has ended, and those in which no
-object counts in the run, are left out. Where the public implementation compared its simulator with its
-testbed, the median difference was 0.024 to 0.036 in accuracy and 9 to 29% in time. `--full` compares
+Every scheduler runs in the emulated world, a trace of the fleet is recorded (or given), the schedulers decide
+over it with the same seed, and accuracy is compared stream by stream and window by window, on the same
+objects: an object that any run or the trace took a label from is excluded from all. (A given trace was
+recorded independently of the runs and counts objects that they labelled.) `same decisions` replays the run's
+decisions over the trace, which leaves only the error of the trace itself. Windows after a stream has ended,
+and those without a scored object in the run, are excluded. Between simulator and testbed of the public
+implementation, the median difference was 0.024 to 0.036 in accuracy and 9 to 29% in time. `--full` compares
 `uniform` too, and trains from every model that may serve.
 """
 
@@ -68,8 +68,8 @@ class Row:
 
     Attributes:
         real: accuracy of the run.
-        simulated: of the scheduler over the trace.
-        same_decisions: of the run's own decisions over the trace.
+        simulated: accuracy of the scheduler over the trace.
+        same_decisions: accuracy of the run's own decisions over the trace.
         retrained, simulated_retrained: whether a retraining was started.
     """
 
@@ -85,12 +85,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long a retraining took that the run finished.
+    """Duration of a retraining that the run finished.
 
     Attributes:
         real_s: in the run, in seconds.
-        same_shares_s: as the trace has it at the shares that it had in the run.
-        simulated_s: as it was simulated; None where no retraining with that γ was finished.
+        same_shares_s: by the trace, at the shares that it had in the run.
+        simulated_s: in the simulation; None if it finished no retraining with that γ.
     """
 
     scheduler: str
@@ -102,19 +102,19 @@ class Duration:
 
 
 class _Log:
-    """Says which training is done."""
+    """Logs the progress of trainings."""
 
     def expect(self, stream: StreamId, trainings: int) -> None:
-        """A stream begins."""
+        """Logs the number of a stream's trainings."""
         log.info("%s: %d trainings", stream, trainings)
 
     def trained(self, what: str) -> None:
-        """One is done."""
+        """Logs one finished training."""
         log.info("trained %s", what)
 
 
 def conditions_of(fleet: FleetConfig, seed: int) -> Conditions:
-    """Those under which a run of the fleet works."""
+    """Returns the simulation's conditions that match a run of the fleet."""
     return Conditions(
         gpus=fleet.gpus,
         windows=fleet.windows,
@@ -130,7 +130,7 @@ def conditions_of(fleet: FleetConfig, seed: int) -> Conditions:
 
 
 def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[TurnRecord]) -> Iterator[Row]:
-    """Every stream and window that the trace and the run have in common."""
+    """Yields every stream and window that the trace and the run have in common."""
     same = accuracies_of(trace, turns)
     began = {(run.stream, run.window) for run in tell(turns).retrainings}
     began_simulated = {(run.stream, run.window) for run in tell(played.turns).retrainings}
@@ -152,7 +152,7 @@ def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[Tu
 
 
 def durations(trace: Trace, played: Simulated, turns: Sequence[TurnRecord]) -> Iterator[Duration]:
-    """Of the retrainings that the run finished."""
+    """Yields the durations of retrainings that the run finished."""
     same = durations_of(trace, turns, played.conditions.checkpoint_delay_us)
     real, simulated = _finished(turns), _finished(played.turns)
     for at in sorted(real.keys() & same.keys()):
@@ -178,7 +178,7 @@ def _finished(turns: Sequence[TurnRecord]) -> dict[tuple[StreamId, int], Retrain
 
 
 def told(rows: Sequence[Row], times: Sequence[Duration], world: str) -> dict[str, Any]:
-    """The figures of a comparison."""
+    """Returns the figures of a comparison."""
     by_scheduler = {
         name: {
             "real": fmean(row.real for row in rows if row.scheduler == name),
@@ -217,7 +217,7 @@ def _differences(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Simulated over real, one panel a scheduler."""
+    """Draws simulated over real accuracy, one panel for each scheduler."""
     names = list(dict.fromkeys(row.scheduler for row in rows))
     figure = Figure(figsize=(3.6 * len(names), 4.2))
     FigureCanvasAgg(figure)
@@ -238,7 +238,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """A table for people."""
+    """Prints the comparison as a table."""
     table = Table(
         title=f"Simulated and {result['world']} accuracy, by stream and window", title_justify="left"
     )
@@ -276,12 +276,12 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def labels_of(fleet: FleetConfig, folders: Sequence[RunFolder]) -> dict[StreamId, LabelledBoxes]:
-    """Where any of these runs took labels, by stream."""
+    """Returns the boxes that any of these runs took labels from, by stream."""
     return {stream.id: labelled_in_any(folders, stream.id) for stream in fleet.streams}
 
 
 def boxes_of(stream: StreamTrace) -> LabelledBoxes:
-    """The objects that count in no window of a stream's trace."""
+    """Returns the objects that a stream's trace excludes from scoring."""
     return LabelledBoxes(
         np.array([left_out.frame for left_out in stream.left_out], np.int64),
         np.array([left_out.box for left_out in stream.left_out], np.float32).reshape(-1, 4),
@@ -291,7 +291,7 @@ def boxes_of(stream: StreamTrace) -> LabelledBoxes:
 def recorded(
     fleet: FleetConfig, seed: int, every_start: bool, labelled: Mapping[StreamId, LabelledBoxes], to: Path
 ) -> Trace:
-    """A trace that is made now, or gone on with where it was begun before."""
+    """Records a trace, or continues one that was begun before."""
     before = read_trace(to) if to.exists() else None
     extent = Extent(every_start=every_start, also_labelled=labelled)
     return record_fleet(fleet, seed, extent, before, lambda trace: write_trace(to, trace), _Log())
@@ -376,7 +376,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 def _emulated(
     fleet: FleetConfig, schedulers: tuple[str, ...], seed: int, done: Path | None, runs: Path
 ) -> list[dict[str, Any]]:
-    """Summaries of emulated runs, scored on the same objects."""
+    """Returns summaries of emulated runs, scored on the same objects."""
     if done is None:
         found = compare(fleet, schedulers, (seed,), RunOptions(runs=runs, seed=seed))["runs"]
     else:

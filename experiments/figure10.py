@@ -1,12 +1,12 @@
-"""What a coarser quantum costs in accuracy and saves in planning (Figure 10).
+"""Accuracy lost and planning time saved by a coarser quantum (Figure 10).
 
     python experiments/figure10.py
     python experiments/figure10.py --full
 
 The thief steals Δ at a time, from a tenth of a GPU to a whole one, with ten streams on 8 GPUs. The paper
-does not say what its smallest share δ was, so both ends are shown: shares in steps of Δ, and shares in
-steps of 0.05 whatever Δ is. Where a fair share is smaller than Δ, our thief steals δ instead. Planning is
-timed on this machine, on one thread: the plans in which every stream may still be retrained.
+does not give its smallest share δ, so both ends are shown: shares in steps of Δ, and shares in steps of 0.05
+for every Δ. Where a fair share is smaller than Δ, our thief steals δ instead. Planning is timed on this
+machine, on one thread: the plans in which every stream may still be retrained.
 """
 
 import time
@@ -50,11 +50,11 @@ PAPER_GAIN, PAPER_S = "about +8 points", "9.5 s"
 
 @dataclass(slots=True)
 class Timed:
-    """A scheduler whose plans are timed.
+    """Wraps a scheduler and times its plans.
 
     Attributes:
-        inner: who decides.
-        seconds: of each plan, with the streams that could begin a retraining then.
+        inner: wrapped scheduler.
+        seconds: of each plan, with the number of streams that could begin a retraining then.
     """
 
     inner: Scheduler
@@ -62,16 +62,16 @@ class Timed:
 
     @property
     def name(self) -> str:
-        """Of who decides."""
+        """Name of the wrapped scheduler."""
         return self.inner.name
 
     @property
     def needs(self) -> Needs:
-        """Of who decides."""
+        """Needs of the wrapped scheduler."""
         return self.inner.needs
 
     def plan(self, view: WindowView) -> Plan:
-        """The plan, timed."""
+        """Returns the wrapped scheduler's plan and records its time."""
         began = time.perf_counter()
         plan = self.inner.plan(view)
         free = sum(bool(stream.retrain_options) for stream in view.streams)
@@ -79,13 +79,13 @@ class Timed:
         return plan
 
     def full_plans_s(self) -> list[float]:
-        """Of those in which the most streams were free."""
+        """Returns the seconds of the plans in which the most streams could begin a retraining."""
         most = max(free for _, free in self.seconds)
         return [seconds for seconds, free in self.seconds if free == most]
 
 
 def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Both kinds for every Δ."""
+    """Returns both kinds of shares for every Δ."""
     rows = []
     for kind in (COARSE, FINE):
         for delta in STEPS_MILLI:
@@ -110,7 +110,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in (COARSE, FINE)}
     gain = {kind: own[0]["accuracy"] - own[-1]["accuracy"] for kind, own in by_kind.items()}
     seconds = {kind: own[0]["planning_s"] for kind, own in by_kind.items()}

@@ -1,11 +1,10 @@
-"""How much accuracy is lost when every estimate is off (Figure 11b).
+"""Accuracy lost when every estimate has an error (Figure 11b).
 
     python experiments/figure11b.py
     python experiments/figure11b.py --full --trace city.parquet
 
-As in the paper, what a γ would give is told with a Gaussian error on top of the truth; everything else is
-as in Figure 7 with ten streams, on 4 GPUs and on 8. The same errors are drawn for each size and only made
-larger.
+As in the paper, the outcome of a γ is estimated as the truth plus a Gaussian error; everything else is as in
+Figure 7 with ten streams, on 4 GPUs and on 8. The same errors are drawn for each size and only scaled.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,13 +37,13 @@ from ekya.report.themes import LIGHT
 GPUS_PER_STREAM = (0.4, 0.8)
 ERRORS = (0.0, 0.05, 0.1, 0.2, 0.4)
 READINGS = ((0.1, "nearly all errors within 20%"), (0.2, "standard deviation of 20%"))
-"""What "up to 20% errors" may mean."""
+"""Possible readings of "up to 20% errors"."""
 
 PAPER_LOSS, PAPER_LOSS_PART = "-3 points at most", 0.03
 
 
 def rows_of(data: Data, draws: int, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Ours for every error and number of GPUs, as means over what was drawn."""
+    """Returns our schedulers for every error and number of GPUs, as means over the draws."""
     rows = []
     for per_stream in GPUS_PER_STREAM:
         gpus = round(per_stream * data.streams, 2)
@@ -69,7 +68,7 @@ def rows_of(data: Data, draws: int, seed: int, step: Callable[[], None]) -> list
 
 
 def loss(rows: Sequence[dict[str, Any]], data: str, per_stream: float, scheduler: str, error: float) -> float:
-    """Accuracy with an error less that without."""
+    """Returns the accuracy with an error less that without."""
     reached = {
         row["error_sd"]: row["accuracy"]
         for row in rows
@@ -79,7 +78,7 @@ def loss(rows: Sequence[dict[str, Any]], data: str, per_stream: float, scheduler
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
             f"{scheduler}, {words}, {per_stream:g} GPUs a stream",
@@ -120,7 +119,7 @@ def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
 def main(
     full: Full = False, trace: Traces = None, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS
 ) -> None:
-    """Play ten streams with estimates that are off: Figure 11b."""
+    """Play ten streams with erroneous estimates: Figure 11b."""
     with channel(json_to, out) as tell:
         every = [generated(10, 10 if full else 4, [seed]), *recorded(trace)]
         with tell.steps("Figure 11b", len(every) * len(GPUS_PER_STREAM) * len(ERRORS) * len(OURS)) as step:

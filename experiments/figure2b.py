@@ -1,14 +1,14 @@
-"""What continuous retraining brings, and whether a larger model would need it (Figure 2b).
+"""Gain of continuous retraining, and whether a larger model would need it (Figure 2b).
 
     python experiments/figure2b.py
     python experiments/train_edge_base.py --architecture resnet101 --out runs/resnet101_base.safetensors
     python experiments/figure2b.py --full --resnet101 runs/resnet101_base.safetensors
 
-Streams of the synthetic city are cut into ten windows, and four models are asked about every third frame of
-the last five: one that was trained on other cameras; that one trained once on a sample of the first five
-windows; that one retrained after each window on a sample of it; and a ResNet101 trained as the second.
-Labels are the true ones; an object that anybody was trained on does not count. The ResNet101 takes a
-quarter of an hour to train on one core, so it is left out where none is named.
+Streams of the synthetic city are cut into ten windows, and four models are tested on every third frame of
+the last five: one trained on other cameras; that one trained once on a sample of the first five windows;
+that one retrained after each window on a sample of it; and a ResNet101 trained as the second. Labels are the
+true ones; objects that any model was trained on are excluded. The ResNet101 takes a quarter of an hour to
+train on one core, so it is left out by default.
 """
 
 import time
@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WINDOWS, FIRST = 10, 5
 EVERY_FRAME = 3
 QUICK_STREAM = "cam-2"
-"""The one that drifts twice, once of it in the last five windows."""
+"""The stream that drifts twice, once of it in the last five windows."""
 
 OTHERS, ONCE, CONTINUOUS, LARGE = (
     "other cameras",
@@ -70,7 +70,7 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What training starts from: the common ResNet18, and a ResNet101 or None."""
+    """Start models: the common ResNet18, and a ResNet101 or None."""
 
     small: EdgeModel
     large: EdgeModel | None
@@ -79,11 +79,11 @@ class Base:
 def follow(
     stream: str, windows: Sequence[LabelledCrops], base: Base, recipe: Recipe, step: Callable[[], None]
 ) -> list[dict[str, Any]]:
-    """All models on the last windows of a stream."""
+    """Measures all models on the last windows of a stream."""
     samples = [sample(window, recipe.labels, recipe.seed + place) for place, window in enumerate(windows)]
     early = concatenate(samples[:FIRST])
     models: dict[str, EdgeModel] = {OTHERS: base.small}
-    # ``retrain`` takes a sample itself; of these all crops are taken.
+    # ``retrain`` samples by itself; this recipe makes it take all crops.
     everything = Recipe(recipe.config, len(early), recipe.seed)
     models[ONCE] = retrain(base.small, early, ExemplarMemory(), everything)[0]
     step()
@@ -95,7 +95,7 @@ def follow(
     for index, window in enumerate(windows):
         if index >= FIRST:
             models[CONTINUOUS] = latest
-            # The window's own sample was taken, but nobody has been trained on it yet.
+            # The window's own sample is not excluded: no model has been trained on it yet.
             labelled = np.concatenate([part.tracks for part in samples[:index]])
             asked = window.take(np.flatnonzero(~np.isin(window.tracks, labelled)))
             rows += [
@@ -114,7 +114,7 @@ def follow(
 
 
 def slower(small: EdgeModel, crops: LabelledCrops) -> float:
-    """How many times as long a ResNet101 takes to answer, on one thread here; fresh weights are as slow."""
+    """Returns the inference time of a ResNet101 over that of ``small``, on one thread, with fresh weights."""
     large = build_edge_model(small.classes, small.head_width, seed=0, architecture="resnet101")
     took = []
     for model in (small, large):
@@ -127,20 +127,20 @@ def slower(small: EdgeModel, crops: LabelledCrops) -> float:
 
 
 def by_model(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Mean accuracy over streams and windows."""
+    """Returns the mean accuracy over streams and windows."""
     names = dict.fromkeys(row["trained on"] for row in rows)
     return {name: fmean(row["accuracy"] for row in rows if row["trained on"] == name) for name in names}
 
 
 def most(rows: Sequence[Mapping[str, Any]], other: str) -> float:
-    """The largest lead of continuous retraining in any window of any stream."""
+    """Returns the largest lead of continuous retraining in any window of any stream."""
     reached = {(row["stream"], row["window"], row["trained on"]): row["accuracy"] for row in rows}
     places = {(stream, window) for stream, window, _ in reached}
     return max(reached[(*place, CONTINUOUS)] - reached[(*place, other)] for place in places)
 
 
 def found(rows: list[dict[str, Any]], times: float) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     means = by_model(rows)
     data = "city"
     beside = [
@@ -200,7 +200,7 @@ def main(
     json_to: Json = None,
     out: Out = RESULTS,
 ) -> None:
-    """Train on other cameras, once, continuously, and a larger model: Figure 2b."""
+    """Compare training on other cameras, once, continuously, and a larger model: Figure 2b."""
     with channel(json_to, out) as tell:
         one_thread()
         fleet = read_fleet(fleet_file)
@@ -219,7 +219,7 @@ def main(
 
 
 def _window_s(fleet: CityFleet) -> float:
-    """All of the fleet's time in ten windows."""
+    """Returns a tenth of the fleet's total time."""
     return fleet.window_s * fleet.windows / WINDOWS
 
 

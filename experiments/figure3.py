@@ -1,11 +1,11 @@
-"""What retraining configurations cost and bring (Figure 3).
+"""Cost and accuracy of retraining configurations (Figure 3).
 
     python experiments/figure3.py
     python experiments/figure3.py --trace city.parquet
 
-Every γ of one stream in one window: GPU-seconds and accuracy after the retraining. The Pareto frontier is
-what no other γ beats in both. Shown is the window of each trace in which retraining sets most objects
-right, as the trace has it.
+Every γ of one stream in one window: GPU-seconds and accuracy after the retraining. The Pareto frontier holds
+the γ that no other γ beats in both. The window shown of each trace is the one in which retraining corrects
+most objects.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,15 +39,15 @@ from ekya.scheduling.pareto import pareto_frontier
 from ekya.sim.problems import view_of
 
 ALIKE = 0.005
-"""Accuracies that are no further apart count as the same."""
+"""Accuracies that differ by at most this much count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One stream in one window, and what every γ gives there.
+    """One stream in one window, with the outcome of every γ.
 
     Attributes:
-        objects: that arrive in it.
+        objects: number that arrive in it.
     """
 
     data: str
@@ -57,13 +57,13 @@ class Window:
 
     @property
     def gain(self) -> float:
-        """Objects that the best retraining sets right."""
+        """Number of objects that the best retraining corrects."""
         best = max(one.accuracy_after for one in self.stream.retrain_options)
         return (best - self.stream.accuracy) * self.objects
 
 
 def windows_of(data: Data) -> Iterator[Window]:
-    """All windows in which something was trained."""
+    """Yields all windows with at least one retraining."""
     for trace in data.traces:
         for index in range(1, trace.windows):
             windows = {one.stream: one.windows for one in trace.streams}
@@ -74,13 +74,13 @@ def windows_of(data: Data) -> Iterator[Window]:
 
 
 def spread(options: Sequence[RetrainOption]) -> float:
-    """How many times the cheapest γ the most expensive one costs."""
+    """Returns the ratio of the most expensive γ to the cheapest."""
     costs = [one.gpu_s for one in options]
     return max(costs) / min(costs)
 
 
 def wasted(options: Sequence[RetrainOption]) -> float:
-    """The largest ratio of cost between two γ that bring the same."""
+    """Returns the largest ratio of cost between two γ with the same accuracy."""
     ratios = [
         max(a.gpu_s, b.gpu_s) / min(a.gpu_s, b.gpu_s)
         for a, b in combinations(options, 2)
@@ -90,7 +90,7 @@ def wasted(options: Sequence[RetrainOption]) -> float:
 
 
 def rows_of(window: Window) -> list[dict[str, Any]]:
-    """One a γ."""
+    """Returns one row for each γ."""
     frontier = {one.config for one in pareto_frontier([window.stream.retrain_options])}
     return [
         {
@@ -112,7 +112,7 @@ def rows_of(window: Window) -> list[dict[str, Any]]:
 
 
 def found(shown: Sequence[Window]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     options = {window.data: window.stream.retrain_options for window in shown}
     best = {data: max(one.accuracy_after for one in own) for data, own in options.items()}
     beside = [
@@ -184,7 +184,7 @@ def _draw_window(panel: Axes, window: Window, blocks: Sequence[int]) -> None:
 def main(
     full: Full = False, trace: Traces = None, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS
 ) -> None:
-    """Show what every retraining configuration costs and brings: Figure 3."""
+    """Show cost and accuracy of every retraining configuration: Figure 3."""
     with channel(json_to, out) as tell:
         every = [generated(10, 10 if full else 4, [seed]), *recorded(trace)]
         tell.publish(found([max(windows_of(data), key=lambda window: window.gain) for data in every]))

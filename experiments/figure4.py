@@ -1,13 +1,13 @@
-"""Two streams on three GPUs: what even shares cost, and what a plan for accuracy brings (Figure 4, Table 1).
+"""Two streams on three GPUs: even shares beside a plan for accuracy (Figure 4, Table 1).
 
     python experiments/figure4.py
 
-The paper's example (§3.2), carried out by its own rules: two windows of 120 s; inference needs one GPU a
+The paper's example (§3.2), executed by its own rules: two windows of 120 s; inference needs one GPU a
 stream, and below that its accuracy falls in proportion; a retraining has the cost and the outcome of Table
 1. `uniform` gives each stream half of the GPUs, and half of that to a retraining with the most accurate γ;
-when that is done, inference takes what it can use. The paper's plan is told in words (the γ with an
-asterisk, video B first, nobody below 40%); it is played here as the thief with those γ alone. Ours choose
-freely.
+when that is done, inference takes what it can use. The paper gives its plan in words (the γ with an
+asterisk, video B first, no stream below 40%); it is played here as the thief with those γ alone. Our
+schedulers choose freely.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,12 +58,12 @@ PAPER = {"uniform": 0.56, "paper's plan": 0.73}
 
 @dataclass(slots=True)
 class Noted:
-    """A scheduler whose plans are noted, and that may be held to the example's words.
+    """Wraps a scheduler, records its plans, and can restrict it to the example's rules.
 
     Attributes:
-        inner: who decides.
+        inner: wrapped scheduler.
         configs: the γ that it is offered; None offers all.
-        hands_on: a stream's inference gets what its finished retraining held, as in the example's uniform
+        hands_on: a stream's inference gets the share of its finished retraining, as in the example's uniform
             scheduler.
         turns: each view and the plan for it.
     """
@@ -75,16 +75,16 @@ class Noted:
 
     @property
     def name(self) -> str:
-        """Of who decides."""
+        """Name of the wrapped scheduler."""
         return self.inner.name
 
     @property
     def needs(self) -> Needs:
-        """Of who decides."""
+        """Needs of the wrapped scheduler."""
         return self.inner.needs
 
     def plan(self, view: WindowView) -> Plan:
-        """The plan, which is noted."""
+        """Returns the plan and records it."""
         offered = tuple(
             replace(stream, retrain_options=tuple(one for one in stream.retrain_options if self._offers(one)))
             for stream in view.streams
@@ -104,7 +104,7 @@ class Noted:
 
 
 def _handed_on(given: Assignment, stream: StreamView, even_milli: int) -> Assignment:
-    """All of a stream's share for its inference, every frame analysed, once nothing is retrained."""
+    """Gives a stream's whole share to its inference, with every frame analysed, once nothing is retrained."""
     if given.retrain is not None:
         return given
     share_milli = min(1000, even_milli)
@@ -114,10 +114,9 @@ def _handed_on(given: Assignment, stream: StreamView, even_milli: int) -> Assign
 
 
 def view_of(window: int, accuracy: Mapping[str, float]) -> WindowView:
-    """A window of the example.
+    """Returns a window of the example.
 
-    Frames that are left out are λ here: part p of the frames needs part p of a GPU and has part p of the
-    accuracy.
+    λ are fractions of analysed frames: a fraction p needs p of a GPU and has p of the accuracy.
     """
     lambdas = tuple(
         InferenceOption(InferenceConfig(21 - part, 224), part / 20, part * 50) for part in range(20, 0, -1)
@@ -139,11 +138,11 @@ def view_of(window: int, accuracy: Mapping[str, float]) -> WindowView:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one video did for a while.
+    """State of one video for a period.
 
     Attributes:
         start_s, end_s: from the example's beginning.
-        gamma: what ran, as Table 1 has it; empty for nothing.
+        gamma: retraining that ran, by its name in Table 1; empty if none.
     """
 
     plan: str
@@ -157,7 +156,7 @@ class Span:
 
 
 def play(name: str, scheduler: Noted) -> list[Span]:
-    """Both windows, planned again at every completion."""
+    """Plays both windows, planned again at every completion."""
     accuracy, spans = dict(START), []
     for window in range(len(TABLE_1)):
         scheduler.turns.clear()
@@ -195,7 +194,7 @@ def _running(view: WindowView, phase: Phase, name: StreamId) -> list[RetrainOpti
 
 
 def mean_accuracy(spans: Sequence[Span]) -> float:
-    """Over both videos and all the time."""
+    """Returns the mean over both videos and the whole time."""
     whole_s = us_to_seconds(WINDOW_US) * len(TABLE_1) * len(START)
     return sum(span.accuracy * (span.end_s - span.start_s) for span in spans) / whole_s
 
@@ -208,11 +207,11 @@ PLANS: Mapping[str, Callable[[], Noted]] = {
     "serial": lambda: Noted(make_scheduler("serial")),
     "ekya": lambda: Noted(make_scheduler("ekya")),
 }
-"""How the example is played; the names of ours are those of the schedulers."""
+"""Plans of the example; the names of ours are those of the schedulers."""
 
 
 def found(plans: Mapping[str, Sequence[Span]]) -> Finding:
-    """What there is to tell of the plans that were played."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     means = {name: mean_accuracy(spans) for name, spans in plans.items()}
     lowest = {name: min(span.accuracy for span in spans) for name, spans in plans.items()}
     beside = [

@@ -1,11 +1,11 @@
-"""More and more streams on one and on two GPUs (Figure 6), and how many each scheduler can serve (Table 3).
+"""Accuracy by number of streams on one and on two GPUs (Figure 6), and each scheduler's capacity (Table 3).
 
     python experiments/figure6.py
     python experiments/figure6.py --full --trace city.parquet
 
 The capacity of Table 3 is the largest number of streams up to which accuracy stays at the target or above.
-The paper's target is 75% on Cityscapes; traces reach more or less than that, so a second target is told as
-well: nine tenths of what `ekya` reaches with the fewest streams on two GPUs.
+The paper's target is 75% on Cityscapes; traces reach more or less than that, so a second target is reported
+too: nine tenths of the accuracy of `ekya` with the fewest streams on two GPUs.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,13 +59,13 @@ PAPER_CAPACITY = {
 
 
 def counts(data: Data, full: bool) -> list[int]:
-    """How many streams are played."""
+    """Returns the numbers of streams to play."""
     steps = range(1, data.streams + 1) if full or data.streams <= 4 else range(2, data.streams + 1, 2)
     return list(steps)
 
 
 def rows_of(data: Data, full: bool, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Every scheduler with every number of streams."""
+    """Plays every scheduler with every number of streams."""
     players = {**OURS, **uniform_baselines(data)}
     rows = []
     for gpus in GPUS:
@@ -86,7 +86,7 @@ def rows_of(data: Data, full: bool, seed: int, step: Callable[[], None]) -> list
 
 
 def line(rows: Sequence[dict[str, Any]], data: str, gpus: float, scheduler: str) -> dict[int, float]:
-    """Accuracy by the number of streams."""
+    """Returns accuracy by the number of streams."""
     return {
         row["streams"]: row["accuracy"]
         for row in rows
@@ -95,7 +95,7 @@ def line(rows: Sequence[dict[str, Any]], data: str, gpus: float, scheduler: str)
 
 
 def capacity(reached: dict[int, float], target: float) -> int:
-    """The largest number of streams up to which the target is kept; 0 where not even the fewest keep it."""
+    """Returns the largest number of streams up to which the target is reached; 0 if the fewest miss it."""
     kept = 0
     for streams, accuracy in sorted(reached.items()):
         if accuracy < target:
@@ -105,26 +105,26 @@ def capacity(reached: dict[int, float], target: float) -> int:
 
 
 def capacities(rows: Sequence[dict[str, Any]], data: str, scheduler: str, target: float) -> str:
-    """As Table 3 has them."""
+    """Formats the capacities as in Table 3."""
     one, two = (capacity(line(rows, data, gpus, scheduler), target) for gpus in GPUS)
     return f"{one}, {two} ({two / one:g}x)" if one else f"{one}, {two}"
 
 
 def own_target(rows: Sequence[dict[str, Any]], data: str) -> float:
-    """Nine tenths of the best there is."""
+    """Returns nine tenths of the accuracy of `ekya` with the fewest streams on two GPUs."""
     reached = line(rows, data, GPUS[-1], EKYA)
     return 0.9 * reached[min(reached)]
 
 
 def most_above(rows: Sequence[dict[str, Any]], data: str, gpus: float, scheduler: str) -> float:
-    """The largest lead over the worst of the paper's baselines, over all numbers of streams."""
+    """Returns the largest lead over the worst of the paper's baselines, over all numbers of streams."""
     baselines = [line(rows, data, gpus, name) for name in PAPER_BASELINES]
     own = line(rows, data, gpus, scheduler)
     return max(own[streams] - min(one[streams] for one in baselines) for streams in own)
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
             f"{scheduler} above a uniform baseline, {gpus:g} GPU{'s' if gpus > 1 else ''}",

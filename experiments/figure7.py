@@ -1,13 +1,12 @@
-"""Ten streams on more and more GPUs: how many the uniform baseline needs to equal Ekya (Figure 7).
+"""Ten streams on 1 to 16 GPUs: factor of GPUs that the uniform baseline needs to equal Ekya (Figure 7).
 
     python experiments/figure7.py
     python experiments/figure7.py --full --trace city.parquet
 
 The paper plays ten streams on 1 to 16 GPUs and finds that Ekya on 4 does better than uniform on 16.
-Recorded traces have other numbers of streams and are given as many GPUs a stream. `thief` is the paper's
-Ekya; `ekya` is ours, the default. The paper's baselines serve a model when its retraining is done; one of
-them is also played with checkpoints. `oracle` plans as ours does, with the true profiles instead of
-estimates.
+Recorded traces have other numbers of streams and get as many GPUs a stream. `thief` is the paper's Ekya;
+`ekya` is ours, the default. The paper's baselines serve a model when its retraining is done; one of them is
+also played with checkpoints. `oracle` plans as ours does, with the true profiles instead of estimates.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,14 +56,14 @@ GPUS_PER_STREAM = (0.1, 0.2, 0.4, 0.8, 1.6)
 """The paper's 1, 2, 4, 8 and 16 GPUs for ten streams."""
 
 SAVING_AT = 0.4
-"""GPUs a stream at which the paper tells how much more uniform needs."""
+"""GPUs a stream at which the paper compares `uniform` with Ekya."""
 
 PAPER_ACCURACY = 0.78
-"""Of Ekya with ten streams on 8 GPUs, Cityscapes (§6.5 names Figure 7a for it)."""
+"""Accuracy of Ekya with ten streams on 8 GPUs, Cityscapes (§6.5 names Figure 7a for it)."""
 
 
 def players(data: Data, full: bool) -> dict[str, Who]:
-    """Whom the data are played under."""
+    """Returns the schedulers to play."""
     uniform = uniform_baselines(data)
     names = list(uniform) if full else list(uniform)[:3]
     return {
@@ -77,7 +76,7 @@ def players(data: Data, full: bool) -> dict[str, Who]:
 
 
 def rows_of(data: Data, full: bool, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Every scheduler on every number of GPUs."""
+    """Plays every scheduler on every number of GPUs."""
     rows = []
     for per_stream in GPUS_PER_STREAM:
         gpus = round(per_stream * data.streams, 2)
@@ -97,7 +96,7 @@ def rows_of(data: Data, full: bool, seed: int, step: Callable[[], None]) -> list
 
 
 def best_uniform(rows: Sequence[dict[str, Any]], data: str) -> list[tuple[float, float]]:
-    """The best of the paper's baselines by GPUs a stream."""
+    """Returns the best of the paper's baselines by GPUs a stream."""
     own = [row for row in rows if row["data"] == data and row["scheduler"] in PAPER_BASELINES]
     return [
         (each, max(row["accuracy"] for row in own if row["gpus_per_stream"] == each))
@@ -106,7 +105,7 @@ def best_uniform(rows: Sequence[dict[str, Any]], data: str) -> list[tuple[float,
 
 
 def at(rows: Sequence[dict[str, Any]], data: str, scheduler: str, per_stream: float) -> float:
-    """One point of the figure."""
+    """Returns the accuracy at one point of the figure."""
     return next(
         row["accuracy"]
         for row in rows
@@ -115,14 +114,14 @@ def at(rows: Sequence[dict[str, Any]], data: str, scheduler: str, per_stream: fl
 
 
 def saving(rows: Sequence[dict[str, Any]], data: str, scheduler: str) -> str:
-    """How many times the GPUs the best uniform needs to equal a scheduler."""
+    """Returns the factor of GPUs that the best uniform needs to equal a scheduler."""
     needed = fewest_gpus(best_uniform(rows, data), at(rows, data, scheduler, SAVING_AT))
     most = GPUS_PER_STREAM[-1] / SAVING_AT
     return f"more than {most:g}x" if needed is None else f"{needed / SAVING_AT:.1f}x"
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = []
     for scheduler in ("thief", "ekya"):
         beside += [
@@ -161,7 +160,7 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
 
 
 def _above(rows: Sequence[dict[str, Any]], data: str, scheduler: str) -> tuple[float, float]:
-    """Over all numbers of GPUs."""
+    """Returns the smallest and the largest lead over the best uniform, over all numbers of GPUs."""
     above = [at(rows, data, scheduler, each) - best for each, best in best_uniform(rows, data)]
     return min(above), max(above)
 

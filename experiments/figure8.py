@@ -1,4 +1,4 @@
-"""What Ekya's two halves are worth: shares that adapt, and γ that adapt (Figure 8).
+"""Ablation of Ekya's two halves: adaptive shares, and adaptive γ (Figure 8).
 
     python experiments/figure8.py
     python experiments/figure8.py --full --trace city.parquet
@@ -51,7 +51,7 @@ UNIFORM = PAPER_BASELINES[2]
 
 
 def players(data: Data) -> dict[str, Who]:
-    """Ekya whole, with one half taken out, and without both."""
+    """Returns Ekya whole, without one half, and without both."""
     uniform = uniform_baselines(data)[UNIFORM]
     gamma = uniform.spec.partition(":gamma=")[2]
     return {
@@ -64,7 +64,7 @@ def players(data: Data) -> dict[str, Who]:
 
 
 def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Every variant on every number of GPUs."""
+    """Plays every variant on every number of GPUs."""
     rows = []
     for per_stream in GPUS_PER_STREAM:
         gpus = round(per_stream * data.streams, 2)
@@ -83,7 +83,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
 
 
 def lost(rows: Sequence[dict[str, Any]], data: str, per_stream: float, without: str) -> float:
-    """What the thief loses with a half taken out."""
+    """Returns the accuracy of a variant less that of the thief."""
     reached = {
         row["scheduler"]: row["accuracy"]
         for row in rows
@@ -93,7 +93,7 @@ def lost(rows: Sequence[dict[str, Any]], data: str, per_stream: float, without: 
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
             f"{what}, {per_stream:g} GPUs a stream",
@@ -145,7 +145,7 @@ def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
 def main(
     full: Full = False, trace: Traces = None, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS
 ) -> None:
-    """Play ten streams with one half of Ekya taken out: Figure 8."""
+    """Play ten streams with one half of Ekya removed: Figure 8."""
     with channel(json_to, out) as tell:
         drawn = generated(10, 10 if full else 5, range(seed, seed + 3) if full else [seed])
         every = [drawn, *recorded(trace)]

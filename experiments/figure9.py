@@ -1,10 +1,9 @@
-"""Who gets which share, window by window: the stream that gains most beside one that gains least (Figure 9).
+"""Shares over the windows: the stream that gains most beside the one that gains least (Figure 9).
 
     python experiments/figure9.py
     python experiments/figure9.py --trace city.parquet
 
-All streams are played, ten on 4 GPUs where they are generated, and two are shown. Shares are means over a
-window.
+All streams are played (generated data: ten on 4 GPUs), and two are shown. Shares are means over a window.
 """
 
 from collections.abc import Sequence
@@ -69,7 +68,7 @@ class Shown:
 
 
 def windows_of(data: Data, who: Who, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """What a run's summary says of each stream until it ends, window 0 left out."""
+    """Returns each stream's windows of a run's summary, from window 1 to the stream's end."""
     gpus = round(GPUS_PER_STREAM * data.streams, 2)
     told = summary_of(play(data, who, conditions(gpus, seed)).played[0])["streams"]
     return {
@@ -79,7 +78,7 @@ def windows_of(data: Data, who: Who, seed: int) -> dict[str, list[dict[str, Any]
 
 
 def rows_of(data: Data, seed: int) -> list[Shown]:
-    """Two streams under both schedulers."""
+    """Returns two streams under both schedulers."""
     still = windows_of(data, Who(NO_RETRAIN), seed)
     played = {
         name: windows_of(data, who, seed)
@@ -113,12 +112,12 @@ def _mean(windows: Sequence[dict[str, Any]]) -> float:
 
 
 def chosen(rows: Sequence[Shown], data: str, scheduler: str, part: str) -> list[Shown]:
-    """One panel's."""
+    """Returns the rows of one panel."""
     return [row for row in rows if (row.data, row.scheduler, row.part) == (data, scheduler, part)]
 
 
 def found(rows: Sequence[Shown], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
             f"stream that {part}, {scheduler}: {what}",
@@ -185,7 +184,7 @@ def _draw_panel(panel: Axes, own: Sequence[Shown]) -> None:
 def main(
     full: Full = False, trace: Traces = None, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS
 ) -> None:
-    """Show who gets which share over the windows: Figure 9."""
+    """Show the shares of two streams over the windows: Figure 9."""
     with channel(json_to, out) as tell:
         every = [generated(10, 10 if full else 8, [seed]), *recorded(trace)]
         rows: list[Shown] = []

@@ -1,12 +1,12 @@
-"""A fleet of servers that really train and answer, on virtual time: what a tier above them is worth.
+"""Fleet of servers that really train and infer, on virtual time, with and without a tier that lends capacity.
 
     python experiments/fleet_emulated.py
     python experiments/fleet_emulated.py --tier none,net --seeds 0,1 --mb-s 125 --json -
     python experiments/fleet_emulated.py --fail
 
-Twelve cameras of the synthetic city, the shipped four three times over with other seeds, are watched by four
-servers with one GPU each: six by the first, two by each of the others. Every run renders, labels, trains
-and answers, and takes a few minutes of a processor. With ``--fail`` the last server dies half-way.
+Twelve cameras of the synthetic city, the shipped four three times over with other seeds, on four servers with
+one GPU each: six on the first, two on each of the others. Every run renders, labels, trains and infers, and
+takes a few minutes of processor time. With ``--fail`` the last server dies half-way.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ GPUS = 1.0
 
 
 def servers(folder: Path, mb_s: float, blocks: Sequence[int]) -> Servers:
-    """The four, from files in a folder."""
+    """Returns the four servers, from files written to a folder."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text(encoding="utf-8"))
     shipped, cameras = raw["streams"], []
     for place in range(sum(STREAMS)):
@@ -60,13 +60,13 @@ def servers(folder: Path, mb_s: float, blocks: Sequence[int]) -> Servers:
 
 
 def quietly(_batch: Batch, _turn: Turn) -> None:
-    """Nobody watches."""
+    """Ignores progress reports."""
 
 
 def played(
     folder: Path, which: Servers, tier: str | None, seed: int, failures: Sequence[Failure] = ()
 ) -> dict[str, Any]:
-    """The summary of one run."""
+    """Executes one run and returns its summary."""
     run = ServersFolder.create(folder, "run")
     broker = None if tier is None else TIERS[tier]
     ran = emulate_servers(run, which, broker, failures, seed, lambda site: quietly)
@@ -74,7 +74,7 @@ def played(
 
 
 def row(tier: str, seed: int, summary: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a run."""
+    """Returns the reported values of a run."""
     overloaded = summary["servers"]["server-0"]
     return {
         "tier": tier,
@@ -89,7 +89,7 @@ def row(tier: str, seed: int, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(told: dict[str, Any]) -> str:
-    """A line for people."""
+    """Formats a run as one line of text."""
     return (
         f"seed {told['seed']}, {told['tier']}: {told['mean_accuracy']:.2%}, the overloaded server "
         f"{told['overloaded']:.2%}; {told['retrainings']} retrainings, {told['loans']['made']} loans "

@@ -1,12 +1,12 @@
-"""Two live servers of two streams each, one of which has too much to do: what a tier above them is worth.
+"""Two live servers of two streams each, one overloaded, with and without a tier that lends capacity.
 
     python experiments/fleet_live.py
     python experiments/fleet_live.py --servers datasets/synthetic_city/servers_overloaded.yaml
     python experiments/fleet_live.py --seeds 0,1,2 --windows 8 --json -
 
-The shipped servers, on the wall clock and on one machine; one of them has really too much to do where
-retrainings are long, as in servers_overloaded.yaml. For each seed there is one run with every tier, as long
-as its windows and half a minute more. Leave the machine to it.
+The shipped servers, on the wall clock and on one machine; one of them is really overloaded only where
+retrainings are long, as in servers_overloaded.yaml. For each seed there is one run with every tier; a run
+takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
 """
 
 import json
@@ -31,12 +31,12 @@ from ekya.fleet.run.servers_folder import ServersFolder
 
 
 def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[str, Any]:
-    """What is told of one run.
+    """Executes one run and returns its reported values.
 
     Args:
         servers: file and options of ``ekya fleet run``.
         folder: of runs.
-        tier, seed: of this one.
+        tier, seed: of this run.
     """
     told = folder / "told.json"
     words = ["fleet", "run", *servers, "--runs", str(folder), "--tier", tier, "--seed", str(seed)]
@@ -67,7 +67,7 @@ def _loan(made: LoanRecord) -> dict[str, Any]:
 
 
 def in_words(told: dict[str, Any]) -> str:
-    """A line for people."""
+    """Formats a run as one line of text."""
     loans = ", ".join(
         f"{one['took_s']} s instead of {one['foreseen_s']} ({one['outcome']})" for one in told["loans"]
     )
@@ -80,7 +80,7 @@ def in_words(told: dict[str, Any]) -> str:
 
 
 def gains(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each tier gains over none, in points, in the mean and by seed."""
+    """Returns the gain of each tier over none, in points: the mean, and by seed."""
     alone = {row["seed"]: row for row in rows if row["tier"] == NO_TIER}
     gained: dict[str, dict[str, Any]] = {}
     for tier in sorted({row["tier"] for row in rows} - {NO_TIER}):

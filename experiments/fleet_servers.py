@@ -1,15 +1,14 @@
-"""Servers that lend each other shares: what each tier makes of it, beside servers by themselves.
+"""Servers that lend each other capacity over traces: each tier beside servers without any.
 
     python experiments/fleet_servers.py
     python experiments/fleet_servers.py --fleet narrow --tier andreas,deep-edge --seeds 0,1
     python experiments/fleet_servers.py --scheduler thief --json -
     python experiments/fleet_servers.py --tier andreas --fail
 
-Two fleets, whose traces are drawn from the seed and played with nothing trained. In ``four`` one server of
-four has six cameras and the others two, on one GPU each. In ``narrow`` one of eight has four cameras and
-the others two, on six tenths of a GPU each, and only heads are trained: what a server could lend takes
-longer than a window for most of them. With ``--fail`` a server dies in the middle of the first training
-that it does for another.
+Two fleets, whose traces are drawn from the seed; nothing is trained. In ``four`` one server of four has six
+cameras and the others two, on one GPU each. In ``narrow`` one of eight has four cameras and the others two,
+on six tenths of a GPU each, and only heads are trained: on the spare capacity of one server most retrainings
+take longer than a window. With ``--fail`` a server dies in the middle of its first remote retraining.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +36,12 @@ from ekya.sim.simulate import Conditions
 
 WINDOWS = 8
 MB_S = 12.5
-"""Of every link: 100 Mbit/s."""
+"""Rate of every link in MB/s: 100 Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Servers that are alike but for their cameras.
+    """Servers that differ only in their cameras.
 
     Attributes:
         streams: of each server.
@@ -55,7 +54,7 @@ class Fleet:
     parameters: GeneratorParameters = DEFAULT_PARAMETERS
 
     def servers(self, seed: int) -> list[TraceServer]:
-        """Those of a seed."""
+        """Returns the servers of a seed."""
         conditions = Conditions(gpus=self.gpus, preparation_share_milli=300)
         return [
             TraceServer(
@@ -78,7 +77,7 @@ FLEETS: Mapping[str, Fleet] = {
 def play(
     fleet: str, seed: int, scheduler: str, tier: str | None, failures: Sequence[Failure] = ()
 ) -> PlayedServers:
-    """One way of playing a seed."""
+    """Plays a seed with one tier or none."""
     broker = None if tier is None else TIERS[tier]
     links = Links(usual_mb_s=MB_S)
     servers = FLEETS[fleet].servers(seed)
@@ -86,7 +85,7 @@ def play(
 
 
 def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
-    """What a tier did."""
+    """Returns the effect of a tier."""
     return {
         "alone": round(alone.mean_accuracy, 6),
         "lending": round(lent.mean_accuracy, 6),
@@ -100,7 +99,7 @@ def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
 
 
 def failed(fleet: str, seed: int, scheduler: str, tier: str, lent: PlayedServers) -> dict[str, Any]:
-    """What becomes of loans when the host of the first dies while it trains."""
+    """Returns the outcomes of loans when the host of the first one dies while it trains."""
     first = lent.loans[0].loan
     dies = Failure(first.server, (first.begins_us + first.ends_us) // 2)
     died = play(fleet, seed, scheduler, tier, [dies])
@@ -125,7 +124,7 @@ def _of_first(played: PlayedServers) -> float:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """A line for people, or two."""
+    """Formats a row as one or two lines of text."""
     told = (
         f"seed {row['seed']}, {row['tier']}: {row['alone']:.2%} alone, {row['lending']:.2%} lending; the "
         f"overloaded server {row['overloaded_alone']:.2%} and {row['overloaded_lending']:.2%}; "

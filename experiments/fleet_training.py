@@ -1,26 +1,26 @@
-"""One training on several unequal Ray nodes of this machine, beside the same training on one of them.
+"""One training on several unequal Ray nodes of this machine, beside the same training on one node.
 
     python experiments/fleet_training.py
     python experiments/fleet_training.py --blocks 1 --way asynchronous --json -
     python experiments/fleet_training.py --full
 
 Crops of the default fleet's four cameras, as many of each as a window's labels, lie on the nodes *big* and
-*small*, two cameras on each; 40% and 20% of a core are theirs for training, and 20% the *hub*'s, where the
-parameter server is. The base model learns them and is validated on objects of the window that follows. This
-in several ways, with the same crops, the same γ and the same seed:
+*small*, two cameras on each. The nodes train on 40% and 20% of a core; the *hub*, which hosts the parameter
+server, has 20%. The base model is trained on the crops and validated on objects of the window that follows,
+in several ways with the same crops, the same γ and the same seed:
 
 *one node*: the trainer's own retraining in this process, for its accuracy.
-*big alone*: worker and parameter server on the big node, which all crops are sent to.
+*big alone*: worker and parameter server on the big node, which receives all crops.
 *synchronous* (Okita) and *asynchronous* (Deep-Edge): two crops to the big node for each to the small one, as
-a solver would share them out.
-*moved*: synchronous; after a third of the epochs the server goes to the small node, and two crops for each
-of the big one.
+a solver would divide them.
+*moved*: synchronous; after a third of the epochs the server moves to the small node, which then gets two
+crops for each of the big one.
 *worker killed*, *server killed*: in the middle of an epoch, after a third of them.
 
-Epochs are timed on the wall, from the second on, and before something moves or is killed. Nothing else should
-run meanwhile. The whole time is of a training whose processes are there already, but for the first one and
-what is killed. About three minutes; ``--full`` takes three seeds, and one block as well as the head: that is
-34 MB for each gradient and as much for the weights, and takes most of an hour.
+Epochs are timed by the wall clock, from the second on, and before a move or a kill. Run nothing else on the
+machine meanwhile. The whole time is of a training whose processes already exist, except the first training
+and killed processes. About three minutes; ``--full`` takes three seeds, and one block as well as the head:
+that is 34 MB for each gradient and as much for the weights, and takes most of an hour.
 """
 
 import os
@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Annotated
 
-# Before numpy is imported: a node is a part of one core.
+# Must be set before numpy is imported: a node is a part of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -67,13 +67,13 @@ BIG, SMALL, HUB = NodeName("big"), NodeName("small"), NodeName("hub")
 SHARES = {BIG: 400, SMALL: 200, HUB: 200}
 EPOCHS = 9
 VALIDATION_CROPS = 200
-"""Of each camera."""
+"""Validation crops of each camera."""
 
 EVERY = 3
-"""Objects of every third frame are looked at."""
+"""Objects of every third frame are used."""
 
 APART = 1_000_000
-"""Between the track numbers of two cameras."""
+"""Offset between the track numbers of two cameras."""
 
 PATIENCE_S = 600.0
 
@@ -85,15 +85,15 @@ class Row:
     """One way to train.
 
     Attributes:
-        way: its name.
-        blocks, seed: what was trained, and of all draws.
+        way: name of the way.
+        blocks, seed: trained blocks, and the seed of all draws.
         accuracy: on the validation crops, of the best epoch.
-        last_accuracy: of the last one.
+        last_accuracy: of the last epoch.
         epoch_s: median.
-        whole_s: from start to result, its processes made already but in the first way.
-        pushed_mb, pulled_mb, data_mb, model_mb, checkpoint_mb: that went from node to node.
-        stalest: by how many updates a gradient was behind, at most.
-        failures, moves: that it went through.
+        whole_s: from start to result; processes exist already, except in the first training.
+        pushed_mb, pulled_mb, data_mb, model_mb, checkpoint_mb: traffic between nodes.
+        stalest: largest number of updates that a gradient was behind.
+        failures, moves: number of each in the training.
     """
 
     way: str
@@ -115,13 +115,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the crops are trained.
+    """Configuration of one way to train.
 
     Attributes:
-        name: for people.
+        name: shown in tables and accepted by ``--way``.
         mode: of the training.
-        assignment: who has what.
-        disturb: what is done to it after a third of its epochs.
+        assignment: crops and server of each node.
+        disturb: disturbance after a third of the epochs.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Way:
 
 
 def assigned(big: int, small: int, server: NodeName) -> Assignment:
-    """Crops in this proportion."""
+    """Returns an assignment with crops in this proportion."""
     parts = tuple(Part(node, chunks=count) for node, count in ((BIG, big), (SMALL, small)) if count)
     return Assignment(JobName("city"), parts, "as the recipe has it", server)
 
@@ -140,12 +140,12 @@ SPREAD = assigned(2, 1, HUB)
 
 
 def move(training: Training) -> None:
-    """The server to the small node, and most of the crops as well."""
+    """Moves the server to the small node, and most of the crops as well."""
     training.move(assigned(1, 2, SMALL))
 
 
 def kill(node: NodeName, what: str) -> Disturb:
-    """Ends a process."""
+    """Returns a disturbance that kills a process."""
 
     def killing(training: Training) -> None:
         os.kill(training.pids()[node, what], signal.SIGKILL)
@@ -166,7 +166,7 @@ WAYS = (
 
 
 def crops_of(fleet: FleetConfig, seed: int) -> tuple[dict[NodeName, LabelledCrops], LabelledCrops]:
-    """What lies on each node, and what validates."""
+    """Returns the training crops of each node, and the validation crops."""
     classes = fleet_classes(fleet)
     training: dict[NodeName, list[LabelledCrops]] = {BIG: [], SMALL: []}
     validation = []
@@ -177,14 +177,14 @@ def crops_of(fleet: FleetConfig, seed: int) -> tuple[dict[NodeName, LabelledCrop
         learnt = apart(sample(seen[1], fleet.golden.labels_per_window, seed), place)
         training[(BIG, SMALL)[place % 2]].append(learnt)
         following = apart(sample(seen[2], VALIDATION_CROPS, seed), place)
-        # An object that stays over the window's end is not asked about.
+        # An object that stays over the window's end was trained on, so it does not validate.
         is_new = [track not in set(learnt.tracks) for track in following.tracks]
         validation.append(following.take(np.flatnonzero(is_new)))
     return {node: concatenate(parts) for node, parts in training.items()}, concatenate(validation)
 
 
 def apart(crops: LabelledCrops, place: int) -> LabelledCrops:
-    """With track numbers that no other camera has."""
+    """Returns the crops with track numbers that no other camera has."""
     return LabelledCrops(crops.crops, crops.classes, crops.tracks + APART * place, crops.t_us)
 
 
@@ -196,7 +196,7 @@ def task_of(
     seed: int,
     mode: Mode,
 ) -> TrainingTask:
-    """The same for every way, but for its mode."""
+    """Returns the training task, which differs only in mode between ways."""
     config = RetrainConfig(EPOCHS, 16, 0, blocks, 1.0)
     return TrainingTask(
         JobName("city"), config, to_bytes(base), base.classes, training, validation, HUB, seed=seed, mode=mode
@@ -204,7 +204,7 @@ def task_of(
 
 
 def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
-    """The trainer's own retraining."""
+    """Runs the trainer's own retraining in this process."""
     retraining = Retraining(
         base,
         task.config,
@@ -219,7 +219,7 @@ def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
 
 
 def on_nodes(trainer: RayFleetTrainer, task: TrainingTask, way: Way) -> Row:
-    """One training on the emulated nodes."""
+    """Runs one training on the emulated nodes."""
     began_s = time.monotonic()
     training = trainer.start(task, way.assignment)
     while way.disturb is not None and not training.poll().over:
@@ -247,14 +247,14 @@ def on_nodes(trainer: RayFleetTrainer, task: TrainingTask, way: Way) -> Row:
 
 
 def undisturbed(told: Progress, way: Way) -> Sequence[float]:
-    """Seconds of the epochs in which nothing but training happened."""
+    """Returns the seconds of epochs without disturbance."""
     return told.epoch_s[1:] if way.disturb is None else told.epoch_s[1 : EPOCHS // 3]
 
 
 def trials(
     console: Console, fleet: FleetConfig, trained: Sequence[int], seeds: Sequence[int], ways: Sequence[Way]
 ) -> Iterator[Row]:
-    """These ways, for each seed and number of blocks."""
+    """Yields these ways, for each seed and number of blocks."""
     with bars_of(console) as bars, emulated_fleet(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
         trainer = RayFleetTrainer(nodes.nodes, Processes(CpuShares(cpu_limit())))
@@ -275,7 +275,7 @@ def trials(
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    """The rows for people, a mean over the seeds, and the difference of the seed where it is largest."""
+    """Returns the rows as a table: means over the seeds, and the largest difference of a seed."""
     table = Table(title="A training on unequal nodes, and on one")
     for name in ("blocks", "way", "accuracy", "points off", "epoch, s", "whole, s", "pushed, MB"):
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
@@ -297,13 +297,13 @@ def shown(rows: Sequence[Row]) -> Table:
 
 
 def off(row: Row, rows: Sequence[Row]) -> float:
-    """Of one node's accuracy with the same seed."""
+    """Returns the difference from one node's accuracy with the same seed."""
     (one,) = [other for other in rows if other.way == "one node" and other.seed == row.seed]
     return row.accuracy - one.accuracy
 
 
 def shown_mean(values: Sequence[float | None]) -> str:
-    """Two digits behind the point; nothing where nothing was measured."""
+    """Formats the mean with two decimals; empty if there is no value."""
     there = [value for value in values if value is not None]
     return f"{fmean(there):.2f}" if there else ""
 

@@ -1,19 +1,19 @@
-"""Damaged files of every kind, read as a run reads them: what becomes of the stream.
+"""Fuzz test of stream sources: damaged files of every kind, read as in a run.
 
     python experiments/fuzz_sources.py                     (20 of each kind)
     python experiments/fuzz_sources.py --full              (200 of each kind)
     python experiments/fuzz_sources.py --kind video --count 50 --seed 3 --json -
 
-Each case copies a small sound sample, cuts one of its files off at a random place or turns up to 64 of its
-bits over, and reads the stream to its end in a process of its own. What may happen:
+Each case copies a small intact sample, truncates one of its files at a random place or flips up to 64 of its
+bits, and reads the stream to its end in a separate process. Allowed outcomes:
 
-    read      nothing was noticed: the damage hit nothing that matters, or pixels
+    read      no error: the damage hit nothing that matters, or pixels
     counted   frames or records were skipped, counted, and named in the log
-    refused   one sentence that names the file
-    died      the decoder took its process with it, and that stream alone is lost
+    refused   a one-sentence error that names the file
+    died      the decoder crashed its process, and only that stream is lost
 
-and what may not: an error that names no file, an exception that nobody turned into a sentence, or no end
-within a minute. Then the exit code is 1.
+Forbidden are an error that names no file, an unhandled exception, and no end within a minute. Then the exit
+code is 1.
 """
 
 import importlib
@@ -54,12 +54,12 @@ MOST_BITS = 64
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 WAYMO_CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
 
-# Beside each data set's card lies the script that draws its sample.
+# The script that draws Waymo's sample lies beside the data set's card.
 sys.path.insert(0, str(shipped_root() / "datasets" / "waymo"))
 
 
 class Fate(StrEnum):
-    """What became of a stream."""
+    """Outcome of reading a stream."""
 
     READ = "read"
     COUNTED = "counted"
@@ -75,11 +75,11 @@ BAD = (Fate.UNNAMED, Fate.RAISED, Fate.HUNG)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Something sound to read.
+    """Intact source to damage.
 
     Attributes:
         spec: the source.
-        files: those that may be damaged.
+        files: files that may be damaged.
         classes: of the fleet that reads it.
     """
 
@@ -90,7 +90,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damaged file and what became of it."""
+    """One damaged file and its outcome."""
 
     kind: str
     number: int
@@ -102,7 +102,7 @@ class Case:
 
 
 def _video(folder: Path) -> Sample:
-    """An MP4, which keeps what it is at its end, and an AVI, which can be read up to where it is cut off."""
+    """Returns an MP4, whose index is at its end, and an AVI, which is readable up to a truncation."""
     city = CitySpec(seed=5, fps=12, duration_s=2.0)
     frames = [frame.image for frame, _ in city.open(CLASSES).frames()]
     files = (folder / "street.mp4", folder / "street.avi")
@@ -117,7 +117,7 @@ def _video(folder: Path) -> Sample:
 
 def _waymo(version: str) -> Callable[[Path], Sample]:
     def make(folder: Path) -> Sample:
-        """Two segments; the pictures of one have four row groups in version 2."""
+        """Draws two segments; the pictures of one have four row groups in version 2."""
         drawn = importlib.import_module("waymo_sample")
         segments = drawn.sample_segments(2, 6, (96, 64))
         for segment in segments:
@@ -142,7 +142,7 @@ def _sample_list(folder: Path) -> Sample:
 
 
 def _shipped(dataset: str, folder: Path) -> Path:
-    """A copy of the small sample that the project ships of a data set."""
+    """Copies the small shipped sample of a data set."""
     return shutil.copytree(shipped_root() / "datasets" / dataset / "sample", folder / dataset)
 
 
@@ -155,11 +155,11 @@ KINDS: Mapping[str, Callable[[Path], Sample]] = {
     "tfrecord": _waymo("v1"),
     "parquet": _waymo("v2"),
 }
-"""How to make a sound sample of each kind of file in an empty folder."""
+"""Makers of an intact sample in an empty folder, by kind of file."""
 
 
 class _Words(logging.Handler):
-    """What was logged."""
+    """Log handler that keeps the messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _Words(logging.Handler):
 
 
 def damage(file: Path, generator: np.random.Generator) -> str:
-    """Cuts a file off or turns some of its bits over; says which."""
+    """Truncates a file or flips some of its bits; returns a description."""
     content = np.frombuffer(file.read_bytes(), np.uint8).copy()
     if generator.random() < 0.5:
         left = int(generator.integers(0, len(content)))
@@ -184,7 +184,7 @@ def damage(file: Path, generator: np.random.Generator) -> str:
 
 
 def read(spec: SourceSpec, classes: tuple[str, ...], damaged: Path) -> tuple[Fate, int, int, str]:
-    """Reads all of it: what became of it, frames read, frames that were damaged, and what was said."""
+    """Reads the whole stream; returns the outcome, frames read, damaged frames, and the messages."""
     words = _Words()
     logging.getLogger("ekya").addHandler(words)
     frames = 0
@@ -219,7 +219,7 @@ def _fate_of(words: str, damaged: Path) -> Fate:
 
 
 def cases(kind: str, count: int, seed: int, console: Console) -> Iterator[Case]:
-    """So many of a kind, one after the other."""
+    """Yields ``count`` cases of a kind, one after the other."""
     with tempfile.TemporaryDirectory() as made:
         sound = Path(made) / "sound"
         sound.mkdir()
@@ -236,7 +236,7 @@ def cases(kind: str, count: int, seed: int, console: Console) -> Iterator[Case]:
 
 
 def _moved(spec: SourceSpec, before: Path, after: Path) -> SourceSpec:
-    """The same source in a copy of its folder."""
+    """Returns the same source in a copy of its folder."""
     moved: SourceSpec = type(spec).model_validate_json(
         spec.model_dump_json().replace(str(before), str(after))
     )
@@ -244,7 +244,7 @@ def _moved(spec: SourceSpec, before: Path, after: Path) -> SourceSpec:
 
 
 def _rows(found: list[Case]) -> list[dict[str, object]]:
-    """How many of each kind met which fate."""
+    """Returns the number of cases by kind and outcome."""
     fates = {kind: Counter(case.fate for case in found if case.kind == kind) for kind in _kinds(found)}
     return [{"kind": kind} | {str(fate): fates[kind][fate] for fate in Fate} for kind in fates]
 
@@ -254,7 +254,7 @@ def _kinds(found: list[Case]) -> tuple[str, ...]:
 
 
 def show(console: Console, found: list[Case]) -> None:
-    """What became of them, and every one that may not be."""
+    """Prints the outcomes as a table, and every forbidden one."""
     table = Table(title="Damaged files", title_justify="left")
     for name in ("kind", *Fate):
         table.add_column(str(name), justify="left" if name == "kind" else "right")

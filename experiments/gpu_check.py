@@ -1,13 +1,13 @@
-"""Whether shares hold on this machine's GPU: what was expected, and what was measured.
+"""Checks that shares hold on this machine's GPU: expected and measured values.
 
     make gpu-check
     make gpu-check ARGS='--only resize'
     make gpu-check ARGS='--json -'
 
-Needs this tree, torch with CUDA and what its wheels bring; nothing is fetched, and a check that needs more is
-left out where that is missing. At most eight minutes. Checks run in processes of their own, so one that
-fails, hangs or loses the GPU does not stop the others. With all of them, docs/gpu_check.json and the table of
-docs/gpu.md are written. Without a GPU it says so and leaves both alone.
+Needs this tree, torch with CUDA and the packages of its wheels; nothing is downloaded, and a check that lacks
+a package is left out. At most eight minutes. Checks run in separate processes, so one that fails, hangs or
+loses the GPU does not stop the others. When all checks run, docs/gpu_check.json and the table of docs/gpu.md
+are written. Without a GPU it prints an error and leaves both unchanged.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DOCUMENT, PAGE = ROOT / "docs" / "gpu_check.json", ROOT / "docs" / "gpu.md"
 
 NO_GPU, UNMET, STOPPED = 2, 1, 130
 LIMIT_S = 465.0
-"""Of everything: eight minutes, less what writing and ending takes."""
+"""Limit of all checks: eight minutes, less the time to write and end."""
 
 CHECKS = (
     Check("split", "gpu_check_shares", "split", 30),
@@ -49,11 +49,11 @@ CHECKS = (
     Check("graphs", "gpu_check_inference", "graphs_stay", 10),
     Check("run", "gpu_check_run", "runs", 75),
 )
-"""In the order in which they run. The last takes what the others have left over, and needs the most."""
+"""Checks in the order in which they run. The last takes all time that is left, and needs the most."""
 
 
 def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
-    """Returns the exit code: 0 all that was measured is met, 1 not all, 2 no GPU, 130 stopped."""
+    """Returns the exit code: 0 all measured checks are met, 1 not all, 2 no GPU, 130 stopped."""
     options = _parser(checks).parse_args(arguments)
     if options.child is not None:
         return work_off([check for check in checks if check.name in options.child])

@@ -1,4 +1,4 @@
-"""A client of MPS for `make gpu-check`: works on a part of the GPU, and answers orders with JSON.
+"""MPS client for `make gpu-check`: works on a part of the GPU and answers orders with JSON.
 
     python experiments/gpu_check_client.py 0 3
 
@@ -22,7 +22,7 @@ _BLOCKS_A_SM, _ROUNDS, _AT_ONCE = 8, 4000, 4
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Works until there are no more orders."""
+    """Answers orders until standard input ends."""
     torch.cuda.init()
     kernels = Kernels()
     pool = LevelPool(CudaDriver(CudaCalls()))

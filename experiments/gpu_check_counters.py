@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check`: what the driver's counters tell, and whether estimates of memory hold."""
+"""Checks of `make gpu-check`: the driver's counters, and estimates of memory."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +24,10 @@ from ekya.profiling.memory import CONTEXT_BYTES, JobCrops, retraining_bytes
 DEVICE = "cuda"
 IDLE_S, BUSY_S = 2.0, 3.0
 LEAST_ACTIVITY = 0.8
-"""Of the multiprocessors, under a matrix product that fills the GPU."""
+"""Lowest accepted activity of the multiprocessors under a matrix product that fills the GPU."""
 
 WITHIN = 0.2
-"""Of what was estimated for a retraining, that it may hold more."""
+"""Part by which a retraining may exceed its estimated memory."""
 
 SIDE, CLASSES, TRAINING, VALIDATION = 32, tuple("abcdef"), 200, 50
 MIB = 1 << 20
@@ -35,7 +35,7 @@ TOO_MUCH_BYTES = 1 << 60
 
 
 def counters() -> Iterator[Finding]:
-    """Memory, activity, power and energy: of a GPU with nothing to do, and of one that computes."""
+    """Measures memory, activity, power and energy of an idle GPU and of a busy one."""
     work = _product()
     work()
     with GpuMeter([_reader()], every_s=0.5) as meter:
@@ -50,7 +50,7 @@ def counters() -> Iterator[Finding]:
 
 
 def counter_findings(idle: GpuUse, busy: GpuUse) -> Iterator[Finding]:
-    """What two stretches say, one with nothing to do and one of a matrix product."""
+    """Yields findings of two periods, one idle and one of a matrix product."""
     activity = busy.sm_activity
     yield Finding(
         "multiprocessors that were busy during a matrix product",
@@ -72,7 +72,7 @@ def counter_findings(idle: GpuUse, busy: GpuUse) -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """What CUDA takes of a process, what a retraining holds, and that a lack of memory harms nobody."""
+    """Measures memory of CUDA and of a retraining; checks that an out-of-memory error does no harm."""
     reader = _reader()
     before = reader.read().memory_used_bytes
     _product()()

@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check`: the energy of training, and a model of what each of two jobs takes of it."""
+"""Checks of `make gpu-check`: energy of training, and its modelled division between two jobs."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ekya.gpu.window_meter import GpuMeter
 
 TURNS = 3
-"""Measurements in a row, seconds together: the driver's counter moves about ten times a second."""
+"""Measurements in a row, seconds in total: the driver's counter updates about ten times a second."""
 
 _OF_IMAGES = "energy of 1000 images that are trained on"
 _OF_JOBS = "energy of training and inference beside each other, half the GPU each"
@@ -30,7 +30,7 @@ _STREAM = StreamId("check")
 
 @contextmanager
 def metered(inventory: GpuInventory) -> Iterator["GpuMeter | str"]:
-    """The first GPU on the meter, as in a run; or why it cannot be read."""
+    """Yields the first GPU's meter, as in a run; or the reason why it cannot be read."""
     try:
         meter = importlib.import_module("ekya.gpu.window_meter").open_meter(inventory, 1)
     except ModuleNotFoundError as error:
@@ -40,12 +40,12 @@ def metered(inventory: GpuInventory) -> Iterator["GpuMeter | str"]:
         yield "NVML cannot read this GPU"
         return
     with meter:
-        # What is read before anything works is what an idle GPU draws.
+        # The readings before any work are taken as the power of an idle GPU.
         yield meter
 
 
 def of_images(meter: "GpuMeter | str", train: Callable[[], Rate]) -> Iterator[Finding]:
-    """Of training alone, on the whole GPU."""
+    """Measures the energy of training alone, on the whole GPU."""
     if isinstance(meter, str):
         yield Finding(_OF_IMAGES, _BY_COUNTER, f"left out: {meter}", None)
         return
@@ -66,7 +66,7 @@ def of_images(meter: "GpuMeter | str", train: Callable[[], Rate]) -> Iterator[Fi
 
 
 def of_jobs(meter: "GpuMeter | str", both: Callable[[], Sequence[Rate]]) -> Iterator[Finding]:
-    """Of one that trains and one that predicts: measured together, and shared out by the model of a run."""
+    """Measures training and inference together; divides their energy by the model of a run."""
     expected = f"{_BY_COUNTER}; whose it was is a model's guess"
     if isinstance(meter, str):
         yield Finding(_OF_JOBS, expected, f"left out: {meter}", None)
@@ -92,7 +92,7 @@ def of_jobs(meter: "GpuMeter | str", both: Callable[[], Sequence[Rate]]) -> Iter
 
 
 def modelled(use: GpuUse, training_milli: int, inference_milli: int) -> ModelledEnergy | None:
-    """A stretch's energy, shared out by the shares that both jobs really used in it."""
+    """Divides a period's energy by the shares that both jobs really used in it."""
     now_us = use.covered_us
     events = (
         ShareMeasured(now_us, _STREAM, Role.RETRAINING, training_milli),

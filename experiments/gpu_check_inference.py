@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check`: what makes inference faster on this GPU, and what a share leaves of it."""
+"""Checks of `make gpu-check`: ways to speed up inference on this GPU, and inference at smaller shares."""
 
 import statistics
 import time
@@ -23,27 +23,27 @@ ROUNDS, MOST_S = 100, 2.0
 SHARES = tuple(range(125, 1001, 125))
 
 WITHIN = 0.03
-"""Of a speed that is expected."""
+"""Accepted relative deviation from an expected speed."""
 
 _WORK_MS = 20.0
 
 
 def ways(device: str = "cuda") -> Iterator[Finding]:
-    """Every way beside the one it is chosen over, on the whole GPU."""
+    """Compares every way with its baseline, on the whole GPU."""
     bench = _bench(device)
     for question, compared in bench.of_one_model().items():
         yield finding_of(question, list(bench.compared(question, compared())))
 
 
 def streams(device: str = "cuda") -> Iterator[Finding]:
-    """Models of eight streams, asked one by one and in one call."""
+    """Compares the models of eight streams one by one and in one call."""
     bench = _bench(device)
     for question, compared in bench.of_streams().items():
         yield finding_of(question, list(bench.compared(question, compared())))
 
 
 def finding_of(question: str, rows: Sequence[Row]) -> Finding:
-    """What came of one question. A way with other answers is refused and has no times."""
+    """Returns the finding of one question. A way whose answers differ is refused and has no times."""
     is_faster = any(row.times is not None and row.times > 1.0 for row in rows)
     return Finding(
         f"inference of a ResNet18, {question}",
@@ -55,10 +55,10 @@ def finding_of(question: str, rows: Sequence[Row]) -> Finding:
 
 
 def shares() -> Iterator[Finding]:
-    """One frame in a call and sixteen, at eight shares, kernel by kernel and as a graph of the level."""
+    """Measures one frame and sixteen in a call, at eight shares, by single kernels and as a graph."""
     process = open_process(0)
     crops = _noise()
-    # An inference is a guest and may have more than its share: what one is worth is seen where it is held.
+    # Inference is a guest and may get more than its share, so a job whose share is enforced is measured.
     job = ShareJob("check", "retraining", SHARES[-1])
     handle = GreenHandle(process.levels, process.streams, process.claims(), job)
     try:
@@ -74,7 +74,7 @@ def shares() -> Iterator[Finding]:
 
 
 def graphs_stay() -> Iterator[Finding]:
-    """A graph that was recorded on a quarter of the multiprocessors, launched on a stream of all of them."""
+    """Checks a graph recorded on a quarter of the multiprocessors and launched on a stream of all of them."""
     process, kernels = open_process(0), Kernels()
     layout = process.levels.layout
     few = process.levels.usable(0, max(1, layout.groups // 4)).level

@@ -1,4 +1,4 @@
-"""Two small kernels, compiled here: one that says where it runs, one that only computes."""
+"""Two small kernels, compiled here: one that reports its multiprocessor, one that only computes."""
 
 import ctypes
 from typing import Any
@@ -28,10 +28,10 @@ extern "C" __global__ void compute(float* out, int rounds) {
 """
 
 THREADS = 1024
-"""Of a block that computes: two of them fill a multiprocessor."""
+"""Threads of a computing block: two blocks fill a multiprocessor."""
 
 _SPIN_CYCLES = 200_000
-"""So long a block stays where it is, that the others must go elsewhere: about a tenth of a millisecond."""
+"""A block spins this long, about a tenth of a millisecond, so that other blocks must run elsewhere."""
 
 
 class Kernels:
@@ -46,7 +46,7 @@ class Kernels:
         self._compute = _function(library, b"compute")
 
     def where(self, stream: int) -> set[int]:
-        """Numbers of the multiprocessors on which many short blocks of this stream ran."""
+        """Returns the multiprocessors on which many short blocks of this stream ran."""
         blocks = 16 * self.sms
         ids = torch.full((blocks,), -1, dtype=torch.int32, device="cuda")
         torch.cuda.synchronize()
@@ -55,7 +55,7 @@ class Kernels:
         return {int(one) for one in ids.cpu().unique()}
 
     def compute(self, stream: int, blocks: int, rounds: int) -> None:
-        """Work that depends on nothing but multiprocessors; the host goes on at once."""
+        """Launches work that depends only on multiprocessors; returns without waiting for it."""
         self._launch(self._compute, blocks, THREADS, stream, (self._out, ctypes.c_int(rounds)))
 
     def _launch(
@@ -78,7 +78,7 @@ def _compiled() -> bytes:
 
 
 def _function(library: Any, name: bytes) -> Any:
-    # A library's kernel belongs to no context, so it can be launched on the streams of all.
+    # A library's kernel belongs to no context, so it can be launched on the streams of all contexts.
     return driver.CUfunction(int(_ask(driver.cuLibraryGetKernel, library, name)))
 
 

@@ -18,7 +18,7 @@ from ekya.gpu.mps_service import look_for_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 KEPT = 0.9
-"""Of the speed alone that is left beside another job."""
+"""Lowest accepted part of the speed alone that a job keeps beside another."""
 
 _DAEMON, _STARTS = "an MPS daemon", "starts, or says why not"
 
@@ -27,7 +27,7 @@ _CLIENT = Path(__file__).with_name("gpu_check_client.py")
 
 
 def mps() -> Iterator[Finding]:
-    """Whether a daemon starts, or why not; and two processes under it, on three quarters and a quarter."""
+    """Checks that a daemon starts, and two client processes on three quarters and a quarter."""
     inventory = seen_by_cuda()
     began_s = time.perf_counter()
     try:
@@ -65,7 +65,7 @@ def _two_clients(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 class _Client:
-    """A process that does what it is told, a line each."""
+    """Handle of a client process; orders and answers are one line each."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -88,7 +88,7 @@ class _Client:
 
 @contextmanager
 def _client(environment: Mapping[str, str], first: int, end: int) -> Iterator[_Client]:
-    """On these quarters of the GPU's groups."""
+    """Starts a client on these quarters of the GPU's groups."""
     with subprocess.Popen(
         [sys.executable, str(_CLIENT), str(first), str(end)],
         stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ def _client(environment: Mapping[str, str], first: int, end: int) -> Iterator[_C
 
 
 def seen_by_cuda() -> GpuInventory:
-    """The first GPU as CUDA sees it: what is here may lack the library for NVML."""
+    """Returns the first GPU as CUDA reports it, since the NVML library may be missing here."""
     driver = CudaDriver(CudaCalls())
     digits = driver.uuid
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])

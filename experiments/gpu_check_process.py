@@ -1,4 +1,4 @@
-"""Runs the checks of `make gpu-check` in processes of their own, and keeps what they told."""
+"""Runs the checks of `make gpu-check` in separate processes and collects their findings."""
 
 import faulthandler
 import importlib
@@ -26,13 +26,13 @@ FOLDER = Path(__file__).parent
 SCRIPT = FOLDER / "gpu_check.py"
 
 _START_S = 60.0
-"""For a process to import torch: seconds, or many where nothing of it has been read from the disk yet."""
+"""Time for a process to import torch, which is slow when its files are not in the disk cache."""
 
 _LEAST_S = 5.0
-"""In less no process has even started CUDA."""
+"""Time below which no check is started: it would not suffice to start CUDA."""
 
 _END_S = 5.0
-"""For a process to end what it has opened, such as daemons; those end by themselves when it is killed."""
+"""Time for a process to end its daemons and the like; those end by themselves when it is killed."""
 
 _LOOK_S, _DUMP_S = 0.2, 0.5
 _FRAMES, _LINES = 3, 60
@@ -40,12 +40,12 @@ _FRAMES, _LINES = 3, 60
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked at together.
+    """One check, which may yield several findings.
 
     Attributes:
         name: for ``--only``.
-        module, function: where it is, in this folder; the function yields findings.
-        limit_s: after that it is ended; what its process took to start does not count.
+        module, function: its function, in a module of this folder; the function yields findings.
+        limit_s: timeout, without the start of its process.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Check:
 
 
 def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -> Iterator[Finding]:
-    """One after the other.
+    """Runs checks one after the other and yields their findings.
 
-    Neighbours of one module share a process, for torch and CUDA take seconds to start; after a check that
-    does not end well the rest have a new one. The last check may take all the time that is left.
+    Consecutive checks of one module share a process, since torch and CUDA take seconds to start; after a
+    check that fails the rest get a new one. The last check may take all the time that is left.
 
     Args:
         checks: in their order.
-        until_s: on the monotonic clock.
-        script: works off, with ``--child`` and their names, the checks of a process.
+        until_s: deadline on the monotonic clock.
+        script: runs the checks of a process, given ``--child`` and their names.
     """
     left = list(checks)
     while left:
@@ -79,14 +79,14 @@ def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -
 
 
 def work_off(checks: Sequence[Check]) -> int:
-    """The process's side: tells findings and the ends of checks, a line each.
+    """Runs checks in the child process; writes findings and the ends of checks, a line each.
 
     A check whose packages are missing is left out. Any other error ends the process, since CUDA may not be
     usable any more.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # A signal unwinds what the check has opened, such as daemons.
+    # SystemExit unwinds the check's context managers, which end daemons and the like.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for check in checks:
         is_well = True
@@ -109,12 +109,12 @@ def work_off(checks: Sequence[Check]) -> int:
 
 
 def left_out(name: str, error: ModuleNotFoundError) -> Finding:
-    """A check for which this Python lacks a package."""
+    """Returns the finding of a check that lacks a package."""
     return Finding(name, "measured", f"left out: the Python package {error.name} is missing", None)
 
 
 def _is_foreign(error: ModuleNotFoundError) -> bool:
-    """Whether a package is missing, and not a part of this tree."""
+    """Returns whether the missing package is not a part of this tree."""
     root = (error.name or "ekya").partition(".")[0]
     return root != "ekya" and not (FOLDER / f"{root}.py").exists()
 
@@ -138,12 +138,12 @@ def _tell(what: Mapping[str, object]) -> None:
 
 @contextmanager
 def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
-    # What else was on the path stays there: it may hold packages that a check needs.
+    # The rest of the path stays: it may hold packages that a check needs.
     path = (str(FOLDER.parent), str(FOLDER), os.environ.get("PYTHONPATH"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-    # Both sides have one place in the file: what the other one writes is to go to its end.
+    # Both sides share one file position, so writes must append.
     with tempfile.TemporaryFile("a+", errors="replace") as errors:
-        # A group of its own: what it has started ends with it.
+        # A separate process group, so that everything the process has started ends with it.
         process = subprocess.Popen(
             [sys.executable, str(script), "--child", *names],
             stdout=subprocess.PIPE,
@@ -164,23 +164,23 @@ def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
 
 
 class _Child:
-    """A process that works off checks, as this side sees it."""
+    """Parent's handle of a process that runs checks."""
 
     def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
         self._process, self._errors = process, errors
         self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
-        # Not read to the end of the pipe: what the process has started may hold it open.
+        # A thread reads: processes that the child has started may hold the pipe open after its end.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.is_well = True
 
     def findings(self, check: str, limit_s: float, until_s: float) -> Iterator[Finding]:
-        """What it tells of one check, and how that ended if not well.
+        """Yields the findings of one check, and a failure if it does not end well.
 
         Args:
             check: its name.
-            limit_s: from its beginning on.
-            until_s: on the monotonic clock, whatever else.
+            limit_s: timeout from its beginning on.
+            until_s: deadline on the monotonic clock, also for the start of the process.
         """
         began_s = time.monotonic()
         end_s = min(began_s + _START_S, until_s)
@@ -200,13 +200,13 @@ class _Child:
                 return
             finding = Finding(**told["finding"])
             if "traceback" in finding.figures:
-                # What comes behind a failure has a process of its own.
+                # The checks that follow a failure get a new process.
                 self.is_well = False
                 finding = replace(finding, figures={**finding.figures, "stderr": self._said()})
             yield finding
 
     def end(self) -> None:
-        """With all that it has started."""
+        """Ends the process and everything it has started."""
         if self._process.poll() is None and self.is_well:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
@@ -219,13 +219,13 @@ class _Child:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            with suppress(ValueError):  # Others may print what they like.
+            with suppress(ValueError):  # Checks may print other lines.
                 told = json.loads(line)
                 if isinstance(told, dict) and told.keys() & {"begins", "finding", "ended"}:
                     self._lines.put(told)
 
     def _next(self, until_s: float) -> dict[str, Any] | None:
-        """What it tells next; None when the process has ended or the time is over."""
+        """Returns the next message; None when the process has ended or the time is over."""
         while True:
             has_ended = self._process.poll() is not None
             if has_ended:
@@ -236,7 +236,7 @@ class _Child:
                 return None
 
     def _hangs(self, took_s: float) -> str:
-        """Says where it hung."""
+        """Returns the position at which it hangs."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
         time.sleep(_DUMP_S)
@@ -259,6 +259,6 @@ class _Child:
 
 
 def _frames(dump: Sequence[str]) -> list[str]:
-    """The innermost of the thread that was running, as Python's fault handler says it."""
+    """Returns the innermost frames of the thread that was running, from Python's fault handler."""
     own = dropwhile(lambda line: not line.startswith("Current thread"), dump)
     return [line.strip() for line in islice(own, 1, 1 + _FRAMES) if line.startswith("  File")]

@@ -1,4 +1,4 @@
-"""What `make gpu-check` found: as JSON, and as a table in docs/gpu.md."""
+"""Report of `make gpu-check`: as JSON, and as a table in docs/gpu.md."""
 
 import json
 from collections import Counter
@@ -15,15 +15,15 @@ BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked.
+    """Result of one check.
 
     Attributes:
-        name: what, in a few words.
-        expected: for people.
-        measured: for people, with units; or why it could not be measured.
-        met: whether it is as expected; None where it was not measured, since this machine lacks something.
+        name: a few words.
+        expected: text for people.
+        measured: text for people, with units; or the reason why it could not be measured.
+        met: whether the expectation is met; None if not measured, since this machine lacks something.
         figures: the numbers behind it, with units in their names.
-        took_s: from the beginning of its check until it was found.
+        took_s: from the beginning of its check.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What it was measured on.
+    """Machine that was measured.
 
     Attributes:
         gpu: the maker's name.
-        driver, torch: versions, as they say them.
+        driver, torch: versions, as they report them.
         when: the day, as YYYY-MM-DD.
     """
 
@@ -50,18 +50,18 @@ class Machine:
     when: str
 
     def __str__(self) -> str:
-        """One line."""
+        """Formats it as one line."""
         return f"{self.gpu}, driver for CUDA {self.driver}, torch {self.torch}, {self.when}"
 
 
 def as_json(machine: Machine, findings: Sequence[Finding]) -> str:
-    """Everything, for machines."""
+    """Returns the whole report as JSON."""
     document = {"machine": asdict(machine), "findings": [asdict(finding) for finding in findings]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
-    """For docs/gpu.md."""
+    """Returns the report as a table for docs/gpu.md."""
     count = Counter(finding.met for finding in findings)
     missing = f", {count[None]} not measured" if count[None] else ""
     cells = [(one.name, one.expected, one.measured, WORDS[one.met]) for one in findings]
@@ -78,10 +78,10 @@ def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
 
 
 def write_up(machine: Machine, findings: Sequence[Finding], document: Path, page: Path) -> None:
-    """The document, and the page's table between its two marks.
+    """Writes the document, and the page's table between its two marks.
 
     Raises:
-        ValueError: the page has not both marks.
+        ValueError: the page lacks one of the marks.
     """
     write_text_atomic(document, as_json(machine, findings))
     text = page.read_text()

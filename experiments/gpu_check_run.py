@@ -15,22 +15,22 @@ from gpu_check_report import Finding
 from ekya.core.events import GpuMeasured
 
 STREAMS, WINDOWS = 16, 2
-"""In the first window cameras are watched and labelled; in the second one retrainings can be worth it."""
+"""The first window collects and labels frames; in the second one retrainings can pay off."""
 
 SCHEDULERS = ("ekya", "uniform")
 
 WITHIN = 0.01
-"""Of accuracy, that ekya may be behind: what is chance between two runs on a clock."""
+"""Accuracy by which ekya may be behind: random variation between two live runs."""
 
 QUANTUM_MILLI, PREPARATION_MILLI = 10, 800
-"""Shares for sixteen streams on one GPU: beside the preparation, there is a quantum for each."""
+"""Shares for sixteen streams on one GPU: beside the preparation, each has one quantum."""
 
 
 _EKYA = "import sys; from ekya.cli import main; sys.exit(main())"
 
 
 def runs() -> Iterator[Finding]:
-    """With the share backend that ``--shares auto`` takes.
+    """Runs the fleet with the share backend that ``--shares auto`` selects.
 
     Raises:
         ModuleNotFoundError: a package that a run needs is missing here.
@@ -45,10 +45,10 @@ def runs() -> Iterator[Finding]:
 
 
 def compared(streams: int, gpus: float, preparation_milli: int, shares: str) -> Iterator[Finding]:
-    """The same fleet under each scheduler.
+    """Runs the same fleet under each scheduler.
 
     Args:
-        streams: cameras.
+        streams: number of cameras.
         gpus, preparation_milli: as in a fleet file.
         shares: name of the share backend.
     """
@@ -69,9 +69,9 @@ _PREPARED_GPU_S = 0.2
 
 
 def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
-    """The shipped fleet's cameras, again and again with seeds of their own, in windows as short as can be.
+    """Returns the shipped fleet's cameras, repeated with other seeds, in the shortest possible windows.
 
-    What changes in the shipped fleet's second window changes in the first one here.
+    Changes of the shipped fleet's second window happen in the first one here.
     """
     config = importlib.import_module("ekya.config")
     shipped = config.load_fleet(importlib.import_module("ekya.shipped").shipped_path(config.DEFAULT_FLEET))
@@ -107,7 +107,7 @@ def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
 
 
 def of_frames(scheduler: str, shares: str, summary: Mapping[str, Any]) -> Finding:
-    """That no frame was lost, and what was done."""
+    """Returns the finding that no frame was lost, with counts of frames and retrainings."""
     frames, retrainings, host = summary["frames"], summary["retrainings"], summary["host"]
     return Finding(
         f"`ekya run` of {len(summary['streams'])} streams under {scheduler}, shares by {shares}",
@@ -121,7 +121,7 @@ def of_frames(scheduler: str, shares: str, summary: Mapping[str, Any]) -> Findin
 
 
 def of_energy(scheduler: str, summary: Mapping[str, Any], windows_j: Sequence[float]) -> Finding:
-    """What the run's windows took; a job's part of it is a model's."""
+    """Returns the finding of the energy of the run's windows; the jobs' parts of it are modelled."""
     name, expected = f"energy of that run under {scheduler}", "told by the driver's counter, for each window"
     gpu = summary["host"].get("gpus", {}).get("0", {})
     if gpu.get("energy_j") is None:
@@ -144,7 +144,7 @@ def of_energy(scheduler: str, summary: Mapping[str, Any], windows_j: Sequence[fl
 
 
 def of_accuracies(streams: int, accuracies: Mapping[str, float]) -> Finding:
-    """Of both schedulers, by the same frames."""
+    """Compares the accuracy of both schedulers on the same frames."""
     own, other = (accuracies[scheduler] for scheduler in SCHEDULERS)
     return Finding(
         f"accuracy of {streams} streams under {' and '.join(SCHEDULERS)}, {WINDOWS} windows",
@@ -160,14 +160,14 @@ def _runs(fleet: Path) -> Path:
 
 
 def _windows_j(journal: Path) -> list[float]:
-    """Energy by window, as the journal has it; empty where nothing was measured."""
+    """Returns the energy by window from the journal; empty if it was not measured."""
     _, _, turns = importlib.import_module("ekya.journal").read_journal(journal)
     told = [event for turn in turns for event in turn.events if isinstance(event, GpuMeasured)]
     return [use.energy_j for event in told for use in event.gpus if use.energy_j is not None]
 
 
 def _run(fleet: Path, scheduler: str, shares: str) -> dict[str, Any]:
-    """The summary of a run."""
+    """Executes a run and returns its summary."""
     command = [sys.executable, "-c", _EKYA, "run", str(fleet)]
     command += ["--scheduler", scheduler, "--name", scheduler]
     command += ["--shares", shares, "--no-dashboard", "--runs", str(_runs(fleet)), "--json", "-"]

@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check`: do green contexts keep jobs apart, at what speed, how fast can they change."""
+"""Checks of `make gpu-check`: isolation, speed and resize time of jobs in green contexts."""
 
 import os
 import statistics
@@ -23,10 +23,10 @@ from ekya.gpu.sm_layout import SmLayout
 from ekya.gpu.torch_streams import TorchStreams
 
 WITHIN = 0.03
-"""Of a speed that is expected."""
+"""Accepted relative deviation from an expected speed."""
 
 KEPT = 0.9
-"""Of the speed alone that is left beside another job."""
+"""Lowest accepted part of the speed alone that a job keeps beside another."""
 
 DEVICE = "cuda"
 
@@ -35,14 +35,14 @@ RESIZES = 200
 RESTARTS = 3
 
 _BLOCKS_A_SM = 64
-"""Blocks for each multiprocessor: two run at a time, so 32 rounds of them, and no ragged end elsewhere."""
+"""Blocks for each multiprocessor: two run at a time, so 32 rounds, which keeps the uneven end small."""
 
 _ALONE_MS = 20.0
-"""About what one launch takes on all multiprocessors."""
+"""Approximate duration of one launch on all multiprocessors."""
 
 
 def split() -> Iterator[Finding]:
-    """How the driver splits the GPU, and what making levels ahead takes."""
+    """Measures how the driver splits the GPU, and the time to create levels in advance."""
     began_s = time.perf_counter()
     process = _process()
     took_s = time.perf_counter() - began_s
@@ -81,7 +81,7 @@ def split() -> Iterator[Finding]:
 
 
 def gate() -> Iterator[Finding]:
-    """The numeric gate at every number of multiprocessors that levels can have."""
+    """Runs the numeric gate at every number of multiprocessors that levels can have."""
     process = _process()
     layout = process.levels.layout
     for groups in range(1, layout.groups + 1):
@@ -99,7 +99,7 @@ def gate() -> Iterator[Finding]:
 
 
 def disjoint() -> Iterator[Finding]:
-    """Two jobs of a process, and where the threads of their batches run."""
+    """Checks the multiprocessors of two jobs of a process, and those of their forward and backward passes."""
     process, kernels = _process(), Kernels()
     with _jobs(process, 500, 500) as (one, other):
         ids = []
@@ -126,7 +126,7 @@ def disjoint() -> Iterator[Finding]:
 
 
 def speed() -> Iterator[Finding]:
-    """Work that depends on nothing but multiprocessors, at a quarter, half and three quarters of them."""
+    """Measures work that depends only on multiprocessors, at a quarter, half and three quarters of them."""
     pool, kernels, streams = LevelPool(CudaDriver(CudaCalls())), Kernels(), TorchStreams(0)
     layout = pool.layout
     blocks = _BLOCKS_A_SM * layout.sms
@@ -147,7 +147,7 @@ def speed() -> Iterator[Finding]:
 
 
 def beside() -> Iterator[Finding]:
-    """Two jobs of one process at the same time, on three quarters and a quarter."""
+    """Measures two jobs of one process at the same time, on three quarters and a quarter."""
     pool, kernels, streams = LevelPool(CudaDriver(CudaCalls())), Kernels(), TorchStreams(0)
     layout = pool.layout
     most = layout.groups * 3 // 4
@@ -167,7 +167,7 @@ def beside() -> Iterator[Finding]:
 
 
 def resize() -> Iterator[Finding]:
-    """A job that works, between a quarter and three quarters, with its weights on the GPU."""
+    """Resizes a running job between a quarter and three quarters, with its weights on the GPU."""
     process, kernels = _process(), Kernels()
     layout = process.levels.layout
     model = _model().to(DEVICE)
@@ -215,7 +215,7 @@ def resize() -> Iterator[Finding]:
 
 
 def restart() -> Iterator[Finding]:
-    """The same change as a new process does it: from the decision to the end of the first batch."""
+    """Measures the same change by a new process: from the decision to the end of the first batch."""
     times_s = []
     for _ in range(RESTARTS):
         began_s = time.perf_counter()
@@ -232,7 +232,7 @@ def restart() -> Iterator[Finding]:
 
 
 def main() -> None:
-    """A process that starts at another share: CUDA, weights, one batch."""
+    """Starts at another share: CUDA, weights, one batch."""
     model = _model().to(DEVICE)
     model(torch.randn(64, 1024, device=DEVICE))
     torch.cuda.synchronize()
@@ -240,7 +240,7 @@ def main() -> None:
 
 @cache
 def _process() -> GreenProcess:
-    """What the checks of a process share, since it takes seconds to make."""
+    """Returns the green contexts that the checks of a process share, since they take seconds to create."""
     return open_process(0)
 
 
@@ -291,19 +291,19 @@ def _computing(kernels: Kernels, level: Level, blocks: int, rounds: int) -> Call
 
 
 def _plain_stream() -> int:
-    """One of torch's own, in the primary context; torch keeps it."""
+    """Returns a stream of torch's pool, in the primary context; torch keeps it."""
     return int(torch.cuda.Stream().cuda_stream)
 
 
 def _rounds(kernels: Kernels, blocks: int) -> int:
-    """So many that a launch on the whole GPU takes long enough to be measured well."""
+    """Returns the number of rounds with which a launch on the whole GPU takes about ``_ALONE_MS``."""
     streams, rounds, plain = TorchStreams(0), 1000, _plain_stream()
     ms = _median_ms(streams, plain, lambda: kernels.compute(plain, blocks, rounds))
     return max(1, round(rounds * _ALONE_MS / ms))
 
 
 def _median_ms(streams: TorchStreams, stream: int, work: Callable[[], None], times: int = 9) -> float:
-    """Of launches one after the other, the first of which does not count."""
+    """Returns the median time of consecutive launches, without the first one."""
     streams.enter(stream)
     took: list[float] = []
     for _ in range(times + 1):
@@ -318,7 +318,7 @@ def _median_ms(streams: TorchStreams, stream: int, work: Callable[[], None], tim
 def _together_ms(
     streams: TorchStreams, levels: list[Level], works: list[Callable[[], None]], times: int
 ) -> list[float]:
-    """Time of a launch on each level while the other is busy too; both have about the same to do."""
+    """Returns the time of a launch on each level while both are busy; both have about the same work."""
     marks = []
     for level in levels:
         streams.enter(level.stream)
@@ -330,7 +330,7 @@ def _together_ms(
             own.append(streams.mark())
     for own in marks:
         own[-1].wait()
-    # The first launch of each has the GPU for itself for a moment, and the last ones too.
+    # The first and the last launches of each run partly alone on the GPU.
     inner = [own[2:-1] for own in marks]
     return [(own[-1].ns_since(own[0])) / 1e6 / (len(own) - 1) for own in inner]
 

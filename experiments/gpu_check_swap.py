@@ -1,4 +1,4 @@
-"""Check of `make gpu-check`: new weights come from a trainer's process to inference, by either way."""
+"""Check of `make gpu-check`: hot swap of new weights from a trainer's process to inference, in both ways."""
 
 import multiprocessing
 import os
@@ -30,13 +30,13 @@ CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 OBJECT_STORE, CUDA_IPC = "object-store", "cuda-ipc"
 WAYS: Mapping[str, str] = {OBJECT_STORE: "through the host's memory", CUDA_IPC: "by CUDA IPC"}
 BEFORE, COMING, CHECKING = "before", "coming", "checking"
-"""What a batch was served beside."""
+"""Phases in which a batch is served."""
 
 HAND_OVERS = 10
 STALL_LIMIT_MS = 1.0
 
 SAME = 0.01
-"""Answers of the same weights may differ by this part: they are made ready in another place."""
+"""Accepted relative difference between answers of the same weights, prepared in different places."""
 
 _MODELS = 2
 _CROPS = np.random.default_rng(0).integers(0, 256, (FRAMES[0] * OBJECTS, SIDE, SIDE, 3)).astype(np.uint8)
@@ -46,16 +46,16 @@ _WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of several hand-overs by one way.
+    """Measurements of several hot swaps in one way.
 
     Attributes:
         delays_ms: from the trainer's first step until the new weights serve.
         stalls_ms: from the end of the last batch of the old weights to the begin of the first of the new.
-        batches_ms, meanwhile_ms: what batches took before, and while weights came.
-        off: largest part by which answers differ from those of the same weights that never travelled.
-        moved: smallest part by which a swap changed them.
-        back: largest part by which they differ when the old weights serve again.
-        processes: numbers of the process that serves, before and after.
+        batches_ms, meanwhile_ms: duration of batches before, and while weights are transferred.
+        off: largest relative difference of answers from those of the same weights without a transfer.
+        moved: smallest relative difference of answers that a swap caused.
+        back: largest relative difference when the old weights serve again.
+        processes: pid of the serving process, before and after.
     """
 
     delays_ms: tuple[float, ...]
@@ -69,7 +69,7 @@ class Measured:
 
 
 def swap() -> Iterator[Finding]:
-    """Both ways between two processes on one GPU, as clients of MPS where a daemon can be had."""
+    """Measures both ways between two processes on one GPU, as clients of MPS if a daemon is available."""
     inventory = seen_by_cuda()
     with ExitStack() as stack:
         where = "two clients of MPS"
@@ -83,14 +83,14 @@ def swap() -> Iterator[Finding]:
 
 
 def in_a_process(way: str, device: str, architecture: str, times: int) -> Measured:
-    """Measures in a process of its own, which the trainer's is a child of."""
+    """Measures in a separate process, which is the parent of the trainer's process."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
         return pool.submit(measure, way, device, architecture, times).result()
 
 
 def findings_of(way: str, where: str, measured: Measured) -> Iterator[Finding]:
-    """What is expected of it, and whether it came."""
+    """Yields the findings of one way."""
     delay_ms, longest_ms = _middle_and_most(measured.delays_ms)
     stall_ms, longest_stall_ms = _middle_and_most(measured.stalls_ms)
     batch_ms, _ = _middle_and_most(measured.batches_ms)
@@ -122,7 +122,7 @@ def findings_of(way: str, where: str, measured: Measured) -> Iterator[Finding]:
 
 
 def measure(way: str, device: str, architecture: str, times: int) -> Measured:
-    """Serves here without a break, while another process hands over weights so many times."""
+    """Serves in this process without a break, while another process hands over weights ``times`` times."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     trainer = spawn.Process(target=_train, args=(there, way, device, architecture), daemon=True)
@@ -166,7 +166,7 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
 
 
 class _Serving:
-    """What an inference actor's loop does, without a camera: batch after batch, and a swap between two."""
+    """Serving loop of an inference actor, without a camera: batch after batch, with hot swaps between two."""
 
     def __init__(self, device: str, model: EdgeModel) -> None:
         self.predictor = Predictor(model, device)
@@ -179,28 +179,28 @@ class _Serving:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Serves from now on."""
+        """Starts serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Serves no more."""
+        """Stops serving."""
         with self._lock:
             self._stopped = True
         if self._thread.is_alive():
             self._thread.join()
 
     def wait_for_batches(self, count: int) -> None:
-        """Returns when so many were served."""
+        """Waits until this many batches were served."""
         with self._lock:
             assert self._lock.wait_for(lambda: len(self.batches_ms[self._phase]) >= count, _WAIT_S)
 
     def expect(self) -> None:
-        """Weights are coming from now on."""
+        """Marks the following batches as served while weights are transferred."""
         with self._lock:
             self._phase = COMING
 
     def swap(self, predictor: Predictor, began_ns: int) -> None:
-        """Serves others from the next batch on; returns when they have served one."""
+        """Serves another predictor from the next batch on; returns when it has served one."""
         with self._lock:
             self._next, swaps = (predictor, began_ns), len(self.delays_ms)
             assert self._lock.wait_for(lambda: len(self.delays_ms) > swaps, _WAIT_S)
@@ -228,10 +228,10 @@ class _Serving:
 
 
 def _taker(way: str, device: str) -> Callable[[Any], Predictor]:
-    """How inference takes what came through the pipe and makes it ready, as its actor does."""
+    """Returns the function that receives weights from the pipe and prepares them, as inference does."""
 
     def stored(name: str) -> Predictor:
-        # As Ray's object store: shared memory, and a copy of it for whoever asks.
+        # As with Ray's object store: shared memory, and a copy of it for each reader.
         memory = SharedMemory(name)
         try:
             return Predictor(from_bytes(bytes(memory.buf)), device)
@@ -254,7 +254,7 @@ _Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
 
 
 def _train(there: Connection, way: str, device: str, architecture: str) -> None:
-    """The trainer's process: hands over when it is told to, and keeps what it gave until it was taken."""
+    """Trainer's process: hands over weights on each order, and keeps them until they were taken."""
     models = [_model(architecture, seed) for seed in range(_MODELS)]
     give: _Give = _storing if way == OBJECT_STORE else _lending(WeightLender(open_ipc(), device))
     there.send("ready")
@@ -291,7 +291,7 @@ def _lending(
 
 
 def _order(pipe: Connection) -> Any:
-    """None when there will be no more."""
+    """Returns the next order, or None at the end of the pipe."""
     try:
         return pipe.recv()
     except EOFError:
@@ -312,7 +312,7 @@ def _model(architecture: str, seed: int) -> EdgeModel:
 
 
 def _answers_of(predictor: Predictor) -> np.ndarray:
-    """What it answers, and what its head sees, of the crops of a frame: (N, 1 + F)."""
+    """Returns confidence and head features for the crops of a frame: (N, 1 + F)."""
     sure, seen = predictor.look(_CROPS)
     return np.column_stack((sure, seen))
 

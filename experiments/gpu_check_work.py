@@ -1,4 +1,4 @@
-"""Checks of `make gpu-check`: training and inference at shares, alone and beside each other, and without."""
+"""Checks of `make gpu-check`: training and inference at shares, alone and together, and without shares."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
 
 SHARES_MILLI = tuple(range(125, 1001, 125))
 SPEC = ProbeSpec("resnet18", 32, RetrainConfig(1, 32, 0, 5, 1.0), "cuda", 0.6)
-"""All blocks train, in batches of 32; inference is asked about a frame of six objects at a time."""
+"""All blocks train, in batches of 32; an inference is a frame of six objects."""
 
 KEPT = 0.9
-"""Of a speed that is expected."""
+"""Lowest accepted part of an expected speed."""
 
 Both = tuple[Rate, Rate]
-"""Of training and of inference, at the same time."""
+"""Rates of training and of inference, at the same time."""
 
 
 class NoShares:
-    """Processes that nobody holds to a share. Both backend and handle, as far as probes ask for these."""
+    """Share backend without any limit. Both backend and handle, with the methods that probes use."""
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """Nothing is set."""
+        """Sets nothing."""
         return {}
 
     def attach(self, job: ShareJob) -> "NoShares":
-        """Nothing is held."""
+        """Returns itself as the handle."""
         return self
 
     def resize(self, share_milli: int) -> Resized:
-        """Whoever wants may have everything."""
+        """Grants the full GPU."""
         return Resized(FULL_GPU_MILLI, 0)
 
     def scope(self) -> AbstractContextManager[None]:
-        """Around a batch."""
+        """Returns an empty context for a batch."""
         return nullcontext()
 
     def measured(self) -> Measured:
-        """Nobody counts."""
+        """Measures nothing."""
         return Measured(0, 0)
 
     def release(self) -> None:
-        """Nothing was held."""
+        """Does nothing."""
 
 
 def work() -> Iterator[Finding]:
-    """With the first share backend that can, in the order of ``--shares auto``, and then with none."""
+    """Checks the first usable share backend, in the order of ``--shares auto``, and then no shares."""
     inventory = seen_by_cuda()
     machine = Machine(cpu_limit(), inventory)
     with energy.metered(inventory) as meter:
@@ -80,17 +80,17 @@ def work() -> Iterator[Finding]:
 def with_shares(
     backend: ShareBackend, name: str, spec: ProbeSpec, shares_milli: Sequence[int], meter: "GpuMeter | str"
 ) -> Generator[Finding, None, Both]:
-    """A process that trains and one that predicts, alone at each share, and then both; returns these at half.
+    """Measures training and inference, alone at each share, and then together; returns both rates at half.
 
     Args:
         backend: not open yet.
         name: its name.
-        spec: what is trained and asked.
+        spec: models and batches of training and inference.
         shares_milli: rising in equal steps; the last is 1000.
         meter: of the GPU, or why there is none.
 
     Raises:
-        UserError: the backend cannot be opened, or a job not begin.
+        UserError: the backend cannot be opened, or a job cannot begin.
         RuntimeError: a job has died.
     """
     with backend.open(1) as opened, probes(opened, spec, KINDS) as (trainer, predictor):
@@ -115,7 +115,7 @@ def with_shares(
 
 
 def without_shares(name: str, held: Both, spec: ProbeSpec) -> Iterator[Finding]:
-    """The same two processes as the GPU runs them by itself, beside those that were held to half each."""
+    """Runs the same two processes without shares, beside the rates that were held to half each."""
     with probes(NoShares(), spec, KINDS) as (trainer, predictor):
         training, inference = rates_at([(trainer, FULL_GPU_MILLI), (predictor, FULL_GPU_MILLI)])
     with_ms, without_ms = held[1].p99_ms, inference.p99_ms
@@ -152,7 +152,7 @@ def _alone(kind: Kind, name: str, spec: ProbeSpec, rates: Sequence[Rate]) -> Fin
 def _beside(
     name: str, spec: ProbeSpec, alone: Mapping[Kind, Sequence[Rate]], beside: Sequence[Both]
 ) -> Finding:
-    """Training at a share stands beside inference at what it leaves of the GPU."""
+    """Compares training at a share beside inference at the rest with each alone."""
     left = list(reversed(alone["inference"][:-1]))
     kept = [
         (own.images_per_s / one.images_per_s, other.images_per_s / two.images_per_s)

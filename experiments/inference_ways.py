@@ -1,4 +1,4 @@
-"""Ways to run inference, each beside the one it is chosen over; timed by a bench and by `make gpu-check`."""
+"""Ways to run inference, each beside its baseline; timed by a bench and by `make gpu-check`."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,32 +22,32 @@ Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
 Call = Callable[[], Scores]
 
 OBJECTS, SIDE = 6, 32
-"""Of a frame; pixels of a crop."""
+"""Objects of a frame; pixels of a crop's side."""
 
 FRAMES = (1, 2, 4, 8, 16)
 STREAMS = 8
 ALIKE = (0, 3, None)
-"""Blocks, from the first on, that the models of the streams have in common; None is all."""
+"""Number of first blocks that the models of the streams have in common; None is all."""
 
 WARM_UPS = 3
 
 ROUNDING = 1e-5
-"""Of scores, on a CPU. On a GPU torch multiplies 32 bits with ten of their digits: ``MOST_ERROR``."""
+"""Accepted difference of scores on a CPU. On a GPU, where torch uses TF32 (10 bits): ``MOST_ERROR``."""
 
 _NOISE = 30
-"""Batches until statistics are those of the weights, and answers no rounding of nothing."""
+"""Batches until the normalisation statistics fit the weights, so that answers are not rounding errors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """One of the ways of a question.
+    """One way of a question.
 
     Attributes:
         name: of the way.
         images: in a call.
-        call: what is timed; None where there is a reason in ``note`` not to.
-        note: why it is not timed, or what else there is to say.
-        is_exact: whether its scores must be those of the first way.
+        call: call to time; None if ``note`` gives a reason not to.
+        note: why it is not timed, or another remark.
+        is_exact: whether its scores must equal those of the first way.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Way:
 
 
 Questions = dict[str, Callable[[], list[Way]]]
-"""By name, each with its ways; the first is what the others are held against."""
+"""Ways by question; the first way is the baseline of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a way of a question.
+    """Result of one way of a question.
 
     Attributes:
         p50_ms, p99_ms: of a call; None where it was refused.
         images_s: at the median.
-        times: as many images a second as the question's first way.
+        times: images a second over those of the question's first way.
         off_by: largest difference of a score from the first way's.
     """
 
@@ -85,14 +85,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bench:
-    """What is measured, and on what.
+    """Runs the questions with one model on one device.
 
     Attributes:
         device: torch's name.
         model: of one stream.
         crops: (N, S, S, 3) uint8 RGB of its frames, N enough for the longest call.
         rounds: calls of each way, if there is time.
-        most_s: of one question.
+        most_s: upper bound of the time of one question.
     """
 
     device: str
@@ -102,13 +102,13 @@ class Bench:
     most_s: float
 
     def rows(self, told: Callable[[str], None]) -> Iterator[Row]:
-        """All questions, one after the other."""
+        """Measures all questions, one after the other."""
         for question, ways in (self.of_one_model() | self.of_streams()).items():
             told(question)
             yield from self.compared(question, ways())
 
     def of_one_model(self) -> Questions:
-        """How a model is asked."""
+        """Returns the questions about one model."""
         return {
             "frames": self.frames,
             "passes": self.passes,
@@ -119,24 +119,24 @@ class Bench:
         }
 
     def of_streams(self) -> Questions:
-        """How the models of several streams are asked."""
+        """Returns the questions about the models of several streams."""
         return {
             f"{STREAMS} streams, {self._alike(common)}": partial(self.streams, common) for common in ALIKE
         }
 
     def frames(self) -> list[Way]:
-        """One frame in a call, or several."""
+        """Returns one frame in a call, or several."""
         ask = Predictor(self.model, self.device)
         return [Way(f"{count} frames", count * OBJECTS, self._asked(ask, count)) for count in FRAMES]
 
     def passes(self) -> list[Way]:
-        """The crops of many frames in several passes, or in one."""
+        """Returns the crops of many frames in several passes, or in one."""
         frames = FRAMES[-1]
         sizes = (PLAIN.crops_at_once, frames * OBJECTS)
         return [self._way(f"{size} crops a pass", ForwardWay(crops_at_once=size), frames) for size in sizes]
 
     def layout(self, frames: int) -> list[Way]:
-        """How pictures and kernels lie in memory."""
+        """Returns memory layouts of pictures and kernels."""
         ways = {"plain": PLAIN, "channels-last": ForwardWay(channels_last=True)}
         if torch.device(self.device).type == "cpu" and can_pack():
             packed = ForwardWay(packed_for=(frames * OBJECTS, SIDE))
@@ -144,14 +144,14 @@ class Bench:
         return [self._way(name, way, frames) for name, way in ways.items()]
 
     def half(self) -> list[Way]:
-        """32 bits and 16."""
+        """Returns 32 bits and both kinds of 16."""
         return [
             self._way("float32", PLAIN, FRAMES[-1]),
             *(self._halved(PLAIN, half) for half in ("float16", "bfloat16")),
         ]
 
     def graphs(self) -> list[Way]:
-        """Kernels one by one or as one graph."""
+        """Returns kernels one by one or as one graph."""
         if torch.device(self.device).type != "cuda":
             return [Way("as a CUDA graph", OBJECTS, None, f"{self.device} has none")]
         everything = ForwardWay(channels_last=True, half="float16", graphs=True)
@@ -162,7 +162,7 @@ class Bench:
         ]
 
     def streams(self, common: int | None) -> list[Way]:
-        """The models of several streams, each asked about a frame of its own."""
+        """Returns the models of several streams, each with a frame of its own."""
         models = [self._retrained(common, seed) for seed in range(STREAMS)]
         crops = np.split(self.crops[: STREAMS * OBJECTS], STREAMS)
         singles = [Predictor(model, self.device) for model in models]
@@ -188,7 +188,7 @@ class Bench:
         return ways
 
     def compared(self, question: str, ways: Sequence[Way]) -> Iterator[Row]:
-        """The ways take turns; one with other answers than the first is refused."""
+        """Times the ways in turn; a way whose answers differ from the first way's is refused."""
         kept, off_by, notes = [], {}, {way.name: way.note for way in ways}
         expected = ways[0].call() if ways[0].call else None
         for way in ways:
@@ -222,8 +222,8 @@ class Bench:
         return ROUNDING if self.device == "cpu" else MOST_ERROR
 
     def _timed(self, calls: Sequence[Call]) -> list[list[float]]:
-        """Seconds of each call."""
-        # What the GPU does is no time of the thread; there, nobody else should be on the machine.
+        """Returns the seconds of each call."""
+        # Thread time does not include the GPU's work; wall time needs an otherwise idle machine.
         clock = time.thread_time if self.device == "cpu" else time.perf_counter
         took: list[list[float]] = [[] for _ in calls]
         began_s = time.monotonic()
@@ -258,7 +258,7 @@ class Bench:
         return "only heads differ" if common is None else f"{common} blocks alike"
 
     def _retrained(self, common: int | None, seed: int) -> EdgeModel:
-        """A copy that is a little different behind the blocks that are common."""
+        """Returns a copy with slight changes after the common blocks."""
         model = clone(self.model)
         made = torch.Generator().manual_seed(seed)
         own = [] if common is None else list(model.blocks)[common:]
@@ -275,14 +275,17 @@ def _joined(answers: Sequence[Scores]) -> Scores:
 
 
 def _difference(found: Scores, expected: Scores, of_classes: bool) -> float:
-    """Of scores; 1 where a class is another, if that counts: with fewer digits the unsure ones may."""
+    """Returns the largest difference of scores; with ``of_classes``, 1 if a class differs.
+
+    In half precision the classes of unsure crops may differ.
+    """
     if of_classes and not np.array_equal(found[0], expected[0]):
         return 1.0
     return float(np.abs(found[1] - expected[1]).max())
 
 
 def settled(model: EdgeModel, seed: int) -> EdgeModel:
-    """A fresh model, changed: its normalisation has seen noise, so that its answers are not all alike."""
+    """Returns the model after noise has set its normalisation statistics, so that its answers vary."""
     made = torch.Generator().manual_seed(seed)
     model.train()
     with torch.no_grad():

@@ -1,11 +1,11 @@
-"""What it brings to choose which objects are labelled: every policy on the synthetic city, on virtual time.
+"""Comparison of label policies on the synthetic city, on virtual time.
 
     python experiments/label_policies.py
     python experiments/label_policies.py --labels 12,24,96 --seeds 0,1,2 --json policies.json
 
-With few labels a window it matters which; with many nearly all that may be labelled are. An object that any
-policy took a label from counts for none of them, so that all are scored on the same objects: hard objects
-that one of them labelled are missing for the others too.
+The choice of labelled objects matters with few labels a window; with many, nearly all candidates are
+labelled. An object that any policy took a label from is excluded from the scores of all, so that all are
+scored on the same objects: hard objects that one policy labelled are missing for the others too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ from ekya.sim.emulated import emulate
 
 
 def with_golden(fleet: FleetConfig, **changes: object) -> FleetConfig:
-    """The fleet with other keys under ``golden``."""
+    """Returns the fleet with other keys under ``golden``."""
     return fleet.model_copy(update={"golden": fleet.golden.model_copy(update=changes)})
 
 
 def compared(fleet: FleetConfig, labels: int, seed: int, root: Path) -> list[dict[str, Any]]:
-    """One run of each policy with so many labels a window, scored on the objects that none labelled."""
+    """Runs each policy with ``labels`` labels a window; scores on the objects that none labelled."""
     folders, summaries = {}, {}
     for policy in LABEL_POLICIES:
         name = plain_name(f"{policy}-{labels}-seed{seed}")
@@ -61,7 +61,7 @@ def compared(fleet: FleetConfig, labels: int, seed: int, root: Path) -> list[dic
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line a run."""
+    """Returns a table with one line for each run."""
     table = Table(*(key.replace("_", " ") for key in rows[0]))
     for row in rows:
         table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))

@@ -1,21 +1,21 @@
-"""What late gradients cost a training of asynchronous workers, on virtual time.
+"""Effect of late gradients on a training of asynchronous workers, on virtual time.
 
     python experiments/late_gradients.py
     python experiments/late_gradients.py --blocks 1 --seeds 8 --json -
     python experiments/late_gradients.py --full
 
 The training of ``fleet_training.py``, without Ray: the same crops, γ, shards, gate, gradients and steps, in
-one process. A worker's batch takes as long as its node's share and its crops say, and up to 30% more or less,
-which is drawn. So who is how late is like on machines, and yet the same in every run.
+one process. The duration of a worker's batch follows from its node's share and its crops, with a random
+deviation of up to 30%. So delays are realistic, yet the same in every run.
 
 Two workers, one on each node, or three, two of which share the big node, in three ways:
 
-*as they are*: a worker is given the weights as they are, and its gradient moves later ones.
-*foreseen*: it is given the weights where momentum will have them by then (``TrainingTask.foresees``).
-*none late*: what could be had at best. Batches come as above, and each is of the newest weights.
+*as they are*: a worker gets the current weights, and its gradient is applied to later ones.
+*foreseen*: it gets the weights where momentum will have moved them by then (``TrainingTask.foresees``).
+*none late*: the best case. Batches arrive as above, and each gradient is of the newest weights.
 
-Beside the same on one node: by how many points the best epoch is better or worse, the last one, and the mean
-over all epochs, which chance moves least. Three minutes for each seed with ``--blocks 1``, half a minute
+Reported against one node: the difference in points of the best epoch, of the last one, and of the mean over
+all epochs, which varies least by chance. Three minutes for each seed with ``--blocks 1``, half a minute
 without; ``--full`` takes eight seeds of both.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Annotated
 
-# Before numpy is imported: a node is a part of one core.
+# Must be set before numpy is imported: a node is a part of one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -51,17 +51,17 @@ from ekya.fleet.run.training.workers import WorkerId
 from ekya.shipped import shipped_path
 
 UNEVEN = 0.3
-"""By how much of its usual time a batch may take longer or shorter."""
+"""Largest relative deviation of a batch's duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How late gradients are met.
+    """Treatment of late gradients.
 
     Attributes:
-        name: for people.
-        foresees: as of ``TrainingTask``.
-        late: whether a worker pulls before it works; otherwise when its gradient is to move the weights.
+        name: shown in tables.
+        foresees: as in ``TrainingTask``.
+        late: whether a worker pulls weights before its batch; otherwise when its gradient is applied.
     """
 
     name: str
@@ -75,17 +75,17 @@ SPREAD = {
     2: (Part(BIG, chunks=2), Part(SMALL, chunks=1)),
     3: (Part(BIG, workers=2, chunks=2), Part(SMALL, workers=1, chunks=1)),
 }
-"""Of so many workers."""
+"""Parts of the nodes by number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a training.
+    """Result of a training.
 
     Attributes:
         accuracies: by epoch.
-        mean_late: by how many updates gradients were behind, on average.
-        stalest: and at most.
+        mean_late: mean number of updates that gradients were behind.
+        stalest: largest such number.
     """
 
     accuracies: tuple[float, ...]
@@ -98,10 +98,10 @@ class Row:
     """One training.
 
     Attributes:
-        workers: how many; 0 is one node by itself.
-        way: of them.
-        blocks, seed: what was trained, and of all draws.
-        played: what came of it.
+        workers: number of workers; 0 is one node by itself.
+        way: name of the way.
+        blocks, seed: trained blocks, and the seed of all draws.
+        played: its result.
     """
 
     workers: int
@@ -112,12 +112,12 @@ class Row:
 
 
 class Play:
-    """An asynchronous training whose workers take turns on virtual time.
+    """Simulates an asynchronous training whose workers run on virtual time.
 
     Args:
-        task, assignment: as a trainer is given them.
+        task, assignment: as a trainer gets them.
         share_milli: of each node, which its workers share evenly.
-        late: as of ``Way``.
+        late: as in ``Way``.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Play:
         self._rng = np.random.default_rng((task.seed, len(self._workers)))
 
     def run(self) -> Played:
-        """To its end."""
+        """Runs all epochs."""
         accuracies, late, stalest = [], [], 0
         for epoch in range(self._epochs):
             late += self._epoch(epoch)
@@ -158,7 +158,7 @@ class Play:
         return Played(tuple(accuracies), fmean(late), stalest)
 
     def _epoch(self, epoch: int) -> list[int]:
-        """By how many updates each gradient was behind when it came."""
+        """Runs an epoch; returns for each gradient the number of updates that it was behind on arrival."""
         updates, late = self._updates, []
         updates.begin_epoch(tuple(self._workers))
         left = {me: worker.steps(epoch) for me, worker in self._workers.items()}
@@ -193,7 +193,7 @@ class Play:
 def trials(
     console: Console, fleet: FleetConfig, trained: Sequence[int], crews: Sequence[int], seeds: Sequence[int]
 ) -> Iterator[Row]:
-    """All ways, for each seed, number of blocks and number of workers."""
+    """Yields all ways, for each seed, number of blocks and number of workers."""
     with bars_of(console) as bars:
         bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(crews) * len(WAYS)))
         for seed in seeds:
@@ -214,7 +214,7 @@ def trials(
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    """Means over the seeds, and the seed whose best epoch is worst."""
+    """Returns means over the seeds, and the seed whose best epoch is worst."""
     table = Table(title="Points above or below one node")
     for name in ("blocks", "workers", "way", "best epoch", "worst seed", "last epoch", "all epochs", "late"):
         table.add_column(name, justify="left" if name == "way" else "right")

@@ -3,8 +3,8 @@
     python experiments/okita_costs.py
     python experiments/okita_costs.py --full
 
-Workloads are those of §V.B: 50 sites, 100 jobs in 150 slots unless the figure changes that. `okita` is the
-paper's algorithm to the letter, `okita-joint` ours. Costs are means over seeds.
+Workloads are those of §V.B: 50 sites, 100 jobs in 150 slots unless the figure changes that. `okita` follows
+the paper's algorithm exactly, `okita-joint` is ours. Costs are means over seeds.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ FUNCTION_NAMES = {GROWING: "sigmoid", LINEAR: "linear", CLIFF: "piecewise"}
 
 
 def settings(full: bool) -> list[tuple[str, Any, OkitaSetting]]:
-    """Figure, its x and the workload."""
+    """Returns the figure, its x and the workload of each case."""
     sites = (20, 35, 50, 65, 80) if full else (20, 50)
     jobs = (50, 100, 150, 200) if full else (50, 100)
     every = [("figure9", count, sized(DEFAULT, sites=count)) for count in sites]
@@ -45,7 +45,7 @@ def settings(full: bool) -> list[tuple[str, Any, OkitaSetting]]:
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     of_function = [row for row in rows if row["figure"] == "figure14"]
     default = [row for row in of_function if row["x"] == "sigmoid"]
     beside = [
@@ -102,7 +102,7 @@ def _drawn(rows: Sequence[dict[str, Any]]) -> Figure:
         else:
             draw_bars(panel, own, "x", "total_cost")
         costs = [row["total_cost"] for row in own]
-        # Costs grow exponentially with waiting where there is no room.
+        # Costs grow exponentially with waiting when capacity is short.
         panel.set_yscale("log" if max(costs) > 50 * min(costs) else "linear")
         if panel.get_yscale() == "linear":
             panel.set_ylim(0, None)
@@ -117,7 +117,7 @@ def main(full: Full = False, seed: Seed = 0, json_to: Json = None, out: Out = RE
     with channel(json_to, out) as tell:
         cases = settings(full)
         most = 5 if full else 3
-        # Conclusions are drawn from the default workload: that one is played on several seeds in any case.
+        # The default workload supports the conclusions, so it always runs on several seeds.
         seeds_of = {
             case: range(seed, seed + (most if full or case == DEFAULT else 1)) for _, _, case in cases
         }

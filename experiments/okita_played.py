@@ -1,4 +1,4 @@
-"""What the recipes of Okita's figures have in common: who plays, on what, and how it is told."""
+"""Shared parts of the recipes of Okita's figures: policies, simulation, statistics and drawing."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO), LIGHT.streams, strict=False))
 
 
 def players(setting: OkitaSetting, weights: Weights | None = None) -> dict[str, FleetPolicy]:
-    """Everybody, on the slots of a workload."""
+    """Returns all policies, for the slots of a workload."""
     slot_us, until_us = setting.slot_us, setting.slots * setting.slot_us
     weights = Weights() if weights is None else weights
     everybody: Sequence[FleetPolicy] = (
@@ -39,7 +39,7 @@ def players(setting: OkitaSetting, weights: Weights | None = None) -> dict[str, 
 
 
 def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]:
-    """One policy on one workload; the engine checks all constraints in every slot."""
+    """Simulates one policy on one workload; the engine checks all constraints in every slot."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     physics = OkitaPhysics(world.setting.slot_us)
     outcome = FleetEngine(policy, physics, world.jobs, world.places, seed=seed).run()
@@ -64,7 +64,7 @@ def play_all(
     step: Callable[[], None],
     names: Iterable[str] = STYLES,
 ) -> list[dict[str, Any]]:
-    """Everybody on the workloads of these seeds."""
+    """Simulates all policies on the workloads of these seeds."""
     rows = []
     for seed in seeds:
         world = made(setting, seed)
@@ -75,37 +75,37 @@ def play_all(
 
 
 def tagged(rows: Iterable[Mapping[str, Any]], **tags: Any) -> list[dict[str, Any]]:
-    """The same rows with these values before theirs."""
+    """Returns the rows with these values added in front."""
     return [{**tags, **row} for row in rows]
 
 
 def mean(rows: Iterable[Mapping[str, Any]], key: str, **where: Any) -> float:
-    """Over the rows that have these values."""
+    """Returns the mean over the rows that have these values."""
     return float(
         np.mean([row[key] for row in rows if all(row[name] == value for name, value in where.items())])
     )
 
 
 def below(rows: Sequence[Mapping[str, Any]], name: str, other: str, **where: Any) -> float:
-    """By which part the mean total cost of one is below the other's."""
+    """Returns the part by which the mean total cost of one policy is below the other's."""
     cost, others = (mean(rows, "total_cost", policy=who, **where) for who in (name, other))
     return 1 - cost / others
 
 
 def below_by_seed(rows: Sequence[Mapping[str, Any]], name: str, other: str) -> float:
-    """The median over seeds of the part by which the total cost of one is below the other's."""
+    """Returns the median over seeds of the part by which one policy's total cost is below the other's."""
     cost = {(row["policy"], row["seed"]): row["total_cost"] for row in rows}
     seeds = {row["seed"] for row in rows}
     return float(np.median([1 - cost[name, seed] / cost[other, seed] for seed in seeds]))
 
 
 def signed(part: float) -> str:
-    """``35% below`` or ``2% above``."""
+    """Formats a part as ``35% below`` or ``2% above``."""
     return f"{abs(part):.0%} {'below' if part >= 0 else 'above'}"
 
 
 def draw_lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, key: str = "total_cost") -> None:
-    """A line a policy, of means over seeds."""
+    """Draws a line for each policy, of means over seeds."""
     for name, colour in STYLES.items():
         places = sorted({row[x] for row in rows if row["policy"] == name})
         if places:
@@ -121,7 +121,7 @@ def draw_bars(
     form: str = "{:.0f}",
     upright: bool = False,
 ) -> None:
-    """A group of bars for each value of x, of means over seeds; numbers stand upright where bars are many."""
+    """Draws a group of bars for each value of x, of means over seeds; ``upright`` rotates the numbers."""
     groups = list(dict.fromkeys(row[x] for row in rows))
     names = [name for name in STYLES if any(row["policy"] == name for row in rows)]
     width = 0.84 / len(names)
@@ -141,5 +141,5 @@ def draw_bars(
 
 
 def sized(setting: OkitaSetting, **sizes: Any) -> OkitaSetting:
-    """The same with other sizes."""
+    """Returns the setting with other sizes."""
     return replace(setting, **sizes)

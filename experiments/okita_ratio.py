@@ -1,11 +1,11 @@
-"""How near Okita comes to the offline optimum on small cases (Okita's Figures 7 and 8).
+"""Ratio of Okita's cost to the offline optimum on small cases (Okita's Figures 7 and 8).
 
     python experiments/okita_ratio.py
     python experiments/okita_ratio.py --full
 
 The optimum knows all jobs beforehand and is found by `scipy.optimize.milp` (ekya/fleet/sim/okita_optimum.py).
-Jobs come as often as in the large workloads: two in three slots. Where the solver stops at its limit of time,
-the ratio is to its bound, which no schedule is below, so ours is never flattered.
+Jobs arrive as often as in the large workloads: two in three slots. If the solver reaches its time limit, the
+ratio is to its lower bound, so ours is never flattered.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from ekya.report.themes import LIGHT
 
 LIMIT_S = 60.0
 LAST_SLOT = 60
-"""Slots that the optimum could use; costs are far too high long before."""
+"""Slots available to the optimum; costs are far too high long before."""
 
 
 def small(sites: int, jobs: int) -> OkitaSetting:
-    """As many jobs a slot as in the default workload."""
+    """Returns a small setting with as many jobs a slot as the default workload."""
     return OkitaSetting(sites=sites, jobs=jobs, slots=3 * jobs // 2)
 
 
 def rows_of(sites: int, jobs: int, seeds: Sequence[int], limit_s: float, step: Any) -> list[dict[str, Any]]:
-    """Everybody's ratio on these workloads."""
+    """Returns the ratio of every policy on these workloads."""
     rows = []
     for seed in seeds:
         setting = small(sites, jobs)
@@ -47,7 +47,7 @@ def rows_of(sites: int, jobs: int, seeds: Sequence[int], limit_s: float, step: A
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     largest = {name: max(row["ratio"] for row in rows if row["policy"] == name) for name in STYLES}
     open_gap = max(1 - row["bound"] / row["optimum"] for row in rows)
     return Finding(
@@ -106,7 +106,7 @@ def _drawn(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def main(full: Full = False, seed: Seed = 0, json_to: Json = None, out: Out = RESULTS) -> None:
-    """Compare everybody with the offline optimum on small cases: Okita's Figures 7 and 8."""
+    """Compare all policies with the offline optimum on small cases: Okita's Figures 7 and 8."""
     with channel(json_to, out) as tell:
         cases = [(sites, jobs) for sites in ((2, 3, 4) if full else (2, 3)) for jobs in (2, 3, 4)]
         seeds = range(seed, seed + (10 if full else 4))

@@ -18,12 +18,12 @@ from ekya.report.themes import LIGHT
 
 
 def made(setting: OkitaSetting, seed: int) -> OkitaWorkload:
-    """One of the testbed's workloads."""
+    """Returns one of the testbed's workloads."""
     return of_testbed(seed, setting)
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
             f"total cost, from {other}'s",

@@ -1,15 +1,15 @@
-"""How long Okita takes for a whole run (Okita's Figure 13).
+"""Decision time of Okita over a whole run (Okita's Figure 13).
 
     python experiments/okita_time.py
     python experiments/okita_time.py --full
 
-Time drawn is the process's own, so that other work on the machine does not count; what the clock showed is
-told beside it. Everything is one thread. The paper ran MATLAB on a laptop's Core i5-7300HQ.
+The figure shows processor time, so that other load on the machine does not count; wall time is reported
+beside it. Everything runs on one thread. The paper ran MATLAB on a laptop's Core i5-7300HQ.
 """
 
 import os
 
-# Before numpy is imported anywhere.
+# Must be set before numpy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ DEFAULT = OkitaSetting()
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     return Finding(
         name="okita_time",
         title="Okita's Figure 13: time of a whole run",

@@ -1,4 +1,4 @@
-"""How much the factors of Okita's two metrics matter (Okita's Figures 11 and 12).
+"""Sensitivity of Okita to the factors of its two metrics (Okita's Figures 11 and 12).
 
 python experiments/okita_weights.py
 python experiments/okita_weights.py --full
@@ -19,16 +19,16 @@ from ekya.report.themes import LIGHT
 ORDER = {"1:5": (1, 5), "1:2": (1, 2), "1:1": (1, 1), "2:1": (2, 1), "5:1": (5, 1)}
 """α_1 : α_2."""
 PLACES = {"1:1:1": (1, 1, 1), "4:1:1": (4, 1, 1), "1:4:1": (1, 4, 1), "1:1:4": (1, 1, 4), "1:0:1": (1, 0, 1)}
-"""β_1 : β_2 : β_3; without links it is what q for one megabyte comes to."""
+"""β_1 : β_2 : β_3; without links β_2 weighs q for one megabyte."""
 
 
 def weights_of(figure: str, factors: Sequence[float]) -> Weights:
-    """One case."""
+    """Returns the weights of one case."""
     return Weights(*factors) if figure == "figure11" else Weights(1, 1, *factors)
 
 
 def found(rows: Sequence[dict[str, Any]]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     beside = []
     for figure, what in (("figure11", "α"), ("figure12", "β")):
         own = [row for row in rows if row["figure"] == figure]

@@ -1,7 +1,6 @@
-"""What a trace says of decisions that were taken elsewhere: a run's journal played over it.
+"""Replay of a run's journal over a trace: accuracies and durations of the run's own decisions.
 
-Whoever decides differently gets other accuracies and durations; this leaves only what the trace itself is
-wrong by.
+Other decisions would give other accuracies and durations; the replay leaves only the error of the trace.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ Durations = Mapping[tuple[StreamId, int], float]
 
 
 def accuracies_of(trace: Trace, turns: Sequence[TurnRecord]) -> Accuracies:
-    """What the trace says of whatever served in a run, in each window of each of its streams."""
+    """Returns the trace's accuracy of the models served in a run, in each window of each stream."""
     found: dict[tuple[StreamId, int], float] = {}
     for stream in trace.streams:
         served = _played(stream, trace, turns)
@@ -36,7 +35,7 @@ def accuracies_of(trace: Trace, turns: Sequence[TurnRecord]) -> Accuracies:
 
 
 def durations_of(trace: Trace, turns: Sequence[TurnRecord], checkpoint_delay_us: int) -> Durations:
-    """How long the trace says that a run's finished retrainings take, at the shares that they had."""
+    """Returns the trace's durations of a run's finished retrainings, at the shares that they had."""
     found: dict[tuple[StreamId, int], float] = {}
     for stream in trace.streams:
         origin = BASE
@@ -68,7 +67,7 @@ def durations_of(trace: Trace, turns: Sequence[TurnRecord], checkpoint_delay_us:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A retraining of the run, with the work that the trace says it is."""
+    """A retraining of the run, with its work by the trace."""
 
     window: int
     config: RetrainConfig

@@ -5,7 +5,7 @@
     python experiments/pareto.py profiles.parquet --json - | jq -r '.schedulers[]'
 
 For each γ: mean GPU-seconds and mean accuracy after a retraining, over all windows of two streams that are
-then never played again. On the Pareto frontier is what no other γ beats in both. Config 1 is its most
+then never played again. The Pareto frontier holds the γ that no other γ beats in both. Config 1 is its most
 accurate point, Config 2 the cheapest that is nine tenths as accurate (`ekya/scheduling/pareto.py`). Both are
 printed as ``ekya simulate --scheduler`` takes them, with the parts for inference of Figure 6, and the streams
 that are left to play. Reads every trace that ``ekya simulate`` reads.
@@ -46,20 +46,20 @@ HELD_OUT = 2
 """Streams that the paper holds out."""
 
 GAMMA = tuple(field.name for field in fields(RetrainConfig))
-"""Columns that say which γ a row is of."""
+"""Columns that identify the γ of a row."""
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def parted(trace: Trace, names: Sequence[str]) -> tuple[Trace, Trace]:
-    """The held-out streams and the others.
+    """Splits a trace into the held-out streams and the others.
 
     Args:
-        trace: all of them.
-        names: of the held-out ones; empty takes the last two.
+        trace: all streams.
+        names: of the held-out streams; empty takes the last two.
 
     Raises:
-        UserError: there is no such stream, or none would be left.
+        UserError: a name is unknown, or no stream would be left.
     """
     there = [stream.stream for stream in trace.streams]
     held = list(names) or [str(name) for name in there[-HELD_OUT:]]
@@ -75,7 +75,7 @@ def parted(trace: Trace, names: Sequence[str]) -> tuple[Trace, Trace]:
 
 
 def profiles(trace: Trace) -> Iterator[tuple[RetrainOption, ...]]:
-    """What every γ gave, in each window of each stream in which anything was trained."""
+    """Yields the outcome of every γ, for each window of each stream in which a retraining was recorded."""
     for window in range(1, trace.windows):
         for stream in view_of(trace, window, capacity_milli=1000).streams:
             if stream.retrain_options:
@@ -83,10 +83,10 @@ def profiles(trace: Trace) -> Iterator[tuple[RetrainOption, ...]]:
 
 
 def found(trace: Trace, names: Sequence[str]) -> dict[str, Any]:
-    """What was found, as JSON values.
+    """Returns the results as JSON values.
 
     Raises:
-        UserError: see ``parted``; or no γ was tried wherever another was.
+        UserError: see ``parted``; or no γ was tried in all of these windows.
     """
     held_out, rest = parted(trace, names)
     options = list(profiles(held_out))
@@ -105,7 +105,7 @@ def found(trace: Trace, names: Sequence[str]) -> dict[str, Any]:
                 "gpu_s": round(one.gpu_s, 4),
                 "accuracy": round(one.accuracy_after, 6),
                 "pareto": one.config in frontier,
-                # Where one γ is both, it stands as Config 1.
+                # A γ that is both configurations is listed as Config 1.
                 "config": {low: 2, high: 1}.get(one.config),
             }
             for one in sorted(mean_options(options), key=lambda one: (one.gpu_s, one.config))
@@ -115,7 +115,7 @@ def found(trace: Trace, names: Sequence[str]) -> dict[str, Any]:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line a γ."""
+    """Returns CSV with one line for each γ."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -124,7 +124,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Figure 3b: accuracy over GPU-seconds, the frontier as a line, the two points named."""
+    """Draws Figure 3b: accuracy over GPU-seconds, the frontier as a line, the two points named."""
     figure = Figure(figsize=(6.4, 4.2))
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -149,7 +149,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """The frontier, and what to type next."""
+    """Prints the frontier and the commands to run next."""
     table = Table(
         title=f"Pareto frontier over {result['profiles']} retrainings of {' and '.join(result['held_out'])}",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""Traces under schedulers, for the recipes: which traces, which uniform baselines, and what came of a run."""
+"""Simulation of traces under schedulers, for the recipes: traces, uniform baselines and results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,23 +21,23 @@ from ekya.sim.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_
 from ekya.sim.simulate import Conditions, Simulated, simulate
 
 HELD_OUT_SEED = 9000
-"""Of the two streams on which the uniform baselines' γ are found; no recipe plays them."""
+"""Seed of the two streams that give the uniform baselines' γ; no recipe plays them."""
 
 GENERATED = "generated"
 
 NEVER_US = 10**12
-"""A checkpoint that delays a retraining by so much is never worth it."""
+"""With this checkpoint delay no checkpoint is worth serving."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Traces that belong together; means are taken over them.
+    """Group of traces; means are taken over them.
 
     Attributes:
         name: in figures and tables.
         traces: one for each seed, or the recorded one.
-        held_out: on which γ of the uniform baselines are found. A recorded trace has no streams to spare:
-            there they are found on the streams themselves, which favours the baselines.
+        held_out: trace that gives the γ of the uniform baselines. A recorded trace has no streams to spare:
+            it is used itself, which favours the baselines.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Data:
 
     @property
     def streams(self) -> int:
-        """In each trace."""
+        """Number of streams in each trace."""
         return len(self.traces[0].streams)
 
     def first(self, streams: int) -> "Data":
-        """The same with the first so many streams."""
+        """Returns the data with the first ``streams`` streams."""
         return replace(
             self, traces=tuple(replace(trace, streams=trace.streams[:streams]) for trace in self.traces)
         )
@@ -59,13 +59,13 @@ class Data:
 def generated(
     streams: int, windows: int, seeds: Sequence[int], parameters: GeneratorParameters = DEFAULT_PARAMETERS
 ) -> Data:
-    """Traces that are drawn with the paper's spread, one for each seed."""
+    """Returns generated traces with the paper's spread, one for each seed."""
     traces = tuple(generate_trace(seed, streams, windows, parameters) for seed in seeds)
     return Data(GENERATED, traces, generate_trace(HELD_OUT_SEED, 2, windows, parameters))
 
 
 def recorded(paths: Sequence[Path] | None) -> list[Data]:
-    """Traces that ``ekya profile`` recorded, each by its file's name.
+    """Returns traces that ``ekya profile`` recorded, each named by its file.
 
     Raises:
         UserError: there is no such trace, or two have one name.
@@ -84,7 +84,7 @@ def _recorded(path: Path) -> Data:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who decides in a run.
+    """Scheduler of a run.
 
     Attributes:
         spec: the scheduler, as ``ekya simulate`` names it.
@@ -106,11 +106,11 @@ PAPER_BASELINES = (
 CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
 
 OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF)}
-"""The default, and the paper's Ekya."""
+"""Our default, and the paper's Ekya."""
 
 
 def uniform_baselines(data: Data) -> dict[str, Who]:
-    """The paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
+    """Returns the paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
     high, low = pareto_points(list(profiles(data.held_out)))
     few, half, most = INFERENCE_PARTS_MILLI
     kinds = ((half, high), (most, low), (half, low), (few, low))
@@ -123,12 +123,12 @@ def _uniform(part_milli: int, config: RetrainConfig) -> Who:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A scheduler over data.
+    """Result of a scheduler over data.
 
     Attributes:
-        accuracy: mean over traces, streams and windows from 1 on; in window 0 nobody can have retrained.
+        accuracy: mean over traces, streams and windows from 1 on; in window 0 no retraining can be done.
         by_trace: the same for each trace.
-        played: everything.
+        played: all simulations.
     """
 
     accuracy: float
@@ -137,12 +137,12 @@ class Outcome:
 
 
 def conditions(gpus: float, seed: int = 0, **others: Any) -> Conditions:
-    """Those of all recipes: one GPU labels and profiles, or six tenths of what there is."""
+    """Returns the conditions of all recipes: preparation gets one GPU, at most six tenths of all GPUs."""
     return Conditions(gpus=gpus, preparation_share_milli=1000, seed=seed, **others)
 
 
 def play(data: Data, who: Who, under: Conditions) -> Outcome:
-    """A scheduler over all traces of the data; the conditions' seed counts on from trace to trace."""
+    """Simulates a scheduler over all traces of the data; the seed rises by one from trace to trace."""
     if not who.checkpoints:
         under = replace(under, checkpoint_delay_us=NEVER_US)
     runs = tuple(
@@ -154,7 +154,7 @@ def play(data: Data, who: Who, under: Conditions) -> Outcome:
 
 
 def accuracy_of(run: Simulated) -> float:
-    """Mean over streams and windows from 1 on."""
+    """Returns the mean over streams and windows from 1 on."""
     return fmean(fmean(windows[1:] or windows) for windows in run.accuracy.values())
 
 
@@ -177,7 +177,7 @@ STYLES: Mapping[str, tuple[str, str]] = {
 
 
 def draw_schedulers(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str) -> None:
-    """A line for each scheduler of the rows: ``accuracy`` over ``x``."""
+    """Draws a line for each scheduler of the rows: ``accuracy`` over ``x``."""
     for scheduler, (color, style) in STYLES.items():
         own = [row for row in rows if row["scheduler"] == scheduler]
         if own:
@@ -186,7 +186,7 @@ def draw_schedulers(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str) -> No
 
 
 def fewest_gpus(points: Sequence[tuple[float, float]], accuracy: float) -> float | None:
-    """Where straight lines through (GPUs, accuracy) first reach an accuracy; None if they never do."""
+    """Returns the GPUs at which straight lines through (GPUs, accuracy) first reach an accuracy, or None."""
     before: tuple[float, float] | None = None
     for gpus, reached in points:
         if reached >= accuracy:

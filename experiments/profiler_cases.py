@@ -1,4 +1,4 @@
-"""Cases of ``profiler_truths.py`` on disk: a folder a seed, 45 MB a case, nearly all of it the model."""
+"""Storage of the cases of ``profiler_truths.py``: a folder a seed, 45 MB a case, mostly the model."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from ekya.learning.labelled import LabelledCrops
 from ekya.workers.labels import LabelledPart, StreamLabels
 
 LIST = "cases.json"
-"""Written last, so that a folder that has it is whole."""
+"""Written last, so that a folder with this file is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What of a case is neither crops nor weights; attributes are those of ``Case``."""
+    """Part of a case that is neither crops nor weights; attributes are those of ``Case``."""
 
     seed: int
     place: int
@@ -43,12 +43,12 @@ _LISTED: TypeAdapter[list[_Listed]] = TypeAdapter(list[_Listed])
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all cases of a seed are there."""
+    """Returns whether all cases of a seed are stored."""
     return (folder / LIST).is_file()
 
 
 def save_cases(folder: Path, found: Iterable[Case]) -> Iterator[Case]:
-    """Writes each case and passes it on."""
+    """Writes each case and yields it."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = []
     for case in found:
@@ -72,7 +72,7 @@ def save_cases(folder: Path, found: Iterable[Case]) -> Iterator[Case]:
 
 
 def load_cases(folder: Path) -> Iterator[Case]:
-    """Reads what ``save_cases`` wrote, one case at a time."""
+    """Reads the cases that ``save_cases`` wrote, one at a time."""
     for row in _LISTED.validate_json((folder / LIST).read_bytes()):
         yield Case(
             row.seed,

@@ -1,4 +1,4 @@
-"""How well the first points of a learning curve tell its last one, on measured curves.
+"""Forecast of the last point of a learning curve from its first ones, on measured curves.
 
     python experiments/profiler_curves.py --data ../shared/data
 
@@ -36,7 +36,7 @@ class Measured:
 
 
 def read_curves(folder: Path) -> list[Measured]:
-    """The curves of a folder, by batch size."""
+    """Reads the curves of a folder, sorted by batch size."""
     files = sorted(folder.glob("validation-*.csv"), key=lambda path: int(path.stem.split("-")[1]))
     if not files:
         raise typer.BadParameter(
@@ -54,7 +54,7 @@ def _read(path: Path) -> Measured:
 
 
 def power_law(xs: Sequence[float], accuracies: Sequence[float], x: float) -> float:
-    """1 − b·x^−c with the least squared error."""
+    """Returns the value at x of 1 − b·x^−c, fitted with the least squared error."""
     k, y = np.asarray(xs), np.asarray(accuracies)
     found = least_squares(lambda p: 1.0 - p[0] * k ** -p[1] - y, [0.5, 0.5])
     b, c = (float(value) for value in found.x)
@@ -69,7 +69,7 @@ FORECASTS: dict[str, Forecast] = {
 
 
 def errors(curve: Measured, seen: int, epoch: int) -> dict[str, float]:
-    """Forecast less truth at an epoch (from 1), from the first ``seen`` points."""
+    """Returns forecast less truth at an epoch (from 1), from the first ``seen`` points."""
     xs, ys = curve.progress[:seen], curve.accuracy[:seen]
     at, truth = curve.progress[epoch - 1], curve.accuracy[epoch - 1]
     return {name: forecast(xs, ys, at) - truth for name, forecast in FORECASTS.items()}
@@ -85,7 +85,7 @@ def main(
         typer.Option("--json", help="Also write the figures as JSON; - is stdout, and then only that."),
     ] = None,
 ) -> None:
-    """Prints forecast less truth for every curve, and the median absolute error of each way."""
+    """Print forecast less truth for every curve, and the median absolute error of each way."""
     curves = read_curves(data / "curves" / "pollux-cifar10")
     rows = {curve.name: errors(curve, seen, len(curve.accuracy)) for curve in curves}
     medians = {name: median(abs(row[name]) for row in rows.values()) for name in FORECASTS}

@@ -17,15 +17,16 @@ from ekya.workers.preparation import StreamPreparation, counted_curve
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One stream and window: what was measured beforehand, and what every γ then gave.
+    """One stream and window: the micro-profiles, and the true outcome of every γ.
 
     Attributes:
-        fleet, seed: of which it is.
+        fleet, seed: of the case.
         steady: whether the script changes nothing in the window that follows the labels.
         serving_accuracy: of the model that is retrained, on the validation part.
         before: of the same model, in the window that follows.
-        curves, trial_gpu_s: of the micro-profiler, and what they cost.
+        curves, trial_gpu_s: of the micro-profiler, and their cost.
         plain_curves, plain_gpu_s: likewise of the paper's plain version.
+        given: true outcomes.
     """
 
     fleet: str
@@ -43,7 +44,7 @@ class Recorded:
 
     @property
     def in_need(self) -> bool:
-        """Whether a run would micro-profile it."""
+        """True if a run would micro-profile it."""
         return self.serving_accuracy < ENOUGH_ACCURACY
 
 
@@ -74,7 +75,7 @@ def recorded(fleet: FleetConfig, case: Case, golden: GoldenModel, card: CostCard
 def tried(
     prepared: StreamPreparation, case: Case, profiler: Profiler, card: CostCard
 ) -> tuple[tuple[FamilyCurve, ...], float]:
-    """Every family's curve, and the GPU-seconds of it all."""
+    """Returns every family's curve, and their total GPU-seconds."""
     by = replace(prepared, settings=replace(prepared.settings, profiler=profiler))
     curves, spent = [], 0.0
     for rank, family in enumerate(sorted({family_of(given.config) for given in case.given})):

@@ -1,6 +1,6 @@
-"""What every γ really gives, with the labels and the trainer of a run, for ``profiler_worth.py``.
+"""True outcome of every γ, with the labels and the trainer of a run, for ``profiler_worth.py``.
 
-`ekya profile` records more than that, for a whole run to be played over it, and takes three times as long.
+`ekya profile` records more, so that a whole run can be played over it, and takes three times as long.
 """
 
 from collections.abc import Iterator
@@ -37,34 +37,37 @@ from ekya.workers.preparation import StreamPreparation
 from ekya.workers.retraining import retraining_of
 
 OTHER_STREETS = 1000
-"""Added to a city's seed for each seed of the recipe, so that every seed has streets of its own."""
+"""Added to a city's seed for each seed of the recipe, so that every seed has different streets."""
 
 ASKED_EVERY = 3
-"""Objects of every third frame are asked about: in between, nobody has moved far."""
+"""Objects of every third frame are tested on: in between, no object has moved far."""
 
 ASKED_FRAMES = 70
-"""About so many frames of a long window are asked about: they show nearly every object of it."""
+"""Approximate number of frames of a long window that are tested on: they show nearly every object of it."""
 
 LONG_FPS = 5.0
 """Frames a second of a stretched fleet: as many as it takes to follow an object from one to the next."""
 
 LONG_LABELS = 160
-"""Labels a window of a stretched fleet: of the 110 objects that may be labelled there, the frames that are
-kept show about a hundred, and few of them more than twice."""
+"""Labels a window of a stretched fleet.
+
+Of the 110 objects that may be labelled there, the kept frames show about a hundred, and few of them more than
+twice.
+"""
 
 REST_PART = 0.25
-"""How often a stream is not retrained before its next window, as when others had more to gain."""
+"""Probability that a stream is not retrained before its next window, as when others had more to gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one γ gave.
+    """Outcome of one γ.
 
     Attributes:
         config: γ.
         validation: accuracy on the validation part before training and after each epoch.
         served: accuracy in the next window of the epoch that would serve.
-        here: its accuracy on the other objects of the window that was labelled.
+        here: accuracy of that epoch on the unlabelled objects of the labelled window.
         last: accuracy in the next window of the last epoch.
         gpu_s: counted operations over the rates of the cost card.
     """
@@ -79,17 +82,17 @@ class Given:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One stream at the start of one window, and what every γ then gave.
+    """One stream at the start of one window, with the outcome of every γ.
 
     Attributes:
-        seed, place, stream, window: which; ``place`` is the stream's among the fleet's.
-        model: what is retrained.
+        seed, place, stream, window: of the case; ``place`` is the stream's index in the fleet.
+        model: model to retrain.
         labels: of the window before.
-        exemplars: how many a retraining mixes in.
-        before: accuracy in this window of the model that is retrained.
-        here: its accuracy on the objects of the window before that no label was taken from.
-        asked_objects: how many objects of this window the truths are measured on.
-        given: of each γ.
+        exemplars: number that a retraining mixes in.
+        before: accuracy in this window of the model to retrain.
+        here: its accuracy on the unlabelled objects of the window before.
+        asked_objects: number of objects of this window that outcomes are measured on.
+        given: outcome of each γ.
     """
 
     seed: int
@@ -107,7 +110,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenWindow:
-    """What was kept of a window for labelling, and its true objects."""
+    """Material of a window for labelling, its true objects, and the crops to test on."""
 
     material: WindowMaterial
     truths: dict[int, Truth]
@@ -115,7 +118,7 @@ class SeenWindow:
 
 
 def stretched(fleet: FleetConfig, window_s: float) -> FleetConfig:
-    """The same cameras and changes, with everything but the traffic slower: windows last ``window_s``."""
+    """Returns the fleet with windows of ``window_s``: scripts slowed down in proportion, the same traffic."""
     slower = window_s / fleet.window_s
     return fleet.model_copy(
         update={
@@ -139,24 +142,24 @@ def _slower(spec: CitySpec, slower: float) -> CitySpec:
 
 
 def is_steady(fleet: FleetConfig, place: int, window: int) -> bool:
-    """Whether the stream's script changes nothing in a window."""
+    """Returns whether the stream's script changes nothing in a window."""
     begins, ends = window * fleet.window_s, (window + 1) * fleet.window_s
     scenes = city_of(fleet.streams[place]).scenes[1:]
     return not any(scene.at_s < ends and scene.at_s + scene.ramp_s > begins for scene in scenes)
 
 
 def city_of(stream: StreamConfig) -> CitySpec:
-    """The camera, which must be one of the synthetic city."""
+    """Returns the camera, which must be one of the synthetic city."""
     if not isinstance(stream.source, CitySpec):
         raise ValueError(f"{stream.id} is no camera of the synthetic city, and only there truth is known")
     return stream.source
 
 
 def cases(fleet: FleetConfig, card: CostCard, seed: int, in_turn: int = 1) -> Iterator[Case]:
-    """Every stream of a fleet of synthetic cameras, and every ``in_turn``-th window: with each seed others.
+    """Yields every ``in_turn``-th window of every synthetic camera of a fleet, different ones for each seed.
 
-    From a window to the next a stream goes on with what a γ gave that is drawn anew each time, or is left
-    as it was: so models are met that are fresh, stale, well and badly trained.
+    After each window a stream gets the model of a randomly drawn γ, or keeps its own: so the cases include
+    fresh, stale, well and badly trained models.
     """
     golden = open_golden(fleet.golden, fleet_classes(fleet))
     for place, stream in enumerate(fleet.streams):
@@ -226,7 +229,7 @@ def _cases_of(
 
 
 def _windows(spec: CitySpec, fleet: FleetConfig, setup: StreamSetup) -> Iterator[SeenWindow]:
-    """The windows of a camera, one after the other."""
+    """Yields the windows of a camera, one after the other."""
     window_us, frames = seconds_to_us(fleet.window_s), spec.fps * fleet.window_s
     collector = setup.collector()
     every = max(ASKED_EVERY, int(frames / ASKED_FRAMES))
@@ -249,7 +252,7 @@ def _windows(spec: CitySpec, fleet: FleetConfig, setup: StreamSetup) -> Iterator
 
 
 def _unlabelled(asked: LabelledCrops, labels: StreamLabels, truths: dict[int, Truth]) -> LabelledCrops:
-    """Objects that no label was taken from."""
+    """Returns the objects that no label was taken from."""
     used: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     for part in (labels.training, labels.validation):
         for frame, box in zip(part.frames.tolist(), part.boxes, strict=True):
@@ -260,7 +263,7 @@ def _unlabelled(asked: LabelledCrops, labels: StreamLabels, truths: dict[int, Tr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retrain:
-    """What every γ of a stream's window is trained with."""
+    """Inputs that are the same for every γ of a stream's window."""
 
     prepared: StreamPreparation
     labels: StreamLabels
@@ -269,18 +272,18 @@ class Retrain:
     window: int
 
     def start(self, config: RetrainConfig) -> Retraining:
-        """A retraining that has not begun."""
+        """Returns a retraining that has not begun."""
         prepared = self.prepared
         return retraining_of(prepared.model, config, self.labels, self.memory, prepared.settings, self.window)
 
 
 class Asked:
-    """The objects that truths are measured on, after the blocks that no γ of a family changes.
+    """Unlabelled objects that outcomes are measured on, with cached activations of the frozen blocks.
 
     Args:
         then: of the window that follows the labels.
-        here: of the window that was labelled; none of both was labelled.
-        start: the model that is retrained.
+        here: of the window that was labelled.
+        start: model to retrain.
         fleet: classes that the objects' classes index.
     """
 
@@ -295,7 +298,11 @@ class Asked:
 
     @torch.inference_mode()
     def accuracies(self, model: EdgeModel, trained_blocks: int = 0) -> tuple[float, float]:
-        """Of the start model with its last blocks replaced: in the next window, and in the labelled one."""
+        """Returns the accuracy of a retrained model in the next window, and in the labelled one.
+
+        Only the last ``trained_blocks`` blocks of ``model`` are used; the others are those of the start
+        model.
+        """
         if trained_blocks not in self._activations:
             prefix, _ = split_at(clone(self._start), trained_blocks)
             parts = torch.split(to_input(self._all.crops, "cpu"), FORWARD_BATCH)
@@ -318,9 +325,9 @@ Models = dict[RetrainConfig, EdgeModel]
 def _train_all(
     configs: tuple[RetrainConfig, ...], retrain: Retrain, asked: Asked
 ) -> tuple[tuple[Given, ...], Models]:
-    """What each γ gives, and its model.
+    """Returns the outcome of each γ, and its model.
 
-    γ that differ in nothing but epochs are one training: its first epochs do not know how many follow.
+    γ that differ only in epochs are one training: its first epochs do not depend on how many follow.
     """
     given: dict[RetrainConfig, Given] = {}
     models: Models = {}
@@ -335,7 +342,7 @@ def _train_all(
 def _train(
     alike: list[RetrainConfig], retrain: Retrain, asked: Asked | None
 ) -> tuple[dict[RetrainConfig, Given], Models]:
-    """γ that differ in nothing but epochs; without ``asked`` only the models are made."""
+    """Trains γ that differ only in epochs; without ``asked`` only the models are made."""
     retraining = retrain.start(alike[-1])
     prepare_gpu_s, epoch_gpu_s = retrain.card.retraining_gpu_s(retraining_cost(retraining))
     validation = [retraining.prepare()]

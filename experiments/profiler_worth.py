@@ -1,29 +1,30 @@
-"""What the micro-profiler's estimates are worth: against what every γ really gave (paper §6.4, Figure 11a).
+"""Quality of the micro-profiler's estimates against the true outcome of every γ (paper §6.4, Figure 11a).
 
     python experiments/profiler_worth.py                 (windows of 21 s, one seed)
     python experiments/profiler_worth.py --window 200    (the paper's windows, one seed)
     python experiments/profiler_worth.py --full          (both, three seeds)
 
 Recording goes through the default fleet's streets (others for each seed) window by window: a sample is
-labelled, and in every second window of a stream (every fourth of the long ones), in others with each seed,
-every γ is trained to its end and asked about the objects of the next window that no label was taken from.
-The truth is the accuracy of the epoch that would serve. What was recorded lies in ``runs/profiler_worth``
-(0.3 GB a seed, nearly all of it models) and is read again, so that a trial and an estimator can be worked
-on without training. Then each case is micro-profiled.
+labelled, and in every second window of a stream (every fourth of the long ones), different ones for each
+seed, every γ is trained to its end and tested on the unlabelled objects of the next window. The truth is the
+accuracy of the epoch that would serve. Recorded cases are stored in ``runs/profiler_worth`` (0.3 GB a seed,
+nearly all of it models) and reused, so that a trial or an estimator can be changed without training. Then
+each case is micro-profiled.
 
-``--window 200`` stretches the fleet's script to the paper's windows: the same cameras and changes, later
-and slower by as much, while the traffic is as it was. So a window shows ten times as many objects.
+``--window 200`` stretches the fleet's script to the paper's windows: the same cameras and changes, later and
+slower in proportion, with the same traffic. So a window shows ten times as many objects.
 
 Four ways to estimate are compared. ``ekya`` is the default. ``paper`` is the plain version (`profiler:
 paper` in the fleet file): five epochs on a tenth of the labels for every family, and Optimus' curve through
-them. ``exhaustive`` trains every γ to its end and takes what it gives on the objects of the labelled window
-that no label was taken from: what is missing then is what changes until the next window, and who comes by.
-``constant`` always says the median of all truths, which nobody knows beforehand. Of each, all
-estimates are counted, and apart from them those of the models that a run would micro-profile
+them. ``exhaustive`` trains every γ to its end and takes its accuracy on the unlabelled objects of the
+labelled window: its error is the change until the next window, and the objects that appear in it.
+``constant`` always estimates the median of all truths, which is not available beforehand. Each way is
+evaluated on all estimates, and separately on those of the models that a run would micro-profile
 (``profiling.pruning.in_need``): "in need".
 
-``label_error`` is what no profiler can be without either: how far the accuracy of the model that *already
-serves*, measured on all labels, is from its accuracy in the window that follows. Nothing is predicted there.
+``label_error`` is an error that no profiler avoids: the difference between the accuracy of the model that
+*already serves*, measured on all labels, and its accuracy in the window that follows. Nothing is
+predicted there.
 """
 
 import csv
@@ -62,16 +63,16 @@ from ekya.workers.costs import load_card
 ROOT = Path(__file__).resolve().parents[1]
 
 SEEDS = 3
-"""Of the full recipe."""
+"""Number of seeds in the full recipe."""
 
 LONG_S = 200.0
-"""Length of the paper's windows."""
+"""Length of the paper's windows, in seconds."""
 
 IN_TURN, LONG_IN_TURN = 2, 4
 """Every γ is trained in every second window of a stream, and in every fourth of the paper's length."""
 
 SPREAD = 0.05
-"""γ are ranked where the truths of a window are further apart than this."""
+"""γ are ranked where the truths of a window spread over more than this."""
 
 WITHIN_80 = 1.2816
 """Standard deviations on either side that hold 80%."""
@@ -93,16 +94,16 @@ log = logging.getLogger("profiler_worth")
 
 
 Estimates = Callable[[Recorded], tuple[RetrainOption, ...]]
-"""What a way promises of each γ, sorted by γ."""
+"""Estimates of a way for each γ, sorted by γ."""
 
 
 def by_ekya(row: Recorded) -> tuple[RetrainOption, ...]:
-    """The default estimator on the micro-profiler's curves."""
+    """Estimates with the default estimator on the micro-profiler's curves."""
     return _options(row, row.curves, Profiler.EKYA)
 
 
 def by_the_paper(row: Recorded) -> tuple[RetrainOption, ...]:
-    """The plain estimator on the plain curves."""
+    """Estimates with the plain estimator on the plain curves."""
     return _options(row, row.plain_curves, Profiler.PAPER)
 
 
@@ -114,7 +115,7 @@ def _options(row: Recorded, curves: Sequence[FamilyCurve], profiler: Profiler) -
 
 
 def by_training_all(row: Recorded) -> tuple[RetrainOption, ...]:
-    """What every γ gives on the unlabelled objects of the window that was labelled."""
+    """Returns the accuracy of every γ on the unlabelled objects of the labelled window."""
     return tuple(
         RetrainOption(given.config, given.here, given.gpu_s)
         for given in sorted(row.given, key=lambda given: given.config)
@@ -122,7 +123,7 @@ def by_training_all(row: Recorded) -> tuple[RetrainOption, ...]:
 
 
 def by_a_constant(rows: Sequence[Recorded]) -> Estimates:
-    """The median of all truths, for every γ."""
+    """Estimates the median of all truths, for every γ."""
     middle = float(np.median([given.served for row in rows for given in row.given]))
     return lambda row: tuple(
         RetrainOption(given.config, middle, given.gpu_s)
@@ -132,19 +133,19 @@ def by_a_constant(rows: Sequence[Recorded]) -> Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """How good estimates were.
+    """Quality of estimates.
 
     Attributes:
-        fleet: whose streams.
-        way: who estimated.
+        fleet: name of the fleet.
+        way: way to estimate.
         counted: "all" streams and windows; those "in need"; those where nothing changes in the window that
             follows, "steady"; those of a seed.
-        estimates: how many.
-        median_error, mean_bias: of accuracy; absolute, and promised less true.
-        label_error: median miss of the serving model's own accuracy, as the most labels measured it.
+        estimates: number of estimates.
+        median_error, mean_bias: of accuracy; absolute, and estimated less true.
+        label_error: median error of the serving model's own accuracy, measured on the most labels.
         spearman, ranked: mean rank correlation within stream and window, over those that are spread.
-        regret: mean true loss of taking the γ that was promised most; the cheapest of equals.
-        largest: the highest promise.
+        regret: mean true loss of taking the γ with the highest estimate; the cheapest of equals.
+        largest: the highest estimate.
         cost: GPU-seconds of profiling as a part of those of training every γ; None where nothing is profiled.
         duration_error: median relative error of the GPU-seconds; None where nothing is profiled.
         within_80: part of the truths in the 80% intervals; None where none are given.
@@ -169,7 +170,7 @@ class Worth:
 def worth(
     way: str, counted: str, rows: Sequence[Recorded], promised: Estimates, spent: Sequence[float]
 ) -> tuple[Worth, NDArray[np.float64]]:
-    """Compares promises with truths; and the errors of accuracy one by one."""
+    """Compares estimates with truths; also returns the single errors of accuracy."""
     misses, labels, ranks, regrets, durations, held, largest = [], [], [], [], [], [], 0.0
     for row in rows:
         asked = promised(row)
@@ -210,13 +211,13 @@ def worth(
 
 
 def _on_most_labels(row: Recorded) -> float:
-    """Accuracy of the serving model where most labels measured it."""
+    """Returns the accuracy of the serving model on the most labels."""
     on_all = [curve for curve in row.curves if curve.accuracies and curve.validation_crops is not None]
     return on_all[0].accuracies[0] if on_all else row.serving_accuracy
 
 
 def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np.float64]]]:
-    """All ways on everything that was recorded of a fleet, and on parts; and each way's errors on all."""
+    """Evaluates all ways on all rows of a fleet and on parts; also returns each way's errors on all rows."""
     ways: dict[str, tuple[Estimates, Callable[[Recorded], float] | None]] = {
         "ekya": (by_ekya, lambda row: row.trial_gpu_s),
         "paper": (by_the_paper, lambda row: row.plain_gpu_s),
@@ -242,7 +243,7 @@ def compare(rows: Sequence[Recorded]) -> tuple[list[Worth], dict[str, NDArray[np
 
 
 def show(console: Console, found: Sequence[Worth]) -> None:
-    """A table a way; a column each for what was counted."""
+    """Prints a table for each way, with a column for each part."""
     for way in dict.fromkeys(of.way for of in found):
         told = [of for of in found if of.way == way]
         table = Table("", "wanted", *(of.counted for of in told), title=f"{told[0].fleet}: {way}")
@@ -260,7 +261,7 @@ def _shown(key: str, value: float | int | None) -> str:
 
 
 def as_csv(found: Sequence[Worth]) -> str:
-    """One line a way and what was counted."""
+    """Returns CSV with one line for each way and part."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(asdict(found[0]))
@@ -271,7 +272,7 @@ def as_csv(found: Sequence[Worth]) -> str:
 
 
 def draw(path: Path, errors: dict[str, dict[str, NDArray[np.float64]]]) -> None:
-    """How errors are distributed (Figure 11a), a fleet beside the other: the part that misses by no more."""
+    """Draws the distribution of errors (Figure 11a), one panel for each fleet."""
     figure = Figure(figsize=(6.4 * len(errors), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     row = figure.subplots(1, len(errors), squeeze=False, sharey=True)[0]
@@ -292,7 +293,7 @@ def draw(path: Path, errors: dict[str, dict[str, NDArray[np.float64]]]) -> None:
 def compared(
     fleet: FleetConfig, seeds: int, in_turn: int, records: Path
 ) -> tuple[list[Worth], dict[str, NDArray[np.float64]]]:
-    """Records what is not recorded yet of a fleet, micro-profiles it all, and compares."""
+    """Records missing cases of a fleet, micro-profiles all cases, and compares."""
     card, golden = load_card().of(fleet.edge.model), open_golden(fleet.golden, fleet_classes(fleet))
     rows = []
     for seed in range(seeds):
@@ -317,7 +318,7 @@ def main(
     out: Out = RESULTS,
     json_file: Json = None,
 ) -> None:
-    """What the micro-profiler's estimates are worth (Figure 11a)."""
+    """Evaluate the micro-profiler's estimates (Figure 11a)."""
     shown = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[shown])
     one_thread()

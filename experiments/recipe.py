@@ -1,4 +1,4 @@
-"""What the recipes of the paper's figures have in common: options, and how they tell what they found."""
+"""Shared parts of the recipes of the paper's figures: options, progress and the report of results."""
 
 import csv
 import io
@@ -47,7 +47,7 @@ Traces = Annotated[
 ]
 
 _WIDTH = 190
-"""Letters in a line under a figure that is eleven inches wide."""
+"""Characters in a line under a figure that is eleven inches wide."""
 
 _BELOW_AXES = 0.46
 """Inches for ticks and the name of an axis."""
@@ -58,10 +58,10 @@ class Beside:
     """One of the paper's numbers, with ours beside it.
 
     Attributes:
-        what: what is counted, with its unit.
+        what: quantity, with its unit.
         paper: the paper's number; empty where it has none.
         ours: by data.
-        below: whether it is also told below the figure, if the paper has a number.
+        below: whether it is also printed below the figure, if the paper has a number.
     """
 
     what: str
@@ -72,7 +72,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a recipe found.
+    """Result of a recipe.
 
     Attributes:
         name: of its files, for example ``figure7``.
@@ -94,13 +94,13 @@ class Finding:
 
     @property
     def data(self) -> list[str]:
-        """Which data ours were found on."""
+        """Names of the data of our numbers."""
         return list(dict.fromkeys(data for one in self.beside for data in one.ours))
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A recipe while it works: where it tells what it does, and at last what it found."""
+    """Output of a recipe: progress, and the result."""
 
     console: Console
     out: Path
@@ -108,7 +108,7 @@ class Channel:
 
     @contextmanager
     def steps(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """A bar on a terminal; call what comes once for each step."""
+        """Shows a progress bar on a terminal; call the yielded function once for each step."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         shown = self.console.is_terminal
         with Progress(*columns, console=self.console, disable=not shown, transient=True) as bars:
@@ -127,7 +127,7 @@ class Channel:
         write_text_atomic(self.out / f"{found.name}_paper.csv", as_csv(beside_rows(found)))
         _sign(found)
         with atomic_path(self.out / f"{found.name}.png") as temporary:
-            # Without the name of the library's version, so that equal results give equal files.
+            # Without the library's version, so that equal results give equal files.
             found.figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
         self._report(
             {
@@ -146,13 +146,13 @@ class Channel:
 
 @contextmanager
 def channel(json_to: str | None, out: Path) -> Iterator[Channel]:
-    """A recipe's way out."""
+    """Opens the output of a recipe."""
     with output(json_to) as ready:
         yield Channel(ready.console, out, ready.report)
 
 
 def run(recipe: Callable[..., None], *examples: str) -> None:
-    """The recipe as a command; ends the process with 2 where the user can put something right."""
+    """Runs the recipe as a command; exits with 2 on an error that the user can correct."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(epilog="\n\n".join(("Examples:", *examples)))(recipe)
     try:
@@ -165,7 +165,7 @@ def run(recipe: Callable[..., None], *examples: str) -> None:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows, four digits behind the point."""
+    """Returns the rows as CSV, with four decimals."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -177,7 +177,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def beside_rows(found: Finding) -> list[dict[str, str]]:
-    """The paper's numbers and ours, a column for each data."""
+    """Returns the paper's numbers and ours, a column for each data."""
     return [
         {"what": one.what, "paper": one.paper, **{data: one.ours.get(data, "") for data in found.data}}
         for one in found.beside
@@ -185,21 +185,21 @@ def beside_rows(found: Finding) -> list[dict[str, str]]:
 
 
 def percent(value: float) -> str:
-    """``73.1%``."""
+    """Formats as ``73.1%``."""
     return f"{100 * value:.1f}%"
 
 
 def points(value: float) -> str:
-    """``+2.5 points``."""
+    """Formats as ``+2.5 points``."""
     return f"{100 * value:+.1f} points"
 
 
 def new_figure(
     panels_wide: int, panels_high: int, panel_height: float = 2.9, foot: float = 1.7, **subplots: Any
 ) -> Any:
-    """A figure eleven inches wide, and its axes as a list of rows.
+    """Returns a figure eleven inches wide, and its axes as a list of rows.
 
-    Above and below there is room for what ``Channel.publish`` writes there; ``foot`` is the room below.
+    Space above and below is left for the text of ``Channel.publish``; ``foot`` is the space below, in inches.
     """
     head = 0.5
     height = head + foot + panels_high * panel_height
@@ -220,7 +220,7 @@ def new_figure(
 
 
 def quiet(axes: Axes) -> None:
-    """Thin lines, as in the report's figures."""
+    """Styles the axes with thin lines, as in the report's figures."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -231,7 +231,7 @@ def quiet(axes: Axes) -> None:
 
 
 def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
-    """Parts of one as whole percent."""
+    """Labels parts of one as whole percent."""
     axes.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if label:
@@ -239,7 +239,7 @@ def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
 
 
 def paper_line(axes: Axes, accuracy: float, text: str, right: bool = False) -> None:
-    """One of the paper's numbers as a line across, named at its left end or at its right one."""
+    """Draws one of the paper's numbers as a line across, named at its left end or at its right one."""
     axes.axhline(accuracy, color=LIGHT.ink, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     axes.annotate(
         text,
@@ -255,9 +255,9 @@ def paper_line(axes: Axes, accuracy: float, text: str, right: bool = False) -> N
 
 
 def paper_mark(axes: Axes, x: float, y: float, marker: str) -> None:
-    """One of the paper's numbers on a bar: a short line, ``_`` on an upright bar and ``|`` on a lying one.
+    """Marks one of the paper's numbers on a bar with a short line; the first mark names it for the legend.
 
-    A legend names it once.
+    ``marker`` is ``_`` on a vertical bar and ``|`` on a horizontal one.
     """
     named = "paper" in axes.get_legend_handles_labels()[1]
     axes.plot(
@@ -266,7 +266,7 @@ def paper_mark(axes: Axes, x: float, y: float, marker: str) -> None:
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 8) -> None:
-    """One legend for all panels, between them and the words below."""
+    """Draws one legend for all panels, between them and the text below."""
     handles, labels = axes.get_legend_handles_labels()
     foot = figure.subplotpars.bottom - _BELOW_AXES / figure.get_figheight()
     figure.legend(
@@ -283,7 +283,7 @@ def legend(figure: Figure, axes: Axes, columns: int = 8) -> None:
 
 
 def _sign(found: Finding) -> None:
-    """The title above, and below what the paper says and why ours differs."""
+    """Writes the title above, and below the paper's numbers beside ours and the reason why they differ."""
     height = found.figure.get_figheight()
     found.figure.text(
         0.012, 1 - 0.22 / height, found.title, color=LIGHT.ink, fontsize=12.5, fontweight="bold", va="center"

@@ -39,7 +39,7 @@ PAPER = {THIEF: 0.78, REUSE: 0.72}
 
 
 def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Everybody on 0.8 GPUs a stream."""
+    """Plays all schedulers on 0.8 GPUs a stream."""
     gpus = round(GPUS_PER_STREAM * data.streams, 2)
     rows = []
     for name in PLAYED:
@@ -57,7 +57,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     reached = {(row["data"], row["scheduler"]): row["accuracy"] for row in rows}
     return Finding(
         name="reuse",

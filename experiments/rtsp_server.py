@@ -1,14 +1,14 @@
-"""An RTSP camera on this machine that shows a video file again and again, to try live cameras with.
+"""RTSP camera on this machine that plays a video file in a loop, to try live cameras with.
 
-It needs GStreamer's RTSP server and Debian's own Python (packages gir1.2-gst-rtsp-server-1.0,
+Needs GStreamer's RTSP server and Debian's own Python (packages gir1.2-gst-rtsp-server-1.0,
 gstreamer1.0-plugins-good, python3-gi), and nothing of Ekya:
 
     /usr/bin/python3 experiments/rtsp_server.py street.mp4 --port 8554
     ekya run --camera rtsp://127.0.0.1:8554/live --golden FastestDet.onnx
 
-The file's pictures are sent as they stand in it (H.264 in MP4, or JPEG in AVI), at its rate; nothing
-is encoded. Every camera of a name is one broadcast: who comes later sees what the others see. With
-the environment variables RTSP_USER and RTSP_PASSWORD set, it asks for them.
+The file's pictures are sent as they are encoded (H.264 in MP4, or JPEG in AVI), at its rate; nothing is
+encoded again. All clients of a camera share one broadcast: a late client joins at its current position. If
+the environment variables RTSP_USER and RTSP_PASSWORD are set, the server asks for them.
 """
 
 import argparse
@@ -29,11 +29,11 @@ _PAYLOADERS = {"video/x-h264": "rtph264pay config-interval=-1", "image/jpeg": "r
 
 @dataclass(frozen=True)
 class Recording:
-    """The coded pictures of a file.
+    """Encoded pictures of a file.
 
     Attributes:
-        caps: what they are, in GStreamer's words.
-        pictures: one after the other.
+        caps: their format, as GStreamer's caps.
+        pictures: in decoding order.
         gap_ns: from one to the next.
     """
 
@@ -43,7 +43,7 @@ class Recording:
 
     @property
     def payloader(self) -> str:
-        """What cuts them into packets."""
+        """GStreamer element that cuts the pictures into packets."""
         for kind, element in _PAYLOADERS.items():
             if self.caps.startswith(kind):
                 return element
@@ -51,7 +51,7 @@ class Recording:
 
 
 class Broadcast:
-    """Feeds one running camera, picture after picture, at their rate, for as long as somebody looks."""
+    """Feeds one running camera, picture after picture, at their rate, while it has clients."""
 
     def __init__(self, gst: ModuleType, glib: ModuleType, recording: Recording, source: Any) -> None:
         self._gst = gst
@@ -75,7 +75,7 @@ class Broadcast:
 
 
 def read_recording(gst: ModuleType, video: Path) -> Recording:
-    """Every coded picture of a file, without decoding any."""
+    """Reads every encoded picture of a file, without decoding any."""
     demuxer = _DEMUXERS.get(video.suffix.lower())
     if demuxer is None or not video.is_file():
         raise SystemExit(f"{video}: use an .mp4 or .avi file that is there")
@@ -88,7 +88,7 @@ def read_recording(gst: ModuleType, video: Path) -> Recording:
         buffer = sample.get_buffer()
         caps = caps or sample.get_caps().to_string()
         pictures.append(bytes(buffer.extract_dup(0, buffer.get_size())))
-        # Where pictures are coded in another order than they are shown, the decoding times rise.
+        # With another decoding than display order, only the decoding times rise.
         times_ns.append(buffer.dts if buffer.dts != gst.CLOCK_TIME_NONE else buffer.pts)
     pipeline.set_state(gst.State.NULL)
     if len(pictures) < 2:

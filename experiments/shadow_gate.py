@@ -1,20 +1,21 @@
-"""How much worse new weights may measure on labels before the old ones had better serve: which margin pays.
+"""Margin of the shadow gate: how much worse new weights may measure on labels than the old ones.
 
     python experiments/shadow_gate.py
     python experiments/shadow_gate.py --full --json -
 
 The default fleet's cameras, on other streets with each seed. In every window a model is retrained on labels
-of the window before, from the model that served, and then served. Two decisions are looked at, each with what
-it decides by and with what came of it:
+of the window before, from the model that served, and then served. Two decisions are evaluated, each with its
+measurement and its outcome:
 
 - *to serve*: the new and the old weights on the validation part of those labels, and on all objects of the
   window that follows;
-- *to roll back*: both on one picture of each labelled object of that window, of which neither has seen any,
-  and on all objects of the window after it.
+- *to roll back*: both on one picture of each labelled object of that window, all unseen by both, and on all
+  objects of the window after it.
 
-A margin m says "the new ones, unless they measure worse by more than m". Its value is the mean accuracy of
-what then serves; beside it stand always and never taking the new ones, and always the better ones, which
-nobody can know. One seed and the head alone, about two minutes; ``--full`` takes four, and two blocks too.
+A margin m takes the new weights unless they measure worse by more than m. Its value is the mean accuracy of
+the weights that then serve. Compared are always and never taking the new ones, and always the better ones,
+which are not available to a real decision. One seed and the head alone, about two minutes; ``--full`` takes
+four, and two blocks too.
 """
 
 import os
@@ -23,7 +24,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Annotated
 
-# Before numpy is imported: nothing here depends on how many cores there are.
+# Must be set before numpy is imported: results must not depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -53,7 +54,7 @@ OTHER_STREETS = 1000
 """Added to a city's seed for each seed of the recipe."""
 
 EVERY = 6
-"""Objects of every sixth frame are asked about."""
+"""Objects of every sixth frame are tested on."""
 
 TO_SERVE, TO_ROLL_BACK = "serve", "roll back"
 
@@ -63,9 +64,9 @@ class Choice:
     """New weights or old ones.
 
     Attributes:
-        decision, stream, seed, window, blocks: which.
-        measured: how much better the new ones are on the labels.
-        new, old: accuracy of each on what follows.
+        decision, stream, seed, window, blocks: of the case.
+        measured: accuracy of the new ones less that of the old ones on the labels.
+        new, old: accuracy of each afterwards.
     """
 
     decision: str
@@ -80,7 +81,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a margin is worth: the mean accuracy of what serves, and how often it is the old weights."""
+    """Value of a margin: mean accuracy of the serving weights, and how often these are the old ones."""
 
     decision: str
     margin: str
@@ -89,7 +90,7 @@ class Row:
 
 
 def choices(fleet: FleetConfig, seed: int, blocks: int) -> Iterator[Choice]:
-    """Both decisions in every window of every camera."""
+    """Yields both decisions in every window of every camera."""
     classes = fleet_classes(fleet)
     base = base_model(fleet, 0)
     for place, stream in enumerate(fleet.streams):
@@ -127,7 +128,7 @@ def retrained(
     memory: ExemplarMemory,
     seed: int,
 ) -> EdgeModel:
-    """The weights of the last of the best epochs, as a run would serve them."""
+    """Returns the weights of the last of the best epochs, as a run would serve them."""
     retraining = Retraining(
         start, config, training, validation, memory=memory, classes=start.classes, seed=seed
     )
@@ -141,12 +142,12 @@ def retrained(
 
 
 def without_tracks(crops: LabelledCrops, labelled: LabelledCrops) -> LabelledCrops:
-    """The crops of objects that were not labelled."""
+    """Returns the crops of objects that were not labelled."""
     return crops.take(np.flatnonzero(~np.isin(crops.tracks, labelled.tracks)))
 
 
 def rows_of(decision: str, every: Sequence[Choice]) -> Iterator[Row]:
-    """What each margin is worth."""
+    """Yields the value of each margin."""
     own = [choice for choice in every if choice.decision == decision]
 
     def row(margin: str, takes_new: Sequence[bool]) -> Row:

@@ -1,14 +1,14 @@
-"""A long run over RTSP cameras of which one is killed again and again.
+"""Soak test: a long run over RTSP cameras, one of which is killed repeatedly.
 
     python experiments/soak_cameras.py --minutes 30
     python experiments/soak_cameras.py --minutes 3 --every 45 --json -
 
-Each camera is a real RTSP server (``rtsp_server.py``) that shows a real video in a loop; ``ekya run`` watches
+Each camera is a real RTSP server (``rtsp_server.py``) that plays a real video in a loop; ``ekya run`` watches
 them all, live. Every two minutes the next camera's server is killed as by a power cut and started again some
-seconds later. It is measured how soon the run knows of the loss, how soon after the server is there again
-the run says that the camera is back, what became of every decoded frame, the memory of the streams'
-processes over time, and which processes are left when the run has ended. It fails where a camera takes
-longer than ten seconds to come back, a frame is lost, or a process is left.
+seconds later. Measured are the time until the run reports the loss, the time from the server's restart until
+the run reports the camera back, the outcome of every decoded frame, the memory of the streams' processes over
+time, and the processes that are left when the run has ended. The test fails if a camera takes longer than ten
+seconds to come back, a frame is lost, or a process is left.
 """
 
 import json
@@ -45,31 +45,31 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 """Debian's packages of GStreamer belong to Debian's own Python."""
 
 WITHIN_S = 10.0
-"""A camera that is there again is watched again within so many seconds."""
+"""Seconds within which a camera that is available again must be watched again."""
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "background")
 _CHILD = "ekya.streams.process_child"
 _TICK_S = 0.1
 _MEMORY_EVERY_S = 10.0
 _END_S = 900.0
-"""What the run may take to start and to write its report, together."""
+"""Seconds for the run to start and to write its report, in total."""
 
 _TO_GO_S = 30
-"""Ray's processes end by themselves when their run has, on a busy machine some seconds later."""
+"""Ray's processes end by themselves after their run, on a busy machine some seconds later."""
 
 _MEGABYTE = 1 << 20
 
 
 @dataclass(slots=True)
 class Loss:
-    """One camera killed once.
+    """One kill of one camera.
 
     Attributes:
-        stream: which.
+        stream: of the camera.
         killed_s: run time.
-        lost_after_s: from then until the run said so.
-        away_s: how long its server was gone.
-        back_after_s: from the server's return until the run said that it is back; None if it never did.
+        lost_after_s: from then until the run reported it.
+        away_s: how long its server was down.
+        back_after_s: from the server's restart until the run reported the camera back; None if it never did.
     """
 
     stream: StreamId
@@ -81,7 +81,7 @@ class Loss:
 
 @dataclass(slots=True, eq=False)
 class Camera:
-    """An RTSP server that can be killed and started again on the same port."""
+    """RTSP server that can be killed and started again on the same port."""
 
     stream: StreamId
     video: Path
@@ -89,7 +89,7 @@ class Camera:
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Starts the server; returns when it answers."""
         command = [SYSTEM_PYTHON, str(SERVER), str(self.video), "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         url = self.process.stdout.readline().strip() if self.process.stdout else ""
@@ -98,7 +98,7 @@ class Camera:
         self.port = int(url.rsplit(":", 1)[1].split("/")[0])
 
     def kill(self) -> None:
-        """As a power cut."""
+        """Kills the server, as a power cut would."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -116,7 +116,7 @@ class Journal:
     _rest: bytes = b""
 
     def news(self) -> Iterator[Mapping[str, Any]]:
-        """Events since the last call."""
+        """Yields events since the last call."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:
@@ -130,7 +130,7 @@ class Journal:
 
 @dataclass(slots=True, eq=False)
 class Soak:
-    """A run that is looked at while cameras are taken from it."""
+    """Observes a run while cameras are killed."""
 
     cameras: Sequence[Camera]
     journal: Journal
@@ -143,7 +143,7 @@ class Soak:
     _returned_s: float | None = None
 
     def watch(self, running: subprocess.Popen[bytes], seconds: float) -> None:
-        """Until the run has ended; cameras are killed while at least one interval is left."""
+        """Watches until the run has ended; cameras are killed while at least one interval is left."""
         noted_s = 0.0
         deadline_s = time.monotonic() + seconds + _END_S
         while running.poll() is None and (now_s := time.monotonic()) < deadline_s:
@@ -168,7 +168,7 @@ class Soak:
             loss.back_after_s = now_s - self._returned_s
 
     def _strike(self, now_s: float, began_s: float, seconds: float) -> None:
-        """Kills the next camera when it is time, and starts it again after its time."""
+        """Kills the next camera when it is due, and restarts it after ``away_s``."""
         if self.losses and self._returned_s is None:
             loss = self.losses[-1]
             if now_s - began_s - loss.killed_s >= self.away_s:
@@ -197,7 +197,7 @@ class Soak:
 
 
 def of_run(mark: str) -> Iterator[psutil.Process]:
-    """Processes that have inherited a variable of this name."""
+    """Yields processes that have inherited an environment variable of this name."""
     for process in psutil.process_iter():
         try:
             if mark in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
@@ -207,7 +207,7 @@ def of_run(mark: str) -> Iterator[psutil.Process]:
 
 
 def fleet(cameras: Sequence[Camera], golden: Path, window_s: float, windows: int) -> Mapping[str, Any]:
-    """A fleet file over the cameras."""
+    """Returns a fleet file over the cameras."""
     return {
         "name": "soak",
         "classes": list(CLASSES),
@@ -227,7 +227,7 @@ def fleet(cameras: Sequence[Camera], golden: Path, window_s: float, windows: int
 
 
 def left_over(mark: str) -> list[str]:
-    """What is still running some seconds after the run's end."""
+    """Returns the processes that are still running ``_TO_GO_S`` after the run's end."""
     for _ in range(_TO_GO_S * 5):
         if not list(of_run(mark)):
             return []
@@ -236,7 +236,7 @@ def left_over(mark: str) -> list[str]:
 
 
 def stream_rows(folder: RunFolder, soak: Soak) -> list[dict[str, Any]]:
-    """What became of each camera's frames."""
+    """Returns the outcome of each camera's frames."""
     rows = []
     for camera in soak.cameras:
         predictions = read_predictions(folder.predictions(camera.stream))
@@ -257,7 +257,7 @@ def stream_rows(folder: RunFolder, soak: Soak) -> list[dict[str, Any]]:
 
 
 def memory_rows(soak: Soak) -> list[dict[str, Any]]:
-    """Memory of each process that held a stream, after its first half minute and at its end."""
+    """Returns the memory of each process that held a stream, after its first half minute and at its end."""
     rows = []
     for pid, seen in soak.memory.items():
         settled = [megabytes for at_s, megabytes in seen if at_s >= seen[0][0] + 30.0] or [seen[-1][1]]
@@ -275,7 +275,7 @@ def memory_rows(soak: Soak) -> list[dict[str, Any]]:
 
 
 def show(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """A table for people."""
+    """Prints the rows as a table."""
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(
@@ -299,7 +299,7 @@ def main(
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
-    """Let a run watch RTSP cameras while one after the other is killed and comes back."""
+    """Run over RTSP cameras while one after the other is killed and comes back."""
     videos = video or [DATA / "videos" / name for name in VIDEOS]
     for file in (*videos, golden):
         if not file.is_file():
@@ -358,7 +358,7 @@ def main(
 
 
 def _wrong(rows: Sequence[Mapping[str, Any]], frames: Mapping[str, int], left: Sequence[str]) -> str:
-    """What is not as it should be, in words; empty where all is."""
+    """Returns the failures in words; empty if there are none."""
     said = [
         f"{row['stream']} was back after {row['slowest_back_s']:.1f} s"
         for row in rows

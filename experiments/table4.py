@@ -4,12 +4,12 @@
     python experiments/table4.py --full --trace city.parquet
 
 Eight streams on 4 GPUs, windows of 400 s, the paper's sizes (160 Mb of video and a model of 398 Mb for each
-stream and window), and a cloud that retrains at once with the most thorough γ. All GPUs here infer. The
-paper adds up all uploads and all downloads; that is what transfers take that go on all at once. One after
-the other, a model comes down as soon as its own video is up, and the first ones are there much sooner. How
-much bandwidth the cloud needs to equal the thief is told for each link by itself, with the other one
-unlimited, so it is the least that could do. Recorded traces have other numbers of streams: they get the
-paper's share of each link and half a GPU a stream, and their windows are played as 400 s long.
+stream and window), and a cloud that retrains instantly with the most thorough γ. All GPUs here infer. The
+paper adds up all uploads and all downloads, which is the time of transfers that run in parallel. One after
+the other, a model is downloaded as soon as its own video is uploaded, and the first ones arrive much sooner.
+The bandwidth that the cloud needs to equal the thief is reported for each link with the other one unlimited,
+so it is a lower bound. Recorded traces have other numbers of streams: they get the paper's share of each link
+and half a GPU a stream, and their windows are played as 400 s long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,12 +47,12 @@ WINDOW_S = 400.0
 GPUS_PER_STREAM = 0.5
 UNLIMITED_MBPS = 1e6
 LEAST, MOST, CLOSE = 0.01, 1000.0, 1.01
-"""Factors of bandwidth that are tried, and how closely the right one is told."""
+"""Range of bandwidth factors that are tried, and the relative precision of the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A row of Table 4: the network, and the paper's accuracy and factors for it."""
+    """Row of Table 4: the network, and the paper's accuracy and factors for it."""
 
     network: Network
     accuracy: float
@@ -71,12 +71,12 @@ HERE = (EKYA, THIEF, NO_RETRAIN)
 
 
 def cloud(network: Network) -> Who:
-    """The baseline over a network."""
+    """Returns the cloud baseline over a network."""
     return Who(f"cloud:up={network.uplink_mbps:g}:down={network.downlink_mbps:g}:order={network.order}")
 
 
 def share_of(network: Network, streams: int) -> Network:
-    """As much of a network for each stream as the paper's have."""
+    """Returns a network with as much bandwidth for each stream as the paper's."""
     part = streams / PAPER_STREAMS
     return replace(
         network, uplink_mbps=network.uplink_mbps * part, downlink_mbps=network.downlink_mbps * part
@@ -84,18 +84,18 @@ def share_of(network: Network, streams: int) -> Network:
 
 
 def under(data: Data, seed: int) -> Conditions:
-    """Half a GPU a stream and windows of 400 s."""
+    """Returns conditions with half a GPU a stream and windows of 400 s."""
     gpus = round(GPUS_PER_STREAM * data.streams, 2)
     return replace(conditions(gpus, seed), window_us=seconds_to_us(WINDOW_S))
 
 
 def least(reached: Callable[[float], float], target: float, most: float) -> float | None:
-    """The smallest number that reaches a target, to a hundredth; None where ``most`` does not.
+    """Returns the smallest factor that reaches a target, within 1%; None if ``most`` does not.
 
     Args:
-        reached: accuracy with a number, which a larger one does not lower.
+        reached: accuracy with a factor, which a larger one does not lower.
         target: accuracy.
-        most: the largest number that is tried.
+        most: the largest factor that is tried.
     """
     low, high = LEAST, most
     if reached(high) < target:
@@ -107,7 +107,7 @@ def least(reached: Callable[[float], float], target: float, most: float) -> floa
 
 
 def factors(data: Data, network: Network, target: float, seed: int) -> dict[str, float | None]:
-    """How many times the bandwidth reaches a target: of both links, and of each with the other unlimited."""
+    """Returns the factors of bandwidth that reach a target: both links, and each with the other unlimited."""
 
     def with_links(up: float, down: float) -> float:
         links = replace(network, uplink_mbps=up, downlink_mbps=down)
@@ -122,7 +122,7 @@ def factors(data: Data, network: Network, target: float, seed: int) -> dict[str,
 
 
 def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, Any]]:
-    """Table 4 for one trace."""
+    """Computes Table 4 for one trace."""
     found_here = {}
     for name in HERE:
         found_here[name] = play(data, Who(name), under(data, seed)).accuracy
@@ -159,7 +159,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
-    """What there is to tell."""
+    """Returns the table, the figure and the paper's numbers beside ours."""
     by_place = {(row["data"], row["who"]): row for row in rows}
     beside = []
     for order, words in ORDERS.items():

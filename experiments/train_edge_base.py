@@ -1,9 +1,9 @@
-"""Trains the common base of the edge models on two cameras that no run watches.
+"""Trains the common base of the edge models on two cameras that no run uses.
 
     python experiments/train_edge_base.py
 
-Takes about five minutes of one core. Writes the weights, in 16 bits, and their card beside them.
-Labels are the true ones of the synthetic city.
+Takes about five minutes of one core. Writes the weights, in 16 bits, and their card beside them. Labels are
+the true ones of the synthetic city.
 """
 
 import logging
@@ -34,7 +34,7 @@ from ekya.learning.trainer import Retraining
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_SCRATCH = SgdRecipe(learning_rate=0.03, head_learning_rate=0.03, decay_epochs=4.0, batch_statistics=True)
-"""Fresh weights want larger steps than a retraining, and statistics of their own."""
+"""Fresh weights need larger steps than a retraining, and their own batch statistics."""
 
 DAY = 10_000
 """Added to a stream's seed for each further day."""
@@ -43,7 +43,7 @@ log = logging.getLogger("train_edge_base")
 
 
 def held_out_crops(fleet: CityFleet, days: int, every: int) -> LabelledCrops:
-    """All windows of all streams on several days, which have other objects in the same scenes.
+    """Returns all windows of all streams on several days, which have other objects in the same scenes.
 
     Track numbers of different streams and days are kept apart, and days follow each other in time.
     """
@@ -61,7 +61,7 @@ def held_out_crops(fleet: CityFleet, days: int, every: int) -> LabelledCrops:
 
 
 def varied(labelled: LabelledCrops, seed: int) -> LabelledCrops:
-    """The same crops, half of them mirrored, with light, contrast and each colour varied a little."""
+    """Returns the same crops, half of them mirrored, with light, contrast and each colour varied a little."""
     rng = np.random.default_rng((seed, len(labelled)))
     pixels = labelled.crops.astype(np.float32) / 255.0
     mirrored = rng.random(len(labelled)) < 0.5
@@ -81,7 +81,7 @@ def train(
     architecture: str = DEFAULT_ARCHITECTURE,
     rate: float = FROM_SCRATCH.learning_rate,
 ) -> EdgeModel:
-    """A model from fresh weights."""
+    """Trains a model from fresh weights."""
     fresh = build_edge_model(fleet.classes, 0, seed, architecture)
     retraining = Retraining(
         fresh,
@@ -112,7 +112,7 @@ def train(
 def accuracy_by_class(
     model: EdgeModel, classes: tuple[str, ...], labelled: LabelledCrops
 ) -> list[tuple[str, int, float]]:
-    """Name, number of crops and accuracy of each class that occurs."""
+    """Returns name, number of crops and accuracy of each class that occurs."""
     predicted, _ = Predictor(model).predict(labelled.crops, labelled.side)
     rows = []
     for index, name in enumerate(classes):
@@ -134,7 +134,7 @@ def card(
     seed: int,
     checksum: str,
 ) -> str:
-    """What one has to know about the weights."""
+    """Returns the model card of the weights."""
     rows = "\n".join(
         f"| {name} | {count} | {share:.1%} |"
         for name, count, share in accuracy_by_class(model, fleet.classes, validation)

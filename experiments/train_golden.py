@@ -1,4 +1,4 @@
-"""Trains the golden model of the synthetic city, and measures it on scenes it has never seen.
+"""Trains the golden model of the synthetic city, and measures it on unseen scenes.
 
     python experiments/train_golden.py
 
@@ -48,7 +48,7 @@ class Crops(NamedTuple):
 
 
 def random_scene(rng: np.random.Generator) -> Scene:
-    """Any scene that a script could hold."""
+    """Returns a random scene of those that a script could hold."""
     weights = rng.dirichlet(np.full(len(KINDS), 0.9))
     return Scene(
         mix={kind: float(weight) for kind, weight in zip(KINDS, weights, strict=True)},
@@ -63,7 +63,7 @@ def random_scene(rng: np.random.Generator) -> Scene:
 
 
 def render(seed: int, jitter: float, frames: int) -> Crops:
-    """Crops of one random scene, one frame a second so that frames differ; some change their light.
+    """Returns crops of one random scene, one frame a second so that frames differ; some change their light.
 
     ``jitter`` shifts and stretches each box by up to that part of its size, as a proposer would.
     """
@@ -91,7 +91,7 @@ def render(seed: int, jitter: float, frames: int) -> Crops:
 
 
 def render_many(first_seed: int, crops: int, jitter: float, frames: int) -> Crops:
-    """Scenes with rising seeds until there are enough crops."""
+    """Renders scenes with rising seeds until there are enough crops."""
     parts: list[Crops] = []
     have, seed, started = 0, first_seed, time.monotonic()
     while have < crops:
@@ -107,7 +107,7 @@ def render_many(first_seed: int, crops: int, jitter: float, frames: int) -> Crop
 
 
 def augment(batch: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror half of the crops and vary brightness, contrast and each colour a little; in [0, 1]."""
+    """Mirrors half of the crops and varies brightness, contrast and each colour a little; in [0, 1]."""
     count = len(batch)
     mirrored = torch.rand(count, 1, 1, 1, generator=generator) < 0.5
     batch = torch.where(mirrored, batch.flip(3), batch)
@@ -118,19 +118,19 @@ def augment(batch: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def to_input(pixels: NDArray[np.uint8]) -> Tensor:
-    """(N, 32, 32, 3) uint8 to (N, 3, 32, 32) float in [0, 1]."""
+    """Converts (N, 32, 32, 3) uint8 to (N, 3, 32, 32) float in [0, 1]."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255.0
 
 
 def batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Rows of full batches in random order."""
+    """Yields the rows of full batches in random order."""
     order = rng.permutation(count)
     for start in range(0, count - size + 1, size):
         yield order[start : start + size]
 
 
 def train(model: nn.Module, crops: Crops, seed: int, epochs: int, batch_size: int, rate: float) -> None:
-    """AdamW with a warm-up and a cosine, in place."""
+    """Trains in place with AdamW, a warm-up and a cosine schedule."""
     rng = np.random.default_rng([seed, 1])
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.02)
@@ -158,7 +158,7 @@ def train(model: nn.Module, crops: Crops, seed: int, epochs: int, batch_size: in
 
 
 def predict(model: nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Classes of crops."""
+    """Returns the classes of crops."""
     model.eval()
     with torch.inference_mode():
         parts = [
@@ -169,7 +169,7 @@ def predict(model: nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def score(crops: Crops, predicted: NDArray[np.int64]) -> dict[str, dict[str, tuple[float, int]]]:
-    """Accuracy and number of crops, overall and for each value of each condition."""
+    """Returns accuracy and number of crops, overall and for each value of each condition."""
     hits: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for truth, guess, scene in zip(crops.classes, predicted, crops.scenes, strict=True):
         right = bool(truth == guess)
@@ -184,7 +184,7 @@ def score(crops: Crops, predicted: NDArray[np.int64]) -> dict[str, dict[str, tup
 
 
 def milliseconds_a_crop(model: nn.Module) -> float:
-    """Forward time of one crop in batches of 32, the best of several."""
+    """Returns the forward time of one crop in batches of 32, the best of several."""
     inputs = torch.rand(32, 3, SIDE, SIDE)
     model.eval()
     times = []
@@ -200,7 +200,7 @@ def card(
     weights: Path, command: str, crops: Crops, minutes: float, forward_ms: float,
     scores: dict[str, dict[str, tuple[float, int]]], seed: int,
 ) -> str:  # fmt: skip
-    """What stands beside the weights."""
+    """Returns the model card of the weights."""
     accuracy, count = scores["overall"]["all"]
     lines = [
         "# Golden model of the synthetic city",

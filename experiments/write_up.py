@@ -1,9 +1,9 @@
-"""Puts the numbers of the last runs into docs/results.md, so that text and figures never disagree.
+"""Writes the numbers of the last runs into docs/results.md, so that text and figures always agree.
 
     python experiments/write_up.py
 
-Between `<!-- figure7 -->` and `<!-- end -->` stands what `results/figure7_paper.csv` says: the paper's
-numbers with ours beside them. The rest of the page is written by hand.
+The text between `<!-- figure7 -->` and `<!-- end -->` is generated from `results/figure7_paper.csv`: the
+paper's numbers with ours beside them. The rest of the page is written by hand.
 """
 
 import csv
@@ -22,7 +22,7 @@ _PLACE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def table(path: Path) -> str:
-    """A CSV as a Markdown table.
+    """Returns a CSV as a Markdown table.
 
     Raises:
         UserError: the recipe has not been run yet.
@@ -34,7 +34,7 @@ def table(path: Path) -> str:
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with every table as the results have it."""
+    """Returns the page with every table filled from the results."""
 
     def fill(place: re.Match[str]) -> str:
         name = place.group(1)
@@ -47,7 +47,7 @@ def main(
     results: Annotated[Path, typer.Option(help="Where the recipes left their CSVs.")] = RESULTS,
     page: Annotated[Path, typer.Option(help="What is written.")] = PAGE,
 ) -> None:
-    """Put the numbers of the last runs into docs/results.md."""
+    """Write the numbers of the last runs into docs/results.md."""
     if not page.is_file():
         raise UserError(f"{page}: there is no such page; name one with --page")
     write_text_atomic(page, filled(page.read_text(encoding="utf-8"), results))

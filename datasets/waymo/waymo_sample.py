@@ -1,8 +1,8 @@
-"""Draws a made sample of the Waymo Open Dataset in its true layout, in both versions.
+"""Draws a synthetic sample of the Waymo Open Dataset in its true layout, in both versions.
 
     python datasets/waymo/waymo_sample.py DIR --segments 6 --frames 60 --width 480 --height 320
 
-writes ``DIR/v1`` and ``DIR/v2``. Without options it is the sample beside this file.
+Writes ``DIR/v1`` and ``DIR/v2``. Without options it draws the sample beside this file.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _DAY_US = 86_400_000_000
 _FIRST_US = 1_550_000_000_000_000
 
 _VEHICLE, _PEDESTRIAN, _SIGN, _CYCLIST = 1, 2, 3, 4
-# Width and height as parts of the picture's, and a colour, blue first.
+# Width and height as parts of the picture's, and a colour in BGR.
 _LOOKS = {
     _VEHICLE: (0.25, 0.25, (170, 60, 40)),
     _PEDESTRIAN: (0.08, 0.4, (60, 160, 60)),
@@ -46,7 +46,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What is drawn: a few seconds of driving. ``size`` is width and height of the pictures."""
+    """A few seconds of driving to draw. ``size`` is width and height of the pictures."""
 
     name: str
     location: str = "location_sf"
@@ -58,11 +58,11 @@ class Segment:
     seed: int = 0
 
     def time(self, frame: int) -> int:
-        """When a frame was taken, microseconds since 1970."""
+        """Returns the time of a frame, in microseconds since 1970."""
         return self.first_us + frame * FRAME_US
 
     def things(self, camera: Camera, frame: int) -> tuple[Thing, ...]:
-        """One object of each kind in its own row of the picture; each drives along and comes in again."""
+        """Returns one object of each kind, each in its own row; it drives along and wraps around."""
         width, height = self.size
         rng = np.random.default_rng((self.seed, camera.number))
         found = []
@@ -75,7 +75,7 @@ class Segment:
         return tuple(found)
 
     def picture(self, camera: Camera, frame: int) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8, BGR."""
+        """Returns the picture as (H, W, 3) uint8, BGR."""
         width, height = self.size
         grey = 90 if self.time_of_day == "Day" else 30
         image = np.full((height, width, 3), grey, np.uint8)
@@ -91,12 +91,12 @@ class Segment:
         return image
 
     def jpeg(self, camera: Camera, frame: int) -> bytes:
-        """The picture as it is stored."""
+        """Returns the encoded picture."""
         return bytes(cv2.imencode(".jpg", self.picture(camera, frame), [cv2.IMWRITE_JPEG_QUALITY, 70])[1])
 
 
 def frame_record(segment: Segment, frame: int) -> bytes:
-    """A frame of version 1: a serialised message."""
+    """Returns a frame of version 1: a serialised message."""
     message = FrameMessage()
     message.context.name = segment.name.encode()
     message.context.stats.location = segment.location.encode()
@@ -114,7 +114,7 @@ def frame_record(segment: Segment, frame: int) -> bytes:
 
 
 def framed(record: bytes) -> bytes:
-    """A record as it stands in a ``.tfrecord`` file: with its length, and both checksums."""
+    """Returns a record as stored in a ``.tfrecord`` file: with its length, and both checksums."""
     length = struct.pack("<Q", len(record))
     return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
 
@@ -130,7 +130,7 @@ def write_v1(root: Path, segment: Segment) -> Path:
 def write_v2(root: Path, segment: Segment, rows_a_group: int = 4) -> Path:
     """Writes a segment's three files under ``root/training``; returns the one of the pictures.
 
-    Rows are in no order, as in what is published.
+    Rows are in no order, as in the published data.
     """
     tables = (("camera_image", _images(segment)), ("camera_box", _boxes(segment)), ("stats", _stats(segment)))
     for number, (component, rows) in enumerate(tables):
@@ -214,7 +214,7 @@ def _stats(segment: Segment) -> list[dict[str, object]]:
 
 
 def sample_segments(count: int, frames: int, size: tuple[int, int]) -> Sequence[Segment]:
-    """Segments of a sample: two places, day and night, and names that are not in the order of time."""
+    """Returns segments of a sample: two places, day and night, with names that are not in order of time."""
     return [
         Segment(
             name=f"{(7919 * (number + 1)) % 10007:05d}_1000_000_1020_000",
@@ -230,7 +230,7 @@ def sample_segments(count: int, frames: int, size: tuple[int, int]) -> Sequence[
 
 
 def main() -> None:
-    """Draw and write both versions."""
+    """Draws and writes both versions."""
     parser = argparse.ArgumentParser(description="Draw a made sample in the layout of both versions.")
     parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parent / "sample")
     parser.add_argument("--segments", type=int, default=2)

@@ -1,1 +1,1 @@
-"""Whether a device computes rightly: asked before fewer bits or fewer multiprocessors are trusted."""
+"""Checks that a device computes correctly with fewer bits or on fewer multiprocessors."""

@@ -1,21 +1,21 @@
-"""What came of asking a device for a sum whose answer is known."""
+"""Result of checking a device's arithmetic against a known result."""
 
 from dataclasses import dataclass
 
 MOST_ERROR = 1e-2
-"""Relative to the largest value. Rounding to the coarsest type in use, bfloat16, makes 0.002 to 0.004."""
+"""Relative to the largest value. Rounding to the coarsest type in use, bfloat16, gives 0.002 to 0.004."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One operation in one type.
+    """Result of one operation in one type.
 
     Attributes:
-        operation: its name, for people.
+        operation: its name, for display.
         dtype: name of the type.
         error: largest deviation from the CPU, relative to the largest value.
-        finite: whether every value was.
-        raised: what the operation raised, or nothing.
+        finite: True if every value was finite.
+        raised: the error that the operation raised, or empty.
     """
 
     operation: str
@@ -26,11 +26,11 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether the level may be used with this type, as far as this operation goes."""
+        """True if this operation allows the level to be used with this type."""
         return not self.raised and self.finite and self.error < MOST_ERROR
 
     def __str__(self) -> str:
-        """One clause."""
+        """Returns the result in one clause."""
         if self.raised:
             return f"a {self.operation} in {self.dtype} raised {self.raised}"
         if not self.finite:

@@ -1,6 +1,6 @@
-"""A matrix product and a convolution against the CPU.
+"""Checks a matrix product and a convolution on a device against the CPU.
 
-Some half-precision kernels have returned NaN on a part of a GPU (DESIGN §6), so nothing is taken for granted.
+Some half-precision kernels have returned NaN on a part of a GPU, so every device is checked.
 """
 
 import math
@@ -16,11 +16,11 @@ from ekya.arithmetic.checked import Checked
 
 @dataclass(frozen=True, slots=True)
 class GateSizes:
-    """Of what is multiplied.
+    """Sizes of the operands.
 
     Attributes:
         side: rows and columns of both matrices.
-        images, channels, pixels: of the convolution's input; it has twice as many channels of output.
+        images, channels, pixels: of the convolution's input; its output has twice as many channels.
     """
 
     side: int = 512
@@ -33,10 +33,10 @@ Multiply = Callable[[Tensor, Tensor], Tensor]
 
 
 class NumericGate:
-    """A matrix product and a convolution in every type, against the CPU in double precision.
+    """Checks a matrix product and a convolution in every type against the CPU in double precision.
 
-    What the CPU says is computed once, from inputs that were rounded to the type first: what is
-    measured is arithmetic alone.
+    The CPU's results are computed once, from inputs that were rounded to the type first, so that only
+    arithmetic is measured.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class NumericGate:
         """Prepares inputs on the device.
 
         Args:
-            device: torch's name of where levels work.
+            device: torch device of the levels.
             dtypes: the types that jobs use.
             sizes: of the inputs.
-            product, convolve: what is checked, in place of torch's.
+            product, convolve: functions to check, in place of torch's.
         """
         sizes = sizes or GateSizes()
         made = torch.Generator().manual_seed(0)
@@ -73,7 +73,7 @@ class NumericGate:
         ]
 
     def check(self) -> tuple[Checked, ...]:
-        """Runs everything on the calling thread's stream and waits for it."""
+        """Runs all checks on the calling thread's stream and waits for them."""
         return tuple(case.check() for case in self._cases)
 
 
@@ -106,7 +106,7 @@ class _Case:
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest expected value; infinite if any found is not finite."""
+    """Returns the largest error relative to the largest expected value; infinite if one is not finite."""
     found = found.to(expected.dtype)
     if not bool(torch.isfinite(found).all()):
         return math.inf

@@ -1,4 +1,4 @@
-"""The command line: options of the commands, a module a group. What each does is in ``ekya/commands``."""
+"""Command line: the options of the commands, one module per group. ``ekya/commands`` implements them."""
 
 import logging
 import sys
@@ -14,13 +14,13 @@ from ekya.errors import UnwellRunError, UserError
 from ekya.streams.credentials import masked
 
 USER_ERROR = 2
-"""Exit code for what the user can put right; the command line's own errors have it too."""
+"""Exit code for an error that the user can fix, including errors of the command line itself."""
 
 UNWELL = 3
-"""Exit code of a run that ended in order, but most of whose streams' windows were not well."""
+"""Exit code of a run that ended in order, but most of whose streams' windows were unhealthy."""
 
 STOPPED = 130
-"""Exit code after Ctrl-C, as shells expect it."""
+"""Exit code after Ctrl-C, as is usual in shells."""
 
 app = typer.Typer(
     name="ekya",
@@ -55,9 +55,9 @@ def _root(
 
 
 class _StandardError:
-    """Wherever standard error goes just now: a live view takes its place while it is on the screen.
+    """Writes to the current ``sys.stderr``, which a live view replaces while it is shown.
 
-    Logins of cameras do not get there, whoever logs them.
+    Masks camera credentials in all log lines.
     """
 
     def write(self, text: str) -> None:
@@ -68,10 +68,10 @@ class _StandardError:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code.
+    """Runs the command line and returns the exit code.
 
     Args:
-        arguments: instead of the process's.
+        arguments: the arguments; None takes those of the process.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=_StandardError())
     logging.getLogger("ekya").setLevel(logging.INFO)

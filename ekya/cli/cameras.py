@@ -1,4 +1,4 @@
-"""Commands about live cameras."""
+"""Commands for live cameras."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Commands about data sets."""
+"""Commands for data sets."""
 
 from pathlib import Path
 from typing import Annotated

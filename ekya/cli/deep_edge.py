@@ -1,4 +1,4 @@
-"""Commands of Deep-Edge: a machine's profile, the manager, and a machine that makes itself known to it."""
+"""Commands of Deep-Edge: profile a machine, serve the manager, register a machine with it."""
 
 from pathlib import Path
 from typing import Annotated

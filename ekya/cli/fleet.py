@@ -1,4 +1,4 @@
-"""Commands about more than one server."""
+"""Commands for several servers: ``ekya fleet ...``."""
 
 from pathlib import Path
 from typing import Annotated

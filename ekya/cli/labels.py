@@ -1,4 +1,4 @@
-"""Commands about golden models: ``ekya golden ...``."""
+"""Commands for golden models: ``ekya golden ...``."""
 
 from pathlib import Path
 from typing import Annotated

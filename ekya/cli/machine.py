@@ -1,4 +1,4 @@
-"""Commands about the machine."""
+"""Commands that examine or measure the machine."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments that several commands share."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ from ekya.errors import UserError
 
 
 class Clock(StrEnum):
-    """What a run's time is."""
+    """Clock of a run: wall time, or virtual time."""
 
     WALL = "wall"
     VIRTUAL = "virtual"
@@ -102,10 +102,10 @@ Json = Annotated[
 
 
 def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
-    """Whole numbers of an option.
+    """Parses an option's integers, separated by commas.
 
     Raises:
-        UserError: these are none.
+        UserError: a value is not an integer.
     """
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
@@ -114,10 +114,10 @@ def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
 
 
 def parts_of_one(text: str, option: str) -> tuple[float, ...]:
-    """Parts of one of an option, each once.
+    """Parses an option's fractions in [0, 1], separated by commas, without duplicates.
 
     Raises:
-        UserError: these are none.
+        UserError: a value is not a fraction.
     """
     try:
         parts = tuple(dict.fromkeys(float(part) for part in text.split(",")))
@@ -129,10 +129,10 @@ def parts_of_one(text: str, option: str) -> tuple[float, ...]:
 
 
 def amounts(text: str) -> tuple[float, ...]:
-    """Of ``--gpus``.
+    """Parses the positive numbers of ``--gpus``.
 
     Raises:
-        UserError: these are none.
+        UserError: a value is not a positive number.
     """
     try:
         amounts = tuple(float(part) for part in text.split(","))

@@ -1,4 +1,4 @@
-"""Commands that record traces and play them."""
+"""Commands that record and simulate traces."""
 
 from pathlib import Path
 from typing import Annotated

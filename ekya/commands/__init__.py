@@ -1,1 +1,1 @@
-"""What each command does; ``ekya/cli.py`` has their options. Imported only when a command runs."""
+"""Implementation of the commands; ``ekya/cli`` has their options. Imported only when a command runs."""

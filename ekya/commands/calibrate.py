@@ -1,4 +1,4 @@
-"""``ekya calibrate``: how fast this device is at what runs on virtual time count."""
+"""``ekya calibrate``: measures the cost card of this device for runs on virtual time."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +8,7 @@ from ekya.sim.costcard import calibrate
 
 
 def make_cost_card(to: Path, output: Output) -> None:
-    """Measures, and writes a cost card.
+    """Measures this device and writes its cost card.
 
     Raises:
         UserError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""``ekya compare``: the same frames under several schedulers, on virtual time."""
+"""``ekya compare``: runs the same frames under several schedulers, on virtual time."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -19,10 +19,10 @@ def compare_schedulers(
     options: RunOptions,
     output: Output,
 ) -> None:
-    """Compares, then prints one table of means over the seeds.
+    """Runs every scheduler with every seed, then prints one table of means over the seeds.
 
     Raises:
-        UserError: an unknown scheduler, something named twice, or a bad fleet file.
+        UserError: a scheduler is unknown, a scheduler or seed is given twice, or the fleet file is invalid.
     """
     for option, values in (("--schedulers", schedulers), ("--seeds", seeds)):
         if len(set(values)) != len(values):
@@ -45,7 +45,7 @@ def compare_schedulers(
 
 
 def mean_summary(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What a comparison shows of several runs of one scheduler: means of accuracies, sums of counts."""
+    """Returns the summary of several runs of one scheduler: means of accuracies, sums of counts."""
     streams = runs[0]["streams"]
     return {
         "scheduler": runs[0]["scheduler"],

@@ -1,4 +1,4 @@
-"""``ekya doctor``: the examination as a table, or for machines."""
+"""``ekya doctor``: prints the examination of this machine as a table or as JSON."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +11,7 @@ from ekya.doctor import as_json, examine
 
 
 def examine_machine(runs: Path, measure: bool, output: Output) -> bool:
-    """Looks at the machine and says what it found; whether a run can work here."""
+    """Examines the machine, prints the result, and returns whether a run can work here."""
     with output.console.status("measuring this machine") if measure else nullcontext():
         examination = examine(runs, measure=measure)
     output.report(as_json(examination))

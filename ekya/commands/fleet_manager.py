@@ -1,4 +1,4 @@
-"""``ekya fleet manager``: Deep-Edge's manager, over REST, on a Ray cluster."""
+"""``ekya fleet manager``: serves Deep-Edge's manager over REST, on a Ray cluster."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,18 +30,18 @@ from ekya.gpu.registry import choose_backend
 
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """What the command line says.
+    """Options of the command line.
 
     Attributes:
         stores: file of data stores.
         points: file of data points.
-        solver: of ``SOLVERS``.
-        host, port: where it is reached.
-        address: of a Ray cluster, or None.
-        emulated: nodes to make on this machine, with their thousandths of it.
-        kind: of this machine, to be profiled over REST; None: it is not.
-        shares: what holds trainings to theirs.
-        silent_s: after which a machine is taken for dead.
+        solver: name of a solver in ``SOLVERS``.
+        host, port: address to listen at.
+        address: address of a Ray cluster, or None.
+        emulated: nodes to emulate on this machine, each with its share of it in thousandths.
+        kind: kind of this machine, which allows profiling it over REST; None forbids it.
+        shares: share backend of the trainings.
+        silent_s: seconds without a message after which a machine counts as dead.
     """
 
     stores: Path
@@ -57,10 +57,10 @@ class ManagerOptions:
 
 
 def read_emulated(text: str) -> dict[NodeName, int]:
-    """Of ``--emulate``: NAME=PART,... in parts of a core.
+    """Parses ``--emulate``: NAME=PART,... in parts of a core; returns thousandths.
 
     Raises:
-        UserError: it is not written so.
+        UserError: the text has another form.
     """
     nodes: dict[NodeName, int] = {}
     for word in filter(None, text.split(",")):
@@ -76,11 +76,11 @@ def read_emulated(text: str) -> dict[NodeName, int]:
 
 
 def run_manager(options: ManagerOptions, console: Console) -> None:
-    """Serves until it is interrupted; then ends what is under way.
+    """Serves until interrupted; then ends running trainings.
 
     Raises:
-        UserError: a file is missing or wrong, there are too few points, there is no cluster, or the port is
-            somebody else's.
+        UserError: a file is missing or invalid, there are too few points, there is no cluster, or the port is
+            in use.
     """
     if options.solver not in SOLVERS:
         raise UserError(f"--solver {options.solver}: there is none; choose one of {', '.join(SOLVERS)}")
@@ -132,13 +132,13 @@ def run_manager(options: ManagerOptions, console: Console) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The file of points, to which several threads add."""
+    """File of data points with a lock, since several threads add to it."""
 
     path: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, points: Sequence[ProfilePoint], tried: Sequence[Tried]) -> int:
-        """More of them; how many there are then."""
+        """Adds points; returns the number of points in the file."""
         with self.lock:
             return add_points(self.path, points, tried)
 
@@ -176,7 +176,7 @@ def _works(path: Path) -> set[EdgeWork]:
 
 
 def _work(options: ManagerOptions) -> EdgeWork | None:
-    """What this machine is profiled with: the same as its kind was before."""
+    """Returns the work that this machine is profiled with: the same as earlier for its kind."""
     if options.kind is None:
         return None
     works = _works(options.points)

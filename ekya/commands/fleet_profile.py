@@ -1,4 +1,4 @@
-"""``ekya fleet profile``: Deep-Edge's Profiler on this machine."""
+"""``ekya fleet profile``: runs Deep-Edge's Profiler on this machine."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,10 +27,10 @@ def read_run(
     hold: Sequence[float],
     seconds: float,
 ) -> ProfileRun:
-    """Of the command line.
+    """Builds the profiling run from the options.
 
     Raises:
-        UserError: an unknown model, a batch of less than two, or something that is no part.
+        UserError: the model is unknown, a batch is smaller than two, or a share is not in (0, 1].
     """
     if work.architecture not in EDGE_MODELS:
         known = ", ".join(EDGE_MODELS)
@@ -46,11 +46,11 @@ def read_run(
 
 
 def profile_machine(run: ProfileRun, points: Path, shares: str, output: Output) -> None:
-    """Measures what the file does not have yet, and adds each point to it at once.
+    """Measures the points that the file lacks, and adds each to it immediately.
 
     Raises:
-        UserError: stress-ng is missing, or the file is none of points or has another model's.
-        KeyboardInterrupt: Ctrl-C came; what was measured is in the file.
+        UserError: stress-ng is missing, or the file holds no points or those of another model.
+        KeyboardInterrupt: after Ctrl-C; the measured points are in the file.
     """
     require_writable("--points", points)
     done = read_tried(points) if points.exists() else []

@@ -1,4 +1,4 @@
-"""``ekya fleet run``: several servers, each with Ekya inside, that lend each other shares of their GPUs."""
+"""``ekya fleet run``: runs several servers, each with Ekya, that lend each other spare capacity."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,19 +34,19 @@ from ekya.sizing import ANY_MACHINE
 
 DEFAULT_TIER = "net"
 NO_TIER = "none"
-"""As the value of ``--tier``: every server is by itself."""
+"""Value of ``--tier`` that disables lending."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServersArguments:
-    """What the command line says about the servers.
+    """Arguments of the command line about the servers.
 
     Attributes:
         file: a servers file; None takes the shipped one.
-        scheduler, window_s, windows: in every fleet, instead of what its file says.
-        tier: who finds loans; None takes the best known.
-        fail: words of ``--fail``.
-        address: of a Ray cluster; None emulates one on this machine.
+        scheduler, window_s, windows: override every fleet's file.
+        tier: policy that finds loans; None takes the default.
+        fail: values of ``--fail``.
+        address: address of a Ray cluster; None emulates one on this machine.
     """
 
     file: Path | None
@@ -58,10 +58,10 @@ class ServersArguments:
     address: str | None = None
 
     def read(self) -> Servers:
-        """The servers.
+        """Reads the servers file.
 
         Raises:
-            UserError: a bad file, or a scheduler that cannot decide there.
+            UserError: the file is invalid, or the scheduler cannot be used there.
         """
         said = {"scheduler": self.scheduler, "window_s": self.window_s, "windows": self.windows}
         changes = {key: value for key, value in said.items() if value is not None}
@@ -69,10 +69,10 @@ class ServersArguments:
 
 
 def read_failures(words: Sequence[str], servers: Servers) -> tuple[Failure, ...]:
-    """Of ``--fail``: a server, and when it dies in seconds.
+    """Parses ``--fail``: a server, and the time in seconds at which it dies.
 
     Raises:
-        UserError: one is not written so, or there is no such server.
+        UserError: a value has another form, or the server does not exist.
     """
     failures = []
     for word in words:
@@ -88,11 +88,11 @@ def read_failures(words: Sequence[str], servers: Servers) -> tuple[Failure, ...]
 def run_servers(
     arguments: ServersArguments, options: RunOptions, clock: Literal["wall", "virtual"], output: Output
 ) -> None:
-    """Runs, then reports.
+    """Runs the servers, then reports.
 
     Raises:
-        UserError: see the parts.
-        KeyboardInterrupt: Ctrl-C came. What happened until then is written and reported.
+        UserError: see the called functions.
+        KeyboardInterrupt: after Ctrl-C. What happened until then is written and reported.
     """
     servers = arguments.read()
     failures = read_failures(arguments.fail, servers)
@@ -116,7 +116,7 @@ def run_servers(
 def _complete(
     servers: Servers, options: RunOptions, clock: Literal["wall", "virtual"], address: str | None
 ) -> Servers:
-    """Every fleet with all of its sizes; those on this machine that say no ``gpus`` get equal parts of it."""
+    """Fits the sizes of every fleet; fleets on this machine without ``gpus`` get equal parts of it."""
     from ekya.card_costs import fitted_by_card
 
     part = ANY_MACHINE
@@ -136,7 +136,7 @@ def _complete(
 
 
 def tier_of(name: str) -> str | None:
-    """Who ``--tier`` names; None: nobody finds loans.
+    """Returns the tier of ``--tier``; None if lending is disabled.
 
     Raises:
         UserError: there is no such tier.
@@ -148,7 +148,7 @@ def tier_of(name: str) -> str | None:
 
 
 def _require_by_itself(scheduler: str) -> None:
-    """Refuses a scheduler that sends retrainings away itself: that is the tier's to decide."""
+    """Refuses a scheduler that sends retrainings to other servers itself, which is the tier's task."""
     needs = make_scheduler(scheduler).needs
     if needs.elsewhere or needs.kept_models:
         raise UserError(
@@ -214,7 +214,7 @@ def _folder(servers: Servers, options: RunOptions) -> ServersFolder:
 
 
 def _require_capacity(servers: Servers, shares: str) -> None:
-    """Servers that are emulated on this machine have no more than it has, all of them together."""
+    """Refuses emulated servers that together need more capacity than this machine has."""
     there = choose_backend(shares).capability
     wanted = sum(server.fleet.capacity_milli for server in servers.servers)
     if wanted > there.capacity_milli:
@@ -223,7 +223,7 @@ def _require_capacity(servers: Servers, shares: str) -> None:
             f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); give them less, or name "
             "a Ray cluster with --address"
         )
-    # Cores are one pool. Of GPUs every server takes the first ones, whoever else does.
+    # Cores are one pool. Of GPUs, every server takes the first ones, even if other servers use them.
     first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)
     if there.device == "cuda" and first_milli > FULL_GPU_MILLI:
         raise UserError(
@@ -234,7 +234,7 @@ def _require_capacity(servers: Servers, shares: str) -> None:
 
 
 def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName, int], None]:
-    """A bar a server, as far as its windows have come."""
+    """Adds a progress bar per server and returns the callback that updates it with the run time."""
     fleets = {server.terms.site: server.fleet for server in servers.servers}
     tasks = {site: bars.add_task(str(site), total=fleet.windows) for site, fleet in fleets.items()}
 
@@ -246,7 +246,7 @@ def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName, int], None
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    """A row a server, and one for all of them."""
+    """Builds a table with a row per server and a row for all of them."""
     tier = "each by itself" if summary["tier"] is None else f"tier {summary['tier']}"
     table = Table(title=Text(f"{summary['name']}, {summary['world']}, {tier}"), title_justify="left")
     table.add_column("Server")

@@ -1,4 +1,4 @@
-"""``ekya fleet simulate``: fleet policies over a paper's workload, on virtual time, with nothing trained."""
+"""``ekya fleet simulate``: fleet policies on a paper's workload, on virtual time and without training."""
 
 import time
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from ekya.fleet.worlds import Asked, World, WorldKind, world_kind
 
 
 def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
-    """Of ``--fail``: a node, and from when to when in seconds.
+    """Parses ``--fail``: a node, and the start and end of its outage in seconds.
 
     Raises:
-        UserError: one is not written so.
+        UserError: a value has another form.
     """
     outages = []
     for word in words:
@@ -52,11 +52,11 @@ def simulate_fleet(
     profiles: Path | None,
     output: Output,
 ) -> None:
-    """Plays a workload under every policy and seed; then prints one table of means.
+    """Simulates a workload under every policy and seed, then prints one table of means.
 
     Raises:
-        UserError: no such world, policy, node or profile, or something named twice.
-        KeyboardInterrupt: Ctrl-C came; what was finished is reported.
+        UserError: a world, policy, node or profile does not exist, or a policy or seed is given twice.
+        KeyboardInterrupt: after Ctrl-C; finished runs are reported.
     """
     kind = world_kind(world)
     chosen = _checked(kind, world, policies)
@@ -120,7 +120,7 @@ def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> 
 
 
 _FEW = 8
-"""Nodes that an error names one by one."""
+"""Up to this number of nodes an error message lists them all."""
 
 
 def _facts(outcome: FleetOutcome, world: World, policy: str, seed: int) -> dict[str, Any]:
@@ -165,11 +165,11 @@ _SHOWN = {
     "migrations": "Moves",
     "lost_s": "Lost s",
 }
-"""Facts that have a mean, with their column."""
+"""Facts of which a mean is shown, with the title of their column."""
 
 
 def _mean(policy: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Over the seeds that were played; empty before the first."""
+    """Returns means over the runs of a policy; empty if there are none."""
     if not runs:
         return {}
     means = {key: _mean_of([run[key] for run in runs if run[key] is not None]) for key in _SHOWN}
@@ -181,7 +181,7 @@ def _mean_of(values: Sequence[float]) -> float | None:
 
 
 def _table(world: str, shown: Sequence[str], nodes: int, means: Sequence[dict[str, Any]]) -> Table:
-    """A row a policy; the cheapest stands in bold."""
+    """Builds a table with a row per policy; the cheapest is bold."""
     currency = means[0]["currency"]
     table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
     table.add_column("Policy", min_width=max(len(mean["policy"]) for mean in means))
@@ -195,7 +195,7 @@ def _table(world: str, shown: Sequence[str], nodes: int, means: Sequence[dict[st
 
 
 def _short(value: float | None) -> str:
-    """Four digits, or all of a large number's; a dash where there is none."""
+    """Formats four significant digits, or all digits of a large number; a dash for None."""
     if value is None:
         return "-"
     return f"{value:.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.4g}"

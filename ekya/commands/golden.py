@@ -1,4 +1,4 @@
-"""``ekya golden label``: a fleet's labels, made before it is run."""
+"""``ekya golden label``: labels a fleet's recordings before a run."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ def label_fleet(
     resume: bool,
     output: Output,
 ) -> None:
-    """Labels, and writes on the way.
+    """Labels the streams and saves the labels on the way.
 
     Raises:
-        UserError: a bad fleet file, a file that is in the way, one that cannot be gone on with, or nowhere to
-            write to, which is said before any work is done.
-        KeyboardInterrupt: Ctrl-C came; what was labelled is in the file.
+        UserError: the fleet file is invalid, the output file exists (without ``resume``), cannot be resumed
+            or cannot be written; raised before any work is done.
+        KeyboardInterrupt: after Ctrl-C; the labels made so far are in the file.
     """
     if to.suffix.lower() not in _SUFFIXES:
         raise UserError(f"--out {to}: labels are written as {' or '.join(_SUFFIXES)}; name such a file")
@@ -61,7 +61,7 @@ def _in_words(counts: Mapping[StreamId, Counts], to: Path) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Shown:
-    """A bar a stream on a terminal, a line every 500 frames anywhere else."""
+    """Shows a bar per stream on a terminal, otherwise logs a line every 500 frames."""
 
     bars: Progress
     drawn: bool
@@ -69,12 +69,12 @@ class _Shown:
     done: int = 0
 
     def expect(self, stream: StreamId, frames: int | None) -> None:
-        """A stream begins."""
+        """Starts a stream's bar."""
         self.stream, self.done = stream, 0
         self.bars.add_task(f"{stream}: frames", total=frames)
 
     def labelled(self, frames: int) -> None:
-        """So many frames more are done."""
+        """Advances by this many labelled frames."""
         before, self.done = self.done, self.done + frames
         if self.drawn:
             self.bars.advance(self.bars.tasks[-1].id, frames)

@@ -1,4 +1,4 @@
-"""Where a command's words and numbers go."""
+"""Text and JSON output of a command."""
 
 import json
 import os
@@ -15,17 +15,17 @@ from ekya.errors import UserError
 from ekya.files import user_errors, write_text_atomic
 
 STDOUT = "-"
-"""As the value of ``--json``: standard output, which then holds nothing else."""
+"""Value of ``--json`` for standard output, which then holds nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A command's way out.
+    """Text and JSON output of a command.
 
     Attributes:
-        console: for people.
-        json_to: file for machines, ``STDOUT``, or None where nobody asked.
-        json_descriptor: the real standard output, while ``json_to`` is ``STDOUT``.
+        console: text for people.
+        json_to: file for JSON, ``STDOUT``, or None for no JSON.
+        json_descriptor: the original standard output, if ``json_to`` is ``STDOUT``.
     """
 
     console: Console
@@ -33,7 +33,7 @@ class Output:
     json_descriptor: int | None = None
 
     def report(self, content: Mapping[str, object]) -> None:
-        """Writes the machine's version where one was asked for.
+        """Writes JSON if it was asked for.
 
         Raises:
             UserError: full disk, no permission and the like.
@@ -48,10 +48,10 @@ class Output:
 
 @contextmanager
 def output(json_to: str | None) -> Iterator[Output]:
-    """A command's output, checked before any work is done.
+    """Opens a command's output and checks it before any work is done.
 
-    With ``STDOUT`` everything that this process or its children print meanwhile goes to standard
-    error, whoever prints it: Ray's workers and libraries in C write to the descriptor itself.
+    With ``STDOUT``, all other output of this process and its children goes to standard error. File
+    descriptor 1 itself is redirected, because Ray's workers and C libraries write to it directly.
 
     Raises:
         UserError: the file's folder is missing or cannot be written to.
@@ -74,18 +74,18 @@ def output(json_to: str | None) -> Iterator[Output]:
 
 @contextmanager
 def bars_of(console: Console) -> Iterator[Progress]:
-    """Bars with how many of how many, on a terminal; nothing is drawn anywhere else."""
+    """Yields progress bars with counts on a terminal; nothing is drawn elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
         yield bars
 
 
 def require_writable(option: str, path: Path) -> None:
-    """Refuses a file that could not be written when the work is done.
+    """Refuses a file that could not be written after the work.
 
     Args:
-        option: that names it.
-        path: what was named.
+        option: the option that names it.
+        path: the file.
 
     Raises:
         UserError: it is a folder, or its folder is missing or cannot be written to.

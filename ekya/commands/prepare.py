@@ -1,4 +1,4 @@
-"""``ekya prepare``: a data set checked, indexed, and described as a fleet."""
+"""``ekya prepare``: checks and indexes a data set and writes a fleet file for it."""
 
 import json
 import logging
@@ -23,24 +23,24 @@ from ekya.streams.datasets import DATASETS
 _LOG = logging.getLogger(__name__)
 
 FINDINGS = "findings.json"
-"""What was found, stream by stream, in the folder of the index."""
+"""Findings per stream, in the folder of the index."""
 
 _SHOWN_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareArguments:
-    """What the command line says.
+    """Arguments of the command line.
 
     Attributes:
         name: of the data set.
-        root: where it lies.
-        out: the fleet file; None is ``NAME.yaml`` here.
+        root: its folder.
+        out: the fleet file; None is ``NAME.yaml`` in the current folder.
         streams: only these; empty for all.
-        classes: instead of the data set's.
-        gpus, window_s: of the fleet; None takes what suits the streams.
-        resume: go on with a check that was interrupted.
-        overwrite: replace what was prepared before.
+        classes: override the data set's.
+        gpus, window_s: of the fleet; None chooses values that suit the streams.
+        resume: continue an interrupted check.
+        overwrite: replace an existing result.
     """
 
     name: str
@@ -58,11 +58,11 @@ def prepare_dataset(arguments: PrepareArguments, output: Output) -> bool:
     """Checks a data set and writes its index and its fleet file.
 
     Returns:
-        Whether nothing is missing and nothing is damaged; the files are written in both cases.
+        Whether nothing is missing or damaged; the files are written in both cases.
 
     Raises:
-        UserError: no such data set, nothing of it is there, files are in the way, or nothing can be written.
-        KeyboardInterrupt: Ctrl-C came; ``resume`` goes on behind the last stream that was finished.
+        UserError: the data set is unknown or empty, files exist already, or nothing can be written.
+        KeyboardInterrupt: after Ctrl-C; ``resume`` continues after the last finished stream.
     """
     dataset = DATASETS.get(arguments.name)
     if dataset is None:
@@ -104,7 +104,7 @@ def prepare_dataset(arguments: PrepareArguments, output: Output) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where things are written: the fleet file, and beside it the folder of its index."""
+    """Paths of the output: the fleet file, and the folder of its index in the same folder."""
 
     out: Path
 
@@ -120,7 +120,7 @@ class _Places:
         return self.index / f"{stream}{dataset.index_suffix}"
 
     def make_room(self, resume: bool, overwrite: bool) -> None:
-        """Refuses what is in the way, unless it is to be gone on with or replaced."""
+        """Refuses existing files, unless they are to be resumed or replaced."""
         with user_errors(self.out):
             for path in (self.out, self.index):
                 if path.exists() and not overwrite:
@@ -138,7 +138,7 @@ class _Places:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """The partial index takes the place of the old one; if the fleet file fails, it is partial again."""
+        """Replaces the old index by the partial one; it becomes partial again if the fleet file fails."""
         with user_errors(self.index):
             if self.index.exists():
                 shutil.rmtree(self.index)
@@ -169,7 +169,7 @@ def _examine_all(
     key: Mapping[str, object],
     console: Console,
 ) -> dict[str, StreamFindings]:
-    """Examines what was not examined before; what was found is written down after each stream."""
+    """Examines the streams that an interrupted check lacks; saves the findings after each stream."""
     before = _read_findings(places.partial / FINDINGS, key)
     findings: dict[str, StreamFindings] = {}
     with bars_of(console) as bars:
@@ -189,10 +189,10 @@ def _examine_all(
 
 
 def _read_findings(file: Path, key: Mapping[str, object]) -> dict[str, StreamFindings]:
-    """What an interrupted check found; nothing where there was none.
+    """Returns the findings of an interrupted check; empty if there was none.
 
     Raises:
-        UserError: the check was of something else, or its file is damaged.
+        UserError: the check had other arguments, or its file is damaged.
     """
     if not file.exists():
         return {}

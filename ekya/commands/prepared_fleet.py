@@ -1,4 +1,4 @@
-"""The fleet file of a data set that was prepared."""
+"""Fleet file of a prepared data set."""
 
 import json
 import math
@@ -39,18 +39,18 @@ def fleet_text(
     gpus: float | None,
     window_s: float | None,
 ) -> str:
-    """The fleet file as YAML with comments.
+    """Returns the fleet file as YAML with comments.
 
     Args:
-        dataset: which was prepared.
-        out: where the file will be; files beside it are named from there.
-        classes: what objects are told apart as.
+        dataset: the data set.
+        out: path of the fleet file; paths in its folder are written relative to it.
+        classes: the class names.
         findings: of the streams that have frames.
         sources: of the same streams.
-        gpus, window_s: None leaves the GPUs to whoever runs it, and takes about the tenth of a stream.
+        gpus, window_s: None leaves ``gpus`` open, and takes about a tenth of a stream as window.
 
     Raises:
-        UserError: these do not go together, such as too few GPUs for so many streams.
+        UserError: the values contradict each other, such as too few GPUs for the streams.
     """
     raw: dict[str, object] = {
         "name": out.stem,
@@ -68,7 +68,7 @@ def fleet_text(
 
 
 def _window_s(findings: Mapping[str, StreamFindings]) -> float:
-    """About a tenth of a stream; not too short to look at a few frames."""
+    """Returns about a tenth of a stream, but at least the duration of a few frames."""
     durations = [found.duration_s for found in findings.values()]
     frame_s = max(found.duration_s / found.frames for found in findings.values())
     tenth_s = statistics.median(durations) / _WINDOWS
@@ -76,7 +76,7 @@ def _window_s(findings: Mapping[str, StreamFindings]) -> float:
 
 
 def _entry(source: BaseModel, folder: Path) -> Mapping[str, object]:
-    """What stands under ``source``: the keys that were set, and paths from the fleet file's folder."""
+    """Returns the ``source`` section: the keys that were set, with paths relative to the fleet file."""
     entry: dict[str, object] = json.loads(source.model_dump_json(exclude_unset=True))
     entry = {"kind": json.loads(source.model_dump_json())["kind"], **entry}
     return {key: _from(folder, value) for key, value in entry.items()}

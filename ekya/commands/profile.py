@@ -1,4 +1,4 @@
-"""``ekya profile``: every γ of a fleet run to its end, as a trace that can be simulated."""
+"""``ekya profile``: trains every γ of a fleet to its end and records a trace for simulation."""
 
 import logging
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ def record_trace(
     output: Output,
     card: Path | None = None,
 ) -> None:
-    """Records, and writes after each stream; work takes what a cost card says, or the shipped one.
+    """Records a trace and saves it after each stream; durations come from ``card`` or the shipped cost card.
 
     Raises:
-        UserError: a bad fleet file, a file that is in the way, one that cannot be gone on with, or nowhere to
-            write to, which is said before any work is done.
-        KeyboardInterrupt: Ctrl-C came; the streams that were finished are in the file.
+        UserError: the fleet file is invalid, the output file exists (without ``resume``), cannot be resumed
+            or cannot be written; raised before any work is done.
+        KeyboardInterrupt: after Ctrl-C; the finished streams are in the file.
     """
     require_writable("--out", to)
     if to.exists() and not resume:
@@ -55,7 +55,7 @@ def record_trace(
 
 
 def _require_no_tricks(fleet: FleetConfig) -> None:
-    """A camera that was lost really showed nothing; everything else that a script says is made up."""
+    """Refuses scripted events that a recording did not show; only an outage (``lost``) really happened."""
     for stream in fleet.streams:
         for event in stream.play.script:
             if not isinstance(event, Lost):
@@ -66,7 +66,7 @@ def _require_no_tricks(fleet: FleetConfig) -> None:
 
 
 def contents(trace: Trace) -> dict[str, object]:
-    """What a trace holds, in numbers."""
+    """Returns counts and GPU-seconds of a trace."""
     windows = [window for stream in trace.streams for window in stream.windows]
     trainings = [training for window in windows for training in window.trainings]
     return {
@@ -93,17 +93,17 @@ def _in_words(trace: Trace, to: Path) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Shown:
-    """A bar a stream on a terminal, a line a training anywhere else."""
+    """Shows a bar per stream on a terminal, otherwise logs a line per training."""
 
     bars: Progress
     drawn: bool
 
     def expect(self, stream: StreamId, trainings: int) -> None:
-        """A stream begins."""
+        """Starts a stream's bar."""
         self.bars.add_task(f"{stream}: trainings", total=trainings)
 
     def trained(self, what: str) -> None:
-        """A training is done."""
+        """Advances by one training."""
         if self.drawn:
             self.bars.advance(self.bars.tasks[-1].id)
         else:

@@ -1,4 +1,4 @@
-"""``ekya record``: what a fleet's live cameras show, as videos and a fleet file that names them."""
+"""``ekya record``: records a fleet's live cameras as videos, with a fleet file that plays them."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ from ekya.streams.video_writer import SUFFIX
 _LOG = logging.getLogger(__name__)
 
 FLEET = "fleet.yaml"
-"""The fleet file, beside the videos."""
+"""Name of the fleet file in the folder of the videos."""
 
 _LEAST_WINDOWS = 2
 _TO_BEGIN_S = 0.3
@@ -36,12 +36,12 @@ _TELL_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RecordArguments:
-    """What the command line says beside the fleet.
+    """Arguments of the command line apart from the fleet.
 
     Attributes:
-        seconds: how long; None takes as long as the fleet's windows.
         out: folder of the videos and the fleet file.
-        overwrite: replace what was recorded there before.
+        seconds: duration; None takes that of the fleet's windows.
+        overwrite: replace an existing recording.
     """
 
     out: Path
@@ -50,15 +50,15 @@ class RecordArguments:
 
 
 def record_cameras(arguments: FleetArguments, said: RecordArguments, output: Output) -> bool:
-    """Records, then writes the fleet file.
+    """Records the cameras, then writes the fleet file.
 
     Returns:
-        Whether every camera is in the files, to the end.
+        Whether every camera was recorded to the end.
 
     Raises:
-        UserError: a fleet without live cameras, files that are in the way, nowhere to write to, or no camera
-            that gives a picture.
-        KeyboardInterrupt: Ctrl-C came; what was recorded until then is in the files.
+        UserError: the fleet has no live cameras, files exist already, the folder cannot be written to, or no
+            camera gives a picture.
+        KeyboardInterrupt: after Ctrl-C; what was recorded until then is in the files.
     """
     fleet = arguments.read()
     cameras = {stream.id: stream.source for stream in fleet.streams if isinstance(stream.source, CameraSpec)}
@@ -111,7 +111,7 @@ def _seconds(fleet: FleetConfig, said: float | None) -> float:
 
 
 def _require_room(said: RecordArguments, files: list[Path]) -> None:
-    """Makes the folder; refuses one that cannot be written to, or that holds a recording already."""
+    """Creates the folder; refuses one that cannot be written to or that already holds a recording."""
     with user_errors(said.out):
         said.out.mkdir(parents=True, exist_ok=True)
         if not os.access(said.out, os.W_OK):
@@ -124,7 +124,7 @@ def _require_room(said: RecordArguments, files: list[Path]) -> None:
 
 
 def _prepare_opencv() -> None:
-    """One thread a camera; and of frames that cannot be written we tell once, and not OpenCV of each."""
+    """Uses one OpenCV thread per camera, and silences OpenCV's message per frame that cannot be written."""
     cv2.setNumThreads(1)
     os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "-8"
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
@@ -132,12 +132,12 @@ def _prepare_opencv() -> None:
 
 @dataclass(eq=False)
 class _Session:
-    """All cameras of one recording: each in a thread, since OpenCV and the pipes let others run.
+    """One recording of all cameras, with a thread per camera; OpenCV and pipe I/O release the GIL.
 
     Attributes:
-        recorders: one a camera.
-        recorded: what became of those that gave pictures.
-        left_out: why of the others there is nothing.
+        recorders: one per camera.
+        recorded: results of the cameras that gave pictures.
+        left_out: reasons of the others.
     """
 
     recorders: Mapping[StreamId, CameraRecorder]
@@ -146,10 +146,10 @@ class _Session:
     _failed: list[Exception] = field(default_factory=list)
 
     def run(self, files: Mapping[StreamId, Path], seconds: float, output: Output) -> bool:
-        """Records all cameras; returns whether Ctrl-C has ended it before its time.
+        """Records all cameras; returns whether Ctrl-C ended the recording early.
 
         Raises:
-            UserError: no camera answers now.
+            UserError: no camera responds.
         """
         stop = threading.Event()
         _LOG.info("looking for %d cameras", len(self.recorders))
@@ -194,7 +194,7 @@ class _Session:
     def _watch(
         self, threads: list[threading.Thread], started_ns: int, seconds: float, output: Output
     ) -> None:
-        """Shows how far it is until all threads are done: bars on a terminal, lines anywhere else."""
+        """Shows progress until all threads end: bars on a terminal, log lines elsewhere."""
         told_s = 0.0
         with bars_of(output.console) as bars:
             tasks = {
@@ -214,7 +214,7 @@ class _Session:
 def _contents(
     path: Path, recorded: Mapping[StreamId, Recording], left_out: Mapping[StreamId, str]
 ) -> dict[str, object]:
-    """What was recorded, in numbers."""
+    """Returns the recordings as JSON values."""
     return {
         "fleet": str(path),
         "streams": {

@@ -1,4 +1,4 @@
-"""The fleet file of cameras that were recorded."""
+"""Fleet file of recorded cameras."""
 
 import logging
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def losses_of(recording: Recording) -> tuple[Lost, ...]:
-    """When the camera was lost, as a script says it: the frames that only repeat what it had shown."""
+    """Returns the outages of a camera as script events: frames that only repeat the last picture."""
 
     def seconds(frames: int) -> float:
-        # As the source of videos stamps its frames.
+        # Same rounding as the time stamps of the video source.
         return round(frames * US_PER_S / recording.fps) / US_PER_S
 
     return tuple(
@@ -36,20 +36,20 @@ def losses_of(recording: Recording) -> tuple[Lost, ...]:
 def recorded_fleet_text(
     fleet: FleetConfig, recorded: Mapping[StreamId, Recording], left_out: Mapping[StreamId, str], out: Path
 ) -> str:
-    """The fleet with recordings in place of its cameras, as YAML.
+    """Returns the fleet with recordings in place of its cameras, as YAML.
 
     Args:
         fleet: with cameras.
         recorded: their files, in the folder of the fleet file.
-        left_out: cameras without any, and why; they are no part of the fleet.
-        out: where the fleet file will be; what lies in its folder is named from there.
+        left_out: cameras without a recording, and the reason; the result does not contain them.
+        out: path of the fleet file; paths in its folder are written relative to it.
 
     Raises:
-        UserError: the recordings cannot be found where they were.
+        UserError: the recordings no longer exist.
     """
     raw = fleet.model_dump(mode="json", exclude_defaults=True, exclude={"streams"})
     raw.setdefault("golden", {})
-    for key in filter(fleet.says, OPEN):  # or a size that is the usual one would be chosen anew
+    for key in filter(fleet.says, OPEN):  # a set size that equals its default would otherwise become open
         part, _, name = key.rpartition(".")
         said = fleet.model_dump(mode="json", include={part or name: {name} if part else True})
         raw[part or name] = {**raw.get(part, {}), **said[part]} if part else said[name]
@@ -68,7 +68,7 @@ def recorded_fleet_text(
 
 
 def _entry(fleet: FleetConfig, stream: StreamConfig, recording: Recording | None) -> dict[str, object]:
-    """A stream without the keys that say what holds anyhow."""
+    """Returns a stream's section without keys that have their default."""
     raw: dict[str, object] = stream.model_dump(mode="json", exclude={"source", "play", "objects"})
     raw = {key: value for key, value in raw.items() if value != StreamConfig.model_fields[key].default}
     if recording is None:
@@ -89,7 +89,7 @@ def _entry(fleet: FleetConfig, stream: StreamConfig, recording: Recording | None
 
 
 def _told(fleet: FleetConfig, stream: StreamId, losses: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """Those that a script may say in this fleet."""
+    """Returns the outages that this fleet's scripts may contain: none with labels from a file."""
     if fleet.golden.model != FILE:
         return losses
     for lost in losses:
@@ -105,7 +105,7 @@ def _told(fleet: FleetConfig, stream: StreamId, losses: tuple[Lost, ...]) -> tup
 
 
 def _portable(value: object, folders: tuple[Path, ...]) -> object:
-    """The same with paths from one of the folders, where they lie in one."""
+    """Returns the value with paths in one of the folders made relative to it."""
     match value:
         case dict():
             return {key: _portable(one, folders) for key, one in value.items()}

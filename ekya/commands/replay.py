@@ -1,4 +1,4 @@
-"""``ekya replay``: a fleet whose cameras follow scripts, and what the scheduler makes of it."""
+"""``ekya replay``: runs a fleet whose cameras follow scripts, and reports the scheduler's reaction."""
 
 import logging
 from dataclasses import replace
@@ -25,17 +25,17 @@ from ekya.shipped import shipped_path
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_SCRIPTED = "datasets/synthetic_city/replay.yaml"
-"""The shipped fleet that is replayed when no other is named."""
+"""The shipped fleet that is replayed by default."""
 
 
 def replay(
     arguments: FleetArguments, options: RunOptions, clock: Literal["wall", "virtual"], output: Output
 ) -> None:
-    """Runs the fleet, tells what its scripts have happen as it comes, and reports as ``ekya run`` does.
+    """Runs the fleet, logs the events of its scripts as they occur, and reports like ``ekya run``.
 
     Raises:
-        UserError: see the parts; or there are live cameras and no script.
-        KeyboardInterrupt: Ctrl-C came; see ``run``.
+        UserError: see the called functions; or there are live cameras and no script.
+        KeyboardInterrupt: after Ctrl-C; see ``run``.
         UnwellRunError: see ``run``.
     """
     fleet = replace(arguments, fleet=arguments.fleet or shipped_path(DEFAULT_SCRIPTED)).read()
@@ -56,7 +56,7 @@ def replay(
 
 
 def _require_something_to_play(fleet: FleetConfig) -> None:
-    """Recordings are played without a script, too. What only live cameras show is not played at all."""
+    """Refuses a fleet with live cameras and no script; recordings can be played without a script."""
     if any(stream.play.script for stream in fleet.streams):
         return
     require_recorded(fleet, "again")

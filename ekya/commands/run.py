@@ -1,4 +1,4 @@
-"""``ekya run``: from what was said on the command line to a finished run."""
+"""``ekya run``: runs a fleet from the command line's arguments to its report."""
 
 import json
 import signal
@@ -32,15 +32,15 @@ from ekya.streams.credentials import has_password, require_set
 
 @dataclass(frozen=True, slots=True)
 class FleetArguments:
-    """What the command line says about the fleet.
+    """Arguments of the command line about the fleet.
 
     Attributes:
         fleet: a fleet file.
         videos: for each camera its files, separated by commas.
-        golden: the golden detector of ``videos`` and ``cameras``, as ``fleet_from_videos`` takes it.
+        golden: the golden detector of ``videos`` and ``cameras``, see ``fleet_from_videos``.
         classes: names separated by commas.
-        gpus, window_s, windows, scheduler: instead of what the fleet file says.
-        speed, loop: how every stream is played, instead of what the fleet file says.
+        gpus, window_s, windows, scheduler: override the fleet file.
+        speed, loop: override how every recording is played.
         cameras: URLs of live cameras.
     """
 
@@ -57,17 +57,17 @@ class FleetArguments:
     cameras: tuple[str, ...] = ()
 
     def read(self) -> FleetConfig:
-        """The fleet.
+        """Reads the fleet.
 
         Raises:
-            UserError: arguments that do not go together, or a bad fleet file.
+            UserError: the arguments contradict each other, or the fleet file is invalid.
         """
         said = {"speed": self.speed, "loop": self.loop}
         play = {key: value for key, value in said.items() if value is not None}
         return with_play(self._named(), play) if play else self._named()
 
     def _named(self) -> FleetConfig:
-        """As the file, the videos or the cameras say."""
+        """Returns the fleet of the file, the videos or the cameras."""
         if not self.videos and not self.cameras:
             if self.golden is not None:
                 raise UserError(
@@ -102,7 +102,7 @@ def _require_no_url(videos: tuple[str, ...]) -> None:
 
 
 def _require_no_password(cameras: tuple[str, ...]) -> None:
-    """A command line is seen by everybody on the machine, and by the dashboard."""
+    """Refuses passwords in arguments: all users of the machine, and the dashboard, see a command line."""
     if any(has_password(url) for url in cameras):
         raise UserError(
             "--camera: everybody on this machine can see a password that stands on the command line; put it "
@@ -114,13 +114,13 @@ def _require_no_password(cameras: tuple[str, ...]) -> None:
 def run(
     arguments: FleetArguments, options: RunOptions, clock: Literal["wall", "virtual"], output: Output
 ) -> None:
-    """Runs, then reports.
+    """Runs the fleet, then reports.
 
     Raises:
-        UserError: see the parts.
-        KeyboardInterrupt: Ctrl-C came. What happened until then is written and reported, unless it
-            came before anything was.
-        UnwellRunError: most of the streams' windows were not well.
+        UserError: see the called functions.
+        KeyboardInterrupt: after Ctrl-C. What happened until then is written and reported, unless nothing had
+            happened yet.
+        UnwellRunError: most of the streams' windows were unhealthy.
     """
     if arguments.scheduler is not None:
         make_scheduler(arguments.scheduler)
@@ -140,10 +140,10 @@ def run(
 
 
 def require_well(summary: Mapping[str, Any]) -> None:
-    """Refuses to call a run a success whose streams were not well.
+    """Raises an error for an unhealthy run.
 
     Raises:
-        UnwellRunError: they were not.
+        UnwellRunError: most of the streams' windows were unhealthy.
     """
     sentence = summary["health"]["sentence"]
     if sentence is not None:
@@ -151,10 +151,10 @@ def require_well(summary: Mapping[str, Any]) -> None:
 
 
 def require_runnable(fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:
-    """Refuses what cannot be run here, before anything is begun.
+    """Refuses a fleet that cannot be run here, before the run begins.
 
     Raises:
-        UserError: says what.
+        UserError: names the reason.
     """
     require_world(fleet.scheduler, fleet, clock)
     if clock == "wall":
@@ -169,13 +169,13 @@ def complete(
     *,
     gpus_asked_for: bool,
 ) -> FleetConfig:
-    """The fleet with its sizes, on virtual time; tells what was given up.
+    """Fits the fleet's sizes on virtual time and prints what was given up.
 
-    A live run chooses its own, from what it measures; ``gpus`` of a file are lowered to what there is then.
-    Those that were asked for on the command line are not: they must be there.
+    A live run fits its own sizes from measurements, and lowers ``gpus`` of a file to what the machine has.
+    ``gpus`` of the command line are not lowered: the machine must have them.
 
     Raises:
-        UserError: it does not fit.
+        UserError: the fleet does not fit.
     """
     if clock == "wall":
         if gpus_asked_for or options.resume is not None:
@@ -199,14 +199,14 @@ def run_fleet(
     """Runs a fleet to its end; returns its folder and its summary.
 
     Raises:
-        UserError: see the worlds.
+        UserError: see ``run_live`` and ``run_emulated``.
     """
     folder = RunFolder(_RUNNERS[clock](fleet, options, console))
     return folder, json.loads(folder.summary.read_text(encoding="utf-8"))
 
 
 def print_run(folder: RunFolder, summary: Mapping[str, Any], console: Console) -> None:
-    """What a person is told of a run in the end."""
+    """Prints the result of a run."""
     console.print(run_table(summary))
     for line in health_lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -214,12 +214,12 @@ def print_run(folder: RunFolder, summary: Mapping[str, Any], console: Console) -
 
 
 def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "virtual"]) -> None:
-    """Refuses a scheduler that needs what a run does not have, and live cameras on virtual time.
+    """Refuses live cameras on virtual time, and a scheduler whose needs the run does not meet.
 
-    That is the future, weights that nobody sends, or a γ that the fleet does not offer.
+    Such needs are true profiles, weights from other servers in a live run, or a γ outside the fleet's Γ.
 
     Raises:
-        UserError: it is one, or there is no such scheduler.
+        UserError: names the reason, also if there is no such scheduler.
     """
     if clock == "virtual":
         require_recorded(fleet, "on virtual time")
@@ -237,7 +237,7 @@ def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "vi
 
 
 def require_recorded(fleet: FleetConfig, how: str) -> None:
-    """Refuses live cameras where what they showed would have to be shown again.
+    """Refuses a fleet with live cameras, since their frames cannot be repeated.
 
     Raises:
         UserError: names the first.
@@ -251,7 +251,7 @@ def require_recorded(fleet: FleetConfig, how: str) -> None:
 
 
 def require_credentials(fleet: FleetConfig) -> None:
-    """Refuses a fleet whose cameras name environment variables that are not set.
+    """Refuses a fleet whose cameras refer to environment variables that are not set.
 
     Raises:
         UserError: names the first.
@@ -266,7 +266,7 @@ def require_credentials(fleet: FleetConfig) -> None:
 
 @contextmanager
 def noticing_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C came, also where a run has taken it as the sign to end."""
+    """Yields a function that returns whether Ctrl-C came, even if the run handled it as a request to end."""
     times = 0
 
     def notice(number: int, frame: FrameType | None) -> None:
@@ -282,7 +282,7 @@ def noticing_ctrl_c() -> Iterator[Callable[[], bool]]:
 
 
 def require_capacity(fleet: FleetConfig, shares: str) -> None:
-    """A live run cannot have more GPUs than there are.
+    """Refuses a live run that wants more GPUs than the machine has.
 
     Raises:
         UserError: it wants more, or the named share backend does not work here.

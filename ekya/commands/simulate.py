@@ -1,4 +1,4 @@
-"""``ekya simulate``: schedulers over a trace, on virtual time, with nothing trained."""
+"""``ekya simulate``: simulates schedulers on a trace, on virtual time, without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +29,15 @@ GENERATED_STREAMS, GENERATED_WINDOWS = 10, 10
 
 @dataclass(frozen=True, slots=True)
 class TraceArguments:
-    """Which trace is played.
+    """Arguments of the command line about the trace.
 
     Attributes:
-        trace: a file or folder, or None where one is generated.
+        trace: a file or folder; None if a trace is generated.
         generate: seed of the generated trace, or None.
-        streams: how many, or their names separated by commas; None takes all.
-        windows: how many; None takes all.
-        speed: ``linear`` or ``measured``, of a generated trace.
-        keep: where the trace that is played is written, or None.
+        streams: number of streams, or their names separated by commas; None takes all.
+        windows: number of windows; None takes all.
+        speed: ``linear`` or ``measured``, for a generated trace.
+        keep: file to write the trace to, or None.
     """
 
     trace: Path | None
@@ -48,10 +48,10 @@ class TraceArguments:
     keep: Path | None
 
     def read(self) -> Trace:
-        """The trace with the streams and windows that were asked for.
+        """Returns the trace with the chosen streams and windows.
 
         Raises:
-            UserError: arguments that do not go together, no such stream, or a damaged file.
+            UserError: the arguments contradict each other, a stream does not exist, or the file is damaged.
         """
         if (self.trace is None) == (self.generate is None):
             raise UserError("TRACE: name a trace, or draw one with --generate SEED; one of the two")
@@ -93,10 +93,10 @@ class TraceArguments:
 
 
 def open_trace(path: Path) -> Trace:
-    """The trace that a path names.
+    """Reads the trace at a path.
 
-    It is a file that ``ekya profile`` recorded, the folder of a run, or public profiles: a JSON file of a
-    city, or a folder of them.
+    The path is a file recorded by ``ekya profile``, the folder of a run, or public profiles: a JSON file of
+    a city, or a folder of them.
 
     Raises:
         UserError: it is none of these, or damaged.
@@ -123,11 +123,12 @@ def simulate_trace(
     conditions: Conditions,
     output: Output,
 ) -> None:
-    """Plays a trace under every scheduler, number of GPUs and seed; then prints one table of means.
+    """Simulates every scheduler, number of GPUs and seed, then prints one table of means.
 
     Raises:
-        UserError: an unknown scheduler, something named twice, too few GPUs, or no such trace.
-        KeyboardInterrupt: Ctrl-C came; what was finished is reported.
+        UserError: a scheduler is unknown, a value is given twice, there are too few GPUs, or the trace does
+            not exist.
+        KeyboardInterrupt: after Ctrl-C; finished runs are reported.
     """
     for option, values in (("--scheduler", schedulers), ("--gpus", gpus), ("--seeds", seeds)):
         if len(set(values)) != len(values):
@@ -199,13 +200,13 @@ def _facts(trace: Trace) -> dict[str, Any]:
 
 
 def _mean(runs: Sequence[dict[str, Any]], scheduler: str, gpus: float) -> float | None:
-    """Over the seeds that were played; None before the first."""
+    """Returns the mean over the finished seeds; None if there are none."""
     found = [run["mean_accuracy"] for run in runs if (run["scheduler"], run["gpus"]) == (scheduler, gpus)]
     return round(fmean(found), 6) if found else None
 
 
 def _table(schedulers: Sequence[str], gpus: Sequence[float], runs: Sequence[dict[str, Any]]) -> Table:
-    """Mean accuracy, a row a scheduler and a column a number of GPUs; the best of each stands in bold."""
+    """Builds the table of mean accuracies, by scheduler and number of GPUs; the best per column is bold."""
     table = Table(title=Text("Mean accuracy"), title_justify="left")
     table.add_column("Scheduler")
     for count in gpus:

@@ -1,4 +1,4 @@
-"""``ekya speeds``: what a share of this device is worth to training and inference, measured once and kept."""
+"""``ekya speeds``: measures training and inference speed at shares of this device, and stores the result."""
 
 from dataclasses import asdict, replace
 
@@ -20,10 +20,10 @@ from ekya.workers.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
 
 
 def measure(model: str | None, shares: str, seconds: float, output: Output) -> None:
-    """Measures, keeps and shows the speeds of an edge model.
+    """Measures, stores and prints the speeds of an edge model.
 
     Raises:
-        UserError: an unknown model or share backend, or the speeds cannot be kept.
+        UserError: the model or share backend is unknown, or the speeds cannot be stored.
     """
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     model = model or fleet.edge.model
@@ -46,7 +46,7 @@ def measure(model: str | None, shares: str, seconds: float, output: Output) -> N
 
 
 def _spec(fleet: FleetConfig, model: str, device: str, seconds: float) -> ProbeSpec:
-    """The dearest way of training that the shipped fleet may choose, in its smallest batches."""
+    """Returns a probe of the most expensive γ of the shipped fleet, with its smallest batches."""
     deepest = max(fleet.retrain_configs(), key=lambda config: (config.trainable_blocks, -config.batch_size))
     return ProbeSpec(model, crop_side(fleet), replace(deepest, data_fraction=1.0), device, seconds)
 

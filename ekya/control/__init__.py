@@ -1,1 +1,1 @@
-"""The loop: drain events, apply them, plan once, and ask for the fewest commands."""
+"""The control loop: drains events, applies them, plans once, and issues the fewest commands."""

@@ -1,4 +1,4 @@
-"""A plan of which other servers do a part: what the scheduler here is asked, and what comes of its answer."""
+"""Combines the local scheduler's plan with retrainings on other servers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from ekya.core.view import WindowView
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A retraining on other servers, as it stands in its own server's plan.
+    """A retraining on other servers, as in the plan of its stream's server.
 
     Attributes:
         config: γ.
-        elsewhere: when its weights are back.
+        elsewhere: arrival of its weights.
         reason: one sentence that an operator can read.
     """
 
@@ -27,7 +27,7 @@ class Away:
 
 
 def plan_beside(view: WindowView, planner: Planner, away: Mapping[StreamId, Away]) -> Plan:
-    """The plan of a scheduler that knows of no other server, with what others do put in."""
+    """Returns the plan of a scheduler that knows no other server, with remote retrainings inserted."""
     own = own_part(view)
     for stream in away:
         own = without_retraining(own, stream)
@@ -45,7 +45,7 @@ def plan_beside(view: WindowView, planner: Planner, away: Mapping[StreamId, Away
 
 
 def away_in(plan: Plan) -> dict[StreamId, Away]:
-    """What others do by a plan that was made."""
+    """Returns the remote retrainings of an existing plan."""
     return {
         one.stream: Away(one.retrain, one.elsewhere, one.reason)
         for one in plan.phases[0].assignments
@@ -54,7 +54,7 @@ def away_in(plan: Plan) -> dict[StreamId, Away]:
 
 
 def running_away(view: WindowView) -> dict[StreamId, Away]:
-    """What others do already."""
+    """Returns the remote retrainings in progress."""
     return {
         stream.stream: Away(running.option.config, running.elsewhere, "retrains on another server")
         for stream in view.streams
@@ -63,7 +63,7 @@ def running_away(view: WindowView) -> dict[StreamId, Away]:
 
 
 def own_part(view: WindowView) -> WindowView:
-    """The view of a scheduler that knows of no other server."""
+    """Returns the view without remote retrainings, for a scheduler that knows no other server."""
     return replace(
         view,
         streams=tuple(
@@ -80,7 +80,7 @@ def own_part(view: WindowView) -> WindowView:
 
 
 def without_retraining(view: WindowView, stream: StreamId) -> WindowView:
-    """The same moment, where one stream cannot be retrained here."""
+    """Returns the view with no retraining options for one stream."""
     streams = tuple(replace(one, retrain_options=()) if one.stream == stream else one for one in view.streams)
     return replace(view, streams=streams)
 

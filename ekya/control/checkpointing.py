@@ -1,4 +1,4 @@
-"""When weights from the middle of a retraining are worth serving (paper §5)."""
+"""Decides whether to serve a checkpoint during a retraining (paper §5)."""
 
 from ekya.control.options import LoopOptions
 from ekya.core.state import RetrainJob, StreamState
@@ -10,12 +10,12 @@ from ekya.scheduling.rising import LEAST_EARLY, MOST_EARLY, bend_of, part_in_ste
 def worth_serving(
     stream: StreamState, job: RetrainJob, now_us: int, end_us: int, options: LoopOptions
 ) -> bool:
-    """Whether gain x remaining time exceeds what the delay costs.
+    """Returns whether gain x remaining time exceeds the cost of the delay.
 
-    A checkpoint brings (its accuracy - what serves now) until the retraining's own end, or the
-    window's. Taking it stands the retraining still for ``checkpoint_delay_us``, which costs at most the
-    accuracy that is expected at the end for as long. Both sides are accuracy x microseconds. One that runs
-    on other servers goes on meanwhile; that its weights are made ready here is taken to cost as much.
+    A checkpoint gains (its accuracy - the serving accuracy) until the end of the retraining or of the
+    window. Taking it stops the retraining for ``checkpoint_delay_us``, which costs at most the final expected
+    accuracy for that time. Both sides are accuracy x microseconds. A remote retraining continues meanwhile;
+    preparing its weights here is assumed to cost as much.
     """
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False
@@ -26,16 +26,16 @@ def worth_serving(
 
 
 def early_part(option: RetrainOption, accuracy: float, options: LoopOptions) -> float:
-    """What is left of ``option.early_part`` where a checkpoint comes after each epoch, at its cost.
+    """Returns ``option.early_part`` net of checkpoint costs, with at most one checkpoint per epoch.
 
-    While an epoch runs, what the one before it has brought serves. Costs are counted as ``worth_serving``
-    does, with the retraining on a whole GPU, where they weigh most; where checkpoints are dear there are
-    fewer of them, and perhaps none.
+    During an epoch the checkpoint of an earlier one serves. Costs are counted as in ``worth_serving``, with
+    the retraining on a whole GPU, where their weight is largest; expensive checkpoints are taken less often
+    or not at all.
 
     Args:
         option: γ with the mean part of its gain that the model in training has.
-        accuracy: of what serves now.
-        options: say what a checkpoint costs.
+        accuracy: of the serving model.
+        options: contain the cost of a checkpoint.
     """
     gain_s = (option.accuracy_after - accuracy) * option.gpu_s
     most = option.config.epochs - 1
@@ -50,7 +50,7 @@ def early_part(option: RetrainOption, accuracy: float, options: LoopOptions) -> 
 
 def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOptions) -> int:
     if job.elsewhere is not None:
-        # Of one that is late nobody knows when it ends.
+        # The end of a late retraining is unknown.
         return job.elsewhere.arrives_us if job.elsewhere.arrives_us > now_us else end_us
     speed = options.training_speed.speed(job.share_milli)
     if speed == 0.0:
@@ -59,10 +59,10 @@ def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOpt
 
 
 def gpu_s_left(job: RetrainJob) -> float:
-    """GPU-seconds that a retraining still needs: by its own pace once it has one.
+    """Returns GPU-seconds that a retraining still needs, by its own pace from the second epoch on.
 
-    The first epoch shows no pace: all that prepares a retraining is in it, and of one that trains the head
-    alone that is nearly everything. Of one elsewhere it is not told what it has used.
+    The first epoch gives no pace: it includes the preparation, which is nearly all of its time where only
+    the head is trained. A remote retraining does not report its use.
     """
     done = len(job.accuracies)
     if job.elsewhere is not None:

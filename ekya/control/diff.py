@@ -1,4 +1,4 @@
-"""The fewest commands that turn what runs into what the plan says."""
+"""Computes the fewest commands that change the running state into the plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ def diff(
     state: FleetState,
     preparations: Sequence[cmd.BeginPreparation] = (),
 ) -> tuple[cmd.Command, ...]:
-    """Commands in an order in which shares never add up to more than there is.
+    """Returns commands in an order in which shares never exceed the capacity.
 
-    Those that let go of a share come before those that take more, and ``preparations``, which begin in
-    the same turn, in between. What is as planned already is left alone, so planning the same thing
-    twice asks for nothing.
+    Commands that release shares come first, then ``preparations``, which begin in the same step, then
+    commands that need more. What already matches the plan is unchanged, so the same plan twice gives no
+    commands.
     """
     ranked = [_Ranked(_PREPARE, preparation) for preparation in preparations]
     next_job = state.next_job

@@ -1,4 +1,4 @@
-"""What a command changes in what the loop knows, at the moment it is given."""
+"""Immediate effects of commands on the loop's state."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from ekya.core.state import FleetState, RetrainJob
 
 
 def after_command(state: FleetState, command: cmd.Command) -> FleetState:
-    """The state once a command has been asked for. Its effects in the world come as events."""
+    """Returns the state after a command is issued. Its effects in the world are reported as events."""
     match command:
         case cmd.BeginPreparation():
             for asked in command.streams:
@@ -42,7 +42,7 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
                 next_job=max(state.next_job, JobId(command.job + 1)),
             )
         case cmd.ResizeRetraining():
-            # Until the job says that it is there, nobody knows at which share it works.
+            # The share at which the job works is unknown until its handle reports it.
             return _with_job(
                 state, command, lambda job: replace(job, share_milli=command.share_milli, held_milli=0)
             )

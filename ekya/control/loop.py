@@ -1,4 +1,4 @@
-"""The loop of every world: wait, write down, decide, write down, act."""
+"""The control loop of every world: wait, write the journal, decide, write the journal, act."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,11 +10,11 @@ from ekya.core.state import FleetState
 from ekya.scheduling.protocol import Needs
 
 Observer = Callable[[Batch, Turn], None]
-"""Is told about every turn once its commands have been given; the screen and the metrics are two."""
+"""Callback after the commands of each step have been issued, such as those of screen and metrics."""
 
 
 def first_state() -> LoopState:
-    """What is known before anything has happened."""
+    """Returns the state before any event."""
     return LoopState(FleetState(), {})
 
 
@@ -27,7 +27,7 @@ def run_loop(
     observe: Observer,
     state: LoopState | None = None,
 ) -> LoopState:
-    """Runs windows until the last has closed, and returns what is known then; arguments as of ``turns``."""
+    """Runs windows until the last has closed, and returns the final state; arguments as in ``turns``."""
     known = first_state() if state is None else state
     for after in turns(executor, journal, planner, needs, options, observe, state):
         known = after
@@ -43,9 +43,9 @@ def turns(
     observe: Observer,
     state: LoopState | None = None,
 ) -> Iterator[LoopState]:
-    """A turn each time the next is asked for, until the last window has closed; what is known after each.
+    """Executes one step per iteration until the last window has closed; yields the state after each.
 
-    Without a ``state`` to go on from, the executor's first events add the streams.
+    Without a ``state`` to resume from, the executor's first events add the streams.
     """
     state = first_state() if state is None else state
     while True:
@@ -65,6 +65,6 @@ def turns(
 
 
 def closes_run(batch: Batch) -> bool:
-    """Whether a batch closes a window and opens none after it."""
+    """Returns whether a batch closes a window and opens none after it."""
     kinds = {type(event) for event in batch.events}
     return WindowClosed in kinds and WindowOpened not in kinds

@@ -1,4 +1,4 @@
-"""What the loop is told once, at the start of a run."""
+"""Options of the loop, constant during a run."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:
-    """What one stream was promised; see ``StreamView`` for what they mean."""
+    """Service terms of one stream; see ``StreamView`` for the fields."""
 
     stream: StreamId
     weight: float = 1.0
@@ -34,26 +34,27 @@ class LoopOptions:
     """The run's constants.
 
     Attributes:
-        windows: how many; None goes on until every stream has ended.
+        windows: number of windows; None continues until every stream has ended.
         capacity_milli: all GPUs together.
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
-        preparation_share_milli: held by labelling and profiling while they last.
-        preparation_us: the longest that they may take.
-        prepared_streams: how many streams are labelled and profiled in a window; None for all.
-        checkpoint_delay_us: how long a retraining stands still for a checkpoint.
+        preparation_share_milli: share of labelling and profiling while they run.
+        preparation_us: time limit of labelling and profiling.
+        prepared_streams: number of streams that are labelled and profiled per window; None for all.
+        checkpoint_delay_us: how long a checkpoint stops a retraining.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
         training_speed, inference_speed: speed of a job at a share.
-        share_step_milli: what the share backend can enforce.
-        training_groups: in which training has multiprocessors of its own; None where it has none.
-        objective: what is maximised.
-        terms: of the streams that have any but the usual ones, sorted by id.
-        packing: how shares come to stand on GPUs.
+        share_step_milli: smallest step of a share that the share backend can enforce.
+        training_groups: groups of multiprocessors dedicated to training; None where there are none.
+        objective: objective that is maximised.
+        terms: of the streams with other than default terms, sorted by id.
+        packing: how shares are placed on GPUs.
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
         profiler: how γ are micro-profiled.
-        last_join_us: no stream is added after this moment of the run.
-        serve_margin: how much worse than those that serve new weights may measure, and serve all the same.
-        roll_back_margin: how much worse than those before them they may do in the window they have served in.
+        last_join_us: run time after which no stream is added.
+        serve_margin: accuracy by which new weights may be worse than the serving ones and still serve.
+        roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
+            that they served, and still stay.
     """
 
     window_us: int

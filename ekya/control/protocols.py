@@ -1,4 +1,4 @@
-"""The seams of the loop. The three worlds differ only in what stands behind them."""
+"""Interfaces of the loop, whose implementations are the only difference between the three worlds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 
 Planner = Callable[[WindowView], Plan]
-"""Asks the scheduler. In the live world it is an actor; on virtual time asking is charged."""
+"""Calls the scheduler: an actor in the live world; on virtual time the call's duration is charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is known at one moment: run time, and the events that came since the last batch."""
+    """Input of one step: run time, and the events since the last batch."""
 
     now_us: int
     events: tuple[Event, ...]
 
 
 class Executor(Protocol):
-    """Carries commands out, and tells what comes of them."""
+    """Carries out commands and reports their effects as events."""
 
     def wait(self, until_us: int) -> Batch:
-        """The next events, as soon as there are any; none of them when ``until_us`` is reached.
+        """Returns the next events as soon as there are any, or none when ``until_us`` is reached.
 
         ``now_us`` never goes back, and is at least ``until_us`` where there are no events.
         """
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """Starts carrying commands out, in their order. Never waits for their effects."""
+        """Starts to carry out commands, in their order, without waiting for their effects."""
 
 
 class Journal(Protocol):
-    """Append-only. A turn with commands is on disk, with all before it, when ``decision`` returns."""
+    """Append-only journal. A step with commands, and all before it, is on disk when ``decision`` returns."""
 
     def batch(self, batch: Batch) -> None:
-        """Before the events are applied."""
+        """Records a batch before its events are applied."""
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
-        """Before the commands are carried out."""
+        """Records a decision before its commands are carried out."""

@@ -1,4 +1,4 @@
-"""A run's batches through the loop again: the same commands must come out (the parity test)."""
+"""Replays a run's batches through the loop, which must issue the same commands (the parity test)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ekya.scheduling.protocol import Needs
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One turn of the past and what the loop says to it now."""
+    """A recorded step, and the commands and state of its replay."""
 
     recorded: TurnRecord
     commands: tuple[Command, ...]
@@ -23,7 +23,7 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether the loop asks for what it asked for then; older journals do not number plans."""
+        """True if the commands equal the recorded ones; older journals do not number plans."""
         plan = self.recorded.plan
         if plan is not None and plan.epoch == 0:
             return self.recorded.commands == tuple(of_plan(command, 0) for command in self.commands)
@@ -33,12 +33,12 @@ class Replayed:
 def replay(
     turns: Iterable[TurnRecord], options: LoopOptions, needs: Needs, planner: Planner
 ) -> Iterator[Replayed]:
-    """The recorded turns, decided again from the recorded events alone.
+    """Decides the recorded steps again from the recorded events alone.
 
-    What other servers agreed to do is taken from the recorded plans: no event tells of it.
+    Remote retrainings are taken from the recorded plans, since no event reports these agreements.
 
-    The first turn that asks for something else is the last: the events after it came of what was asked
-    for then, and mean nothing to a loop that would have asked for something else.
+    The first step with different commands is the last one: the events after it result from the recorded
+    commands, and are meaningless for a loop that issued others.
     """
     state = first_state()
     for recorded in turns:

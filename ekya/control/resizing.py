@@ -1,8 +1,7 @@
-"""How shares change hands: first somebody lets go, then somebody else gets what is known to be free.
+"""Ledger of shares: holders shrink first, then others grow into the share that is confirmed free.
 
-Plans are carried out one after the other, each under its number (its epoch), whatever made it: a window that
-opens, a retraining that completes, a camera that is lost. Nothing here waits or reads a clock: time is told,
-orders are given back, and what becomes of them is told again.
+Plans are carried out in sequence, each under its number (its epoch), independent of their cause. The ledger
+neither waits nor reads a clock: callers pass the time, receive orders, and report their results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,15 +12,15 @@ from ekya.core.shares import ShareHolder, Work
 
 @dataclass(frozen=True, slots=True)
 class ShareOrder:
-    """Asks a holder to go to a share, at its next batch boundary.
+    """Order to a holder to change to a share, at its next batch boundary.
 
     Attributes:
-        holder: who is asked.
-        epoch: number of the plan that it is of.
-        serial: number of the order; of two orders to one holder only that with the higher one counts.
-        share_milli: where to.
-        leaves: it is to end, and its share with it.
-        changes: it is another share than was last asked for.
+        holder: recipient of the order.
+        epoch: number of its plan.
+        serial: number of the order; of two orders to one holder only the higher one is valid.
+        share_milli: the new share.
+        leaves: the holder is to end and release its share.
+        changes: the share differs from that of the previous order.
     """
 
     holder: ShareHolder
@@ -34,7 +33,7 @@ class ShareOrder:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A holder that has not answered within its limit; ``waited_us`` since it was first asked to let go."""
+    """A holder that missed its time limit; ``waited_us`` counts from the first order to shrink."""
 
     holder: ShareHolder
     epoch: int
@@ -43,11 +42,11 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited for whom.
+    """Time limits for holders.
 
     Attributes:
-        growers_us: growers wait so long for those that are to let go; then they get what is free.
-        limits_us: by kind of work, after how long a holder that has not let go is to be ended.
+        growers_us: how long growing holders wait for shrinking ones before they get only the free share.
+        limits_us: by kind of work, time after which a holder that has not released its share is ended.
     """
 
     growers_us: int
@@ -56,14 +55,14 @@ class Patience:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """What is known of one holder.
+    """State of one holder.
 
     Attributes:
-        target_milli: what the newest plan gives it.
-        held_milli: the most that it may be using now.
-        turn: growers are served in this order.
-        order: the last it was given.
-        asked_us: since when it is to let go and has not answered; None where it has.
+        target_milli: share in the newest plan.
+        held_milli: upper bound of its use now.
+        turn: position in the order in which growing holders are served.
+        order: last order to it.
+        asked_us: time of the oldest unconfirmed order to shrink; None without one.
     """
 
     pool: int
@@ -81,12 +80,12 @@ class _Held:
 
 
 class ShareLedger:
-    """Who may be using how much, and what is asked of whom.
+    """Tracks the share that each holder may be using, and issues orders.
 
-    In every pool what everybody may be using is never above what is there, at no instant: what a holder
-    gives up counts as used until it has answered or is gone, what it gets counts from the order on. A late
-    answer to an overtaken order changes nothing. Holders whose shares fit get all that they are planned to
-    have once all have answered.
+    In every pool the sum of shares in use never exceeds the capacity, at any instant: a share that a holder
+    gives up counts as used until the holder has confirmed or is gone, and a share that it gets counts from
+    the order on. A late reply to a superseded order changes nothing. Holders whose shares fit get their
+    planned shares once all have replied.
     """
 
     def __init__(
@@ -96,12 +95,12 @@ class ShareLedger:
         patience: Patience,
         step_milli: int = 1,
     ) -> None:
-        """Nobody holds anything.
+        """Starts without holders.
 
         Args:
-            pools_milli: what there is: for each GPU, or of all cores together.
-            pool_of: the place of a holder's pool among them; never another one for the same holder.
-            patience: how long is waited.
+            pools_milli: capacity of each GPU, or of all cores together.
+            pool_of: index of a holder's pool; constant for a holder.
+            patience: time limits.
             step_milli: the smallest difference between two shares.
         """
         self._pools_milli = tuple(pools_milli)
@@ -115,25 +114,25 @@ class ShareLedger:
 
     @property
     def holders(self) -> tuple[ShareHolder, ...]:
-        """All that have a share, are to have one, or had one a moment ago."""
+        """Holders with a current or planned share, or one that is still being released."""
         return tuple(self._holders)
 
     def held_milli(self, holder: ShareHolder) -> int:
-        """The most that a holder may be using now."""
+        """Returns the upper bound of a holder's use now."""
         return self._holders[holder].held_milli if holder in self._holders else 0
 
     def free_milli(self, pool: int) -> int:
-        """What nobody can be using."""
+        """Returns the share that is certainly free."""
         held = sum(one.held_milli for one in self._holders.values() if one.pool == pool)
         return self._pools_milli[pool] - held
 
     def aim(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int) -> list[ShareOrder]:
-        """A plan gives a holder this share; with what others get now because of it.
+        """Sets a holder's planned share; returns the orders to it and to others that can grow now.
 
         Args:
-            holder: who.
-            share_milli: all that it is to have, not what it is to have more.
-            epoch: of the plan; what is decided between two plans belongs to the last one.
+            holder: the holder.
+            share_milli: its total share, not the difference.
+            epoch: number of the plan; decisions between two plans belong to the last one.
             now_us: run time.
         """
         self._epoch = max(self._epoch, epoch)
@@ -150,7 +149,7 @@ class ShareLedger:
         return [*orders, *self._grow(now_us)]
 
     def leave(self, holder: ShareHolder, now_us: int) -> list[ShareOrder]:
-        """A holder is to end; one that was never given anything is forgotten."""
+        """Ends a holder; one without any order is removed immediately."""
         one = self._holders.get(holder)
         if one is None or one.leaving:
             return []
@@ -160,7 +159,7 @@ class ShareLedger:
         return [self._let_go(holder, one, now_us), *self._grow(now_us)]
 
     def answer(self, order: ShareOrder, now_us: int) -> list[ShareOrder]:
-        """A holder has carried an order out; of one that was overtaken that says nothing any more."""
+        """Confirms that a holder has carried out an order; ignored for a superseded order."""
         one = self._holders.get(order.holder)
         if one is None or one.asked_us is None or one.order is None or one.order.serial != order.serial:
             return []
@@ -170,15 +169,15 @@ class ShareLedger:
         return self._grow(now_us)
 
     def gone(self, holders: Iterable[ShareHolder], now_us: int) -> list[ShareOrder]:
-        """A process has ended with these holders in it, and nothing of them uses anything."""
+        """Removes holders whose process has ended, so that they no longer use any share."""
         for holder in holders:
             self._holders.pop(holder, None)
         return self._grow(now_us)
 
     def pass_time(self, now_us: int) -> tuple[list[Overdue], list[ShareOrder]]:
-        """Who has not answered within its limit, each told once; and what others get, who waited for it.
+        """Returns holders that missed their limit, each once, and orders to those that waited for them.
 
-        What an overdue holder may be using stays used until it is gone or answers after all.
+        An overdue holder's share counts as used until it is gone or replies after all.
         """
         overdue = []
         for holder, one in self._holders.items():
@@ -188,7 +187,7 @@ class ShareLedger:
         return overdue, self._grow(now_us)
 
     def next_due_us(self, now_us: int) -> int | None:
-        """When time alone changes something next; None where it never does."""
+        """Returns the next time at which a timeout expires; None without one."""
         marks = [mark for mark in self._marks_us() if mark > now_us]
         return min(marks, default=None)
 
@@ -202,21 +201,21 @@ class ShareLedger:
         return (one.asked_us or 0) + self._patience.limits_us[holder.work]
 
     def _is_to_be_told(self, holder: ShareHolder, one: _Held) -> bool:
-        """Whether a holder that keeps what it has must hear of it.
+        """Returns whether a holder needs an order although its share stays.
 
-        It was asked to let go and need not any more; or it is an inference, whose λ may be another one.
+        Either an earlier order to shrink is revoked, or it is an inference, whose λ may have changed.
         """
         if one.order is not None and one.order.share_milli != one.held_milli:
             return True
         return holder.work is Work.INFERENCE and one.target_milli == one.held_milli
 
     def _let_go(self, holder: ShareHolder, one: _Held, now_us: int) -> ShareOrder:
-        # Another order does not give a holder that owes an answer more time for it.
+        # A new order does not extend the time limit of an unconfirmed one.
         one.asked_us = now_us if one.asked_us is None else one.asked_us
         return self._order(holder, one, one.target_milli)
 
     def _grow(self, now_us: int) -> list[ShareOrder]:
-        """What growers get now, in the order in which they were planned for."""
+        """Returns orders to the holders that can grow now, in the order of planning."""
         orders = []
         growing = [(holder, one) for holder, one in self._holders.items() if one.grows]
         for holder, one in sorted(growing, key=lambda item: item[1].turn):
@@ -231,7 +230,7 @@ class ShareLedger:
         return orders
 
     def _is_awaited(self, pool: int, now_us: int) -> bool:
-        """Whether somebody may still let go in time, so that one order is enough instead of two."""
+        """Returns whether a holder may still shrink in time, so that one order suffices instead of two."""
         return any(
             one.asked_us is not None and not one.overdue and now_us < one.asked_us + self._patience.growers_us
             for one in self._holders.values()

@@ -1,4 +1,4 @@
-"""One turn of the loop, as a pure function: replaying its inputs gives its outputs again."""
+"""One step of the loop as a pure function: replaying its inputs reproduces its outputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,26 +42,26 @@ from ekya.scheduling.protocol import Needs
 from ekya.scheduling.regrant import regrant
 
 ESTIMATE_CHANGE = 0.02
-"""An estimate that moves by less than this is not worth planning again."""
+"""An estimate must change by more than this to trigger a new plan."""
 
 NEARLY_OVER_PART = 0.02
-"""With less GPU time left than this part of a window a retraining is over before another plan helps it."""
+"""A retraining with less GPU time left than this part of a window ends before a new plan could help it."""
 
 ESTIMATE_EVERY_EPOCHS = 2
-"""How often a running retraining's outcome is estimated anew (paper §5: every few epochs)."""
+"""Epochs between two estimates of a running retraining's result (paper §5: every few epochs)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """What the loop carries from turn to turn.
+    """State of the loop between steps.
 
     Attributes:
-        fleet: what is known of the run.
-        histories: what γ gave each stream in past windows.
-        phases: of the plan made last.
+        fleet: state of the run.
+        histories: results of γ per stream in past windows.
+        phases: phases of the last plan.
         epoch: number of that plan; 0 before the first.
-        training_speed: what the retrainings of earlier windows have made of the options' curve; None where
-            they have said nothing. It stays the same within a window.
+        training_speed: the options' curve refined by retrainings of earlier windows; None while it is not
+            refined. Constant within a window.
     """
 
     fleet: FleetState
@@ -73,7 +73,7 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What came of one turn. ``plan`` is None where nothing that matters had happened."""
+    """Result of one step. ``plan`` is None where no event required a plan."""
 
     state: LoopState
     plan: Plan | None
@@ -81,7 +81,7 @@ class Turn:
 
 
 def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, planner: Planner) -> Turn:
-    """Applies a batch of events, asks the scheduler at most once, and says what is to be done."""
+    """Applies a batch of events, calls the scheduler at most once, and returns the commands."""
     commands: list[cmd.Command] = []
     plan_again = False
     options = _as_known(options, state)
@@ -118,7 +118,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
 
 
 def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
-    """Of several models that a stream is to serve from this turn on, the last."""
+    """Keeps only the last ServeModel command of each stream."""
     last = {
         command.stream: place for place, command in enumerate(commands) if isinstance(command, cmd.ServeModel)
     }
@@ -130,7 +130,7 @@ def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
 
 
 def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
-    """With the speeds that this window is planned with."""
+    """Returns the options with the training speeds used in this window."""
     if state.training_speed is None:
         return options
     return replace(options, training_speed=state.training_speed)
@@ -139,7 +139,7 @@ def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
 def _at_granted_shares(
     view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
 ) -> Plan:
-    """What the plan becomes at the shares that can be enforced (DESIGN §5)."""
+    """Returns the plan at shares that can be enforced."""
     shares = shares_of(plan.phases[0])
     if not needs.fixed_shares:
         shares = _with_floors(view, shares, fleet, options)
@@ -149,7 +149,7 @@ def _at_granted_shares(
 def _with_floors(
     view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
 ) -> dict[Job, int]:
-    """No stream's inference is starved, whatever the scheduler has planned; on each GPU by itself."""
+    """Raises shares to the inference floors, so that no plan starves inference; per GPU with home GPUs."""
     floors = inference_floors(view)
     if not options.homes:
         return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
@@ -185,10 +185,10 @@ def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) 
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
-    """The loop's own events: borders of windows, and the end of the time for preparation.
+    """Returns the loop's own events: borders of windows, and the time limit of preparation.
 
-    After a window in which every stream has ended or was set aside, none opens and the run is over, unless
-    another is still to join. A camera that is lost may come back, so the run waits for it.
+    Once every stream has ended or was set aside, no further window opens and the run ends, unless another
+    stream may still join. A lost camera may come back, so the run waits for it.
     """
     if state.window < 0:
         return (ev.WindowOpened(0, 0, options.window_us),)
@@ -207,7 +207,7 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
 
 
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
-    """When the loop itself has something to do next."""
+    """Returns the time of the loop's own next event."""
     if state.preparing:
         began_us = max(state.window_open_us, state.profiler_back_us)
         return min(began_us + options.preparation_us, state.window_end_us)
@@ -236,7 +236,7 @@ def _matters(event: ev.Event) -> bool:
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
-    """What an event changes in what is known, histories of γ and speeds included."""
+    """Returns the state after an event, including histories of γ and speeds."""
     learnt = replace(state, fleet=apply(state.fleet, event))
     match event:
         case ev.PreparationEnded() if needs.micro_profile:
@@ -271,7 +271,7 @@ def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob,
         window=state.fleet.window,
         config=job.config,
         gain=job.best_accuracy - accuracy,
-        # What others spent on it is not told; γ costs no less because of that.
+        # Remote retrainings do not report their use, so the profiled cost is kept.
         gpu_s=gpu_s if job.elsewhere is None else job.expected_gpu_s,
         predicted_gain=job.promised_accuracy - accuracy,
     )
@@ -287,7 +287,7 @@ def _answers(
     options: LoopOptions,
     needs: Needs,
 ) -> Iterator[cmd.Command]:
-    """What an event asks for by itself, before anything is planned."""
+    """Yields commands that an event requires independently of a plan."""
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
             yield _preparation(after, options, needs)
@@ -318,7 +318,7 @@ def _answers(
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
         case ev.StreamEnded():
-            # Nothing is left to serve better, so others get the share at once.
+            # No frames remain to serve, so the share is freed immediately.
             job = before.stream(event.stream).job
             if job is not None:
                 yield cmd.StopRetraining(event.stream, job.job)
@@ -333,17 +333,17 @@ def _answers(
 
 
 def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
-    """Whether a window has gone without labels, and there is time to make them now."""
+    """Returns whether the window has no labels yet, and there is still time to make them."""
     unlabelled = not any(stream.training_crops or stream.validation_crops for stream in fleet.streams)
     in_time = now_us + options.preparation_us < fleet.window_end_us
     return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:
-    """The best weights of a job that is over, unless they serve already; or why they do not serve.
+    """Yields a command to serve a finished job's best weights, unless they serve already or the gate refuses.
 
-    What a scheduler has trained elsewhere serves in any case: nobody here has measured what serves on the
-    same labels. What another server trained was measured on the labels here.
+    Weights that a scheduler trains elsewhere always serve: the serving model was not measured on the same
+    labels. Weights from another server were measured on the labels here.
     """
     if _comes_whole(job, needs) and job.accuracies:
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
@@ -358,18 +358,17 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
 
 
 def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
-    """What a scheduler has trained elsewhere comes once; what another server trains, epoch by epoch."""
+    """Returns whether a scheduler's remote or cached model arrives once; other servers send every epoch."""
     return job.elsewhere is not None and (needs.elsewhere or needs.kept_models)
 
 
 INFERENCE_PROFILE_EVERY = 4
-"""Windows from one profile of λ to the next, or more: how things move changes more slowly than how they
-look."""
+"""Least number of windows between two profiles of λ: motion changes more slowly than appearance."""
 
 
 def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
     window = state.fleet.window
-    # A stream that has just been added has shown nothing yet.
+    # A stream that was just added has no frames to label yet.
     serving = [
         stream
         for stream in state.fleet.streams
@@ -396,7 +395,7 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
             )
             for stream in serving
         ),
-        # As the window that opens is planned, and not the one that has just closed.
+        # Speeds of the window that opens, not of the one that has just closed.
         training_speed=_as_known(options, state).training_speed,
     )
 
@@ -410,12 +409,12 @@ def _families(state: LoopState, stream: StreamId, options: LoopOptions, needs: N
 
 
 def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int) -> tuple[LoopState, bool]:
-    """Updates what a running retraining is expected to reach; whether that changes the plan (paper §5)."""
+    """Re-estimates a running retraining; returns the state and whether to plan again (paper §5)."""
     stream = state.fleet.stream(event.stream)
     job = stream.job
     if job is None or job.job != event.job or len(job.accuracies) % ESTIMATE_EVERY_EPOCHS:
         return state, False
-    # What is trained elsewhere has no share here that another plan could change.
+    # A remote retraining has no share here that a new plan could change.
     if job.elsewhere is not None:
         return state, False
     if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):

@@ -1,4 +1,4 @@
-"""From what the loop knows to what a scheduler is shown."""
+"""Builds a scheduler's view from the loop's state."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,14 +21,14 @@ from ekya.scheduling.protocol import Needs
 from ekya.scheduling.rising import early_part_left
 
 Histories = Mapping[StreamId, ProfileHistory]
-"""What γ gave each stream in past windows."""
+"""Results of γ per stream in past windows."""
 
 UNKNOWN_ACCURACY = 0.8
-"""Accuracy of a model that nobody has measured yet: it serves since somebody thought it good enough."""
+"""Assumed accuracy of a model before its first measurement, since it was judged good enough to serve."""
 
 
 def history_of(histories: Histories, stream: StreamId) -> ProfileHistory:
-    """A stream's history; an empty one before its first."""
+    """Returns a stream's history; empty where there is none yet."""
     return histories.get(stream, ProfileHistory())
 
 
@@ -40,9 +40,9 @@ def window_view(
     histories: Histories,
     previous: tuple[Phase, ...] = (),
 ) -> WindowView:
-    """The snapshot at ``now_us``; ``previous`` are the phases of the plan made last.
+    """Returns the snapshot at ``now_us``; ``previous`` are the phases of the last plan.
 
-    Streams that do not serve are left out, and what their jobs hold is taken off the capacity.
+    Streams that do not serve are left out, and their jobs' shares are subtracted from the capacity.
     """
     terms = {one.stream: one for one in options.terms}
     return WindowView(
@@ -73,9 +73,9 @@ def window_view(
 
 
 def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
-    """What nobody may plan with now.
+    """Returns the shares that are unavailable to the plan.
 
-    That is the preparation's share, those of jobs whose stream is away, and what other servers' jobs hold.
+    These are those of the preparation, of jobs of streams that do not serve, and of other servers' jobs.
     """
     away = tuple(
         stream.job.share_milli
@@ -88,7 +88,7 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
 
 
 def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
-    """What ``held_milli`` leaves of each GPU, where every job has a home."""
+    """Returns the share that ``held_milli`` leaves on each GPU, where every job has a home GPU."""
     homes = {one.stream: one.gpu for one in options.homes}
     rooms = list(rooms_milli(options.capacity_milli, ()))
     if state.preparing:
@@ -101,10 +101,10 @@ def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
 
 
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
-    """What jobs of other servers may still have here beside what they hold; negative where that is too much.
+    """Returns spare capacity that can still be lent to other servers; negative where too much is lent.
 
-    A quantum for each stream that serves must fit beside it, and the next preparation if that begins before
-    they have left: over all GPUs, and on that where guests are at home, where every job has one.
+    A quantum for each serving stream must remain, and the next preparation's share if that begins before
+    ``until_us``: over all GPUs, and with home GPUs also on that of the guests.
     """
     prepares_milli = options.preparation_share_milli if until_us > state.window_end_us else 0
     serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]
@@ -155,7 +155,7 @@ def _stream_view(
 
 
 def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[InferenceOption, ...]:
-    """Λ with the shares that they need, by what inference took of late where that is known."""
+    """Returns Λ with the shares they need, corrected by the last measured need where there is one."""
     need = stream.need
     if need is None:
         return stream.inference_options
@@ -163,7 +163,7 @@ def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[Inferenc
 
 
 def falls_behind(stream: StreamState, options: LoopOptions) -> bool:
-    """Whether the λ that was told does not keep up at the share that it has, by what is known now."""
+    """Returns whether the current λ does not keep up at its share, by the latest needs."""
     needs = {option.config: option.share_needed_milli for option in inference_needs(stream, options)}
     return stream.inference is not None and needs.get(stream.inference, 0) > stream.inference_share_milli
 
@@ -178,7 +178,7 @@ def _offered(
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
         return retrain_options(stream, state.preparing, accuracy, options, needs, history)
-    # Off the GPUs here a retraining needs no labels and costs nothing, but window 0 has nothing to train on.
+    # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
     if state.window < 1 or not _idle(stream):
         return ()
     return tuple(RetrainOption(config, accuracy, 0.0) for config in options.retrain_configs)
@@ -189,10 +189,10 @@ def _idle(stream: StreamState) -> bool:
 
 
 def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
-    """Accuracy of the serving model as a micro-profile measured it, where one measured on all labels.
+    """Returns the serving model's accuracy by a micro-profile that measured on all labels, if there is one.
 
-    What it promises of γ begins there, so a gain is no luck of the few labels that validate. Who counts on
-    checkpoints is told what has come of them instead, once they serve.
+    The estimates of γ start from that accuracy, so a gain is not an artefact of the few validation labels.
+    Schedulers that use checkpoints get the accuracy of these instead, once they serve.
     """
     served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
     if needs.early_parts and served:
@@ -225,7 +225,7 @@ def retrain_options(
     needs: Needs,
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
-    """Γ for a stream: nothing while labels are being made, while it retrains, or after it has."""
+    """Returns Γ for a stream: empty during preparation, and during or after its retraining."""
     if preparing or not _idle(stream) or stream.training_crops == 0:
         return ()
     if needs.micro_profile:
@@ -239,7 +239,7 @@ def retrain_options(
             profiler=options.profiler,
         )
         return tuple(sorted((*fitted, *stream.profiled), key=lambda option: option.config))
-    # A scheduler that pays for no profile knows what a γ costs, and not what it brings.
+    # Without micro-profiles only the costs of γ are available, not their gains.
     costs = {cost.family: cost for cost in options.family_costs}
     return tuple(
         RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.training_crops))
@@ -248,10 +248,10 @@ def retrain_options(
 
 
 def _untried(stream: StreamState, accuracy: float, options: LoopOptions) -> tuple[FamilyCurve, ...]:
-    """Families by what they usually cost, for a stream in need that nobody found the time to try.
+    """Returns families with their usual costs, for a stream in need that was not profiled in time.
 
-    A machine that is slower than its cost card may be busy with labels until the time is up. Estimates say
-    what is usual then; without them nothing would be retrained at all.
+    A machine that is slower than its cost card may be labelling until the time is up. Default estimates are
+    used then; without them nothing would be retrained.
     """
     known = bool(stream.profiled) or options.profiler is not Profiler.EKYA
     unclear = stream.accuracy is None or stream.validation_crops == 0

@@ -1,1 +1,1 @@
-"""The words everything else is written in: ids, configurations, shares, events and commands."""
+"""Shared data types: ids, configurations, shares, events and commands."""

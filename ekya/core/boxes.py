@@ -1,11 +1,11 @@
-"""Boxes: x0 y0 x1 y1 in pixels, x1 and y1 outside."""
+"""Bounding boxes: x0 y0 x1 y1 in pixels, x1 and y1 exclusive."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def iou_matrix(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Intersection over union of every box of ``a`` (N, 4) with every box of ``b`` (M, 4): (N, M).
+    """Returns the intersection over union of every box of ``a`` (N, 4) and of ``b`` (M, 4): (N, M).
 
     Empty boxes overlap nothing.
     """

@@ -1,7 +1,7 @@
-"""Classes that mean something of their own."""
+"""Classes with a special meaning."""
 
 BACKGROUND = "background"
-"""A fleet's last class where its golden model finds objects itself: a crop that shows nothing that counts.
+"""A fleet's last class where its golden model detects objects itself: a crop without a relevant object.
 
-No data set draws a box around it.
+No data set has boxes of this class.
 """

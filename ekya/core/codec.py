@@ -1,6 +1,6 @@
-"""Facts to plain JSON values and back, for the journal.
+"""Converts events, commands and plans to plain JSON values and back, for the journal.
 
-Only the dataclasses listed here can be read; nothing in a journal names code to run.
+Only the dataclasses listed here can be decoded, so a journal cannot name code to run.
 """
 
 from dataclasses import is_dataclass
@@ -17,7 +17,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind
 
 
 def encode(fact: Event | Command | Plan) -> dict[str, Any]:
-    """A fact as JSON values, with its kind's name under ``kind``."""
+    """Returns a fact as JSON values, with the name of its type under ``kind``."""
     name = type(fact).__name__
     if name not in _KINDS or not is_dataclass(fact):
         raise TypeError(f"{name} is not a kind of journal entry")
@@ -26,7 +26,11 @@ def encode(fact: Event | Command | Plan) -> dict[str, Any]:
 
 
 def decode(values: dict[str, Any]) -> Any:
-    """The fact that `encode` wrote. Raises ValueError for an unknown kind or a value that does not fit."""
+    """Returns the fact that `encode` wrote.
+
+    Raises:
+        ValueError: an unknown kind or an invalid value.
+    """
     rest = dict(values)
     name = rest.pop("kind", None)
     if name not in _ADAPTERS:

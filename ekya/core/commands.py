@@ -1,6 +1,6 @@
-"""What the loop asks for. An executor carries it out, and what comes of it returns as events.
+"""Commands of the loop. An executor carries them out and reports their effects as events.
 
-Commands that come of a plan carry its number, ``plan_epoch``; 0 where none was made.
+Commands that result from a plan carry its number, ``plan_epoch``; 0 where no plan was made.
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from ekya.core.speed import LINEAR, SpeedCurve
 
 @dataclass(frozen=True, slots=True)
 class PrepareStream:
-    """What to measure for one stream before the plan.
+    """Profiling work for one stream before the plan.
 
     Attributes:
         inference: λ to profile; empty for none.
-        families: families of γ to micro-profile, in the order in which they are worth it.
+        families: families of γ to micro-profile, the most promising first.
     """
 
     stream: StreamId
@@ -31,7 +31,7 @@ class PrepareStream:
 class BeginPreparation:
     """Label, micro-profile γ and profile λ, in the order of ``profiling.steps``.
 
-    What trials took is told by ``training_speed``, as what retrainings take.
+    GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
     """
 
     window: int
@@ -43,7 +43,7 @@ class BeginPreparation:
 
 @dataclass(frozen=True, slots=True)
 class EndPreparation:
-    """Stop what is left of the preparation; its time is up."""
+    """Stop the unfinished rest of the preparation."""
 
     window: int
 
@@ -62,10 +62,10 @@ class SetInference:
 class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
-    ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are what the plan counts on. With
-    ``elsewhere`` nothing is trained here: all weights are here when that says, and how good they are is told
-    as they come; in a live run only other servers send them. GPU-seconds are told by ``training_speed``, the
-    curve that its window is planned with.
+    ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are the plan's estimates. With ``elsewhere``
+    nothing is trained here: all weights have arrived at its time, and their accuracies are reported as they
+    arrive; in a live run only other servers send them. GPU-seconds are converted by ``training_speed``, the
+    curve with which the window is planned.
     """
 
     stream: StreamId
@@ -83,7 +83,7 @@ class StartRetraining:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRetraining:
-    """Give a running retraining another share; it goes on where it is."""
+    """Give a running retraining another share, without a restart."""
 
     stream: StreamId
     job: JobId
@@ -93,7 +93,7 @@ class ResizeRetraining:
 
 @dataclass(frozen=True, slots=True)
 class ServeModel:
-    """Serve the best weights that a retraining has reached so far (paper §5)."""
+    """Serve a retraining's best weights so far (paper §5)."""
 
     stream: StreamId
     job: JobId
@@ -102,7 +102,7 @@ class ServeModel:
 
 @dataclass(frozen=True, slots=True)
 class KeepServing:
-    """Do not serve the best weights of a retraining that is over: the shadow gate has refused them."""
+    """Do not serve the best weights of a finished retraining, since the shadow gate has refused them."""
 
     stream: StreamId
     job: JobId
@@ -112,7 +112,7 @@ class KeepServing:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Serve the weights again that served when labels were taken before: on the newest they do better."""
+    """Serve again the weights that served when labels were taken before: they do better on the newest."""
 
     stream: StreamId
     reason: str
@@ -120,7 +120,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class StopRetraining:
-    """End a retraining. Comes after the ServeModel or KeepServing that may go with it."""
+    """End a retraining. Follows its ServeModel or KeepServing, if there is one."""
 
     stream: StreamId
     job: JobId
@@ -128,7 +128,7 @@ class StopRetraining:
 
 @dataclass(frozen=True, slots=True)
 class RestartWorker:
-    """Start a dead worker again, with the last weights that served."""
+    """Restart a dead worker with the last weights that served."""
 
     stream: StreamId
     role: Role
@@ -136,7 +136,7 @@ class RestartWorker:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Give up on a stream; the others go on."""
+    """Give up on a stream; the others continue."""
 
     stream: StreamId
     reason: str
@@ -158,7 +158,7 @@ Command = (
 
 
 def of_plan(command: Command, plan_epoch: int) -> Command:
-    """The command under the number of the plan that it came of; as it is where it never comes of one."""
+    """Returns the command with its plan's number; unchanged where its type has none."""
     match command:
         case BeginPreparation() | SetInference() | StartRetraining() | ResizeRetraining():
             return replace(command, plan_epoch=plan_epoch)

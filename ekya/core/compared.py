@@ -1,16 +1,16 @@
-"""Two sets of weights beside each other."""
+"""Comparison of two sets of weights on the same labels."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """New weights and old ones, asked about the same labels, of which they have learnt none.
+    """Accuracies of new and old weights on the same labels, none of which they were trained on.
 
     Attributes:
-        new: accuracy of those that served in the window that was labelled.
-        old: of those that served when labels were taken before.
-        objects: that they were asked about, one picture of each.
+        new: accuracy of the weights that served in the labelled window.
+        old: accuracy of the weights that served when labels were taken before.
+        objects: number of distinct objects, one crop of each.
     """
 
     new: float

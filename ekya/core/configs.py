@@ -1,4 +1,4 @@
-"""What a retraining (γ) and an inference (λ) can be told to do (paper §3.1)."""
+"""Configurations of retraining (γ) and inference (λ) (paper §3.1)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class RetrainConfig:
         epochs: passes over the training part of the window's labels, at least 1.
         batch_size: crops in one SGD step, at least 2 (batch normalisation needs two).
         head_width: neurons of the hidden layer before the classes; 0 is a linear head.
-        trainable_blocks: how many of the model's blocks, counted from its end, are trained beside
+        trainable_blocks: how many of the model's blocks, counted from its end, are trained besides
             the head; 0 trains the head alone.
         data_fraction: part of the training labels that is used, in (0, 1].
     """
@@ -24,21 +24,21 @@ class RetrainConfig:
 
     @property
     def name(self) -> str:
-        """For people: ``12 ep, 1 block, head 64, batch 16, 50% data``."""
+        """Name for display: ``12 ep, 1 block, head 64, batch 16, 50% data``."""
         head = f"head {self.head_width}" if self.head_width else "linear head"
         blocks = f"{self.trainable_blocks} block{'' if self.trainable_blocks == 1 else 's'}"
         return f"{self.epochs} ep, {blocks}, {head}, batch {self.batch_size}, {self.data_fraction:.0%} data"
 
     @property
     def thoroughness(self) -> tuple[float, ...]:
-        """Sorts γ where nothing limits them: by what is trained, on how much, and how often."""
+        """Sort key of γ without resource limits: blocks trained, crops seen, head, epochs, small batches."""
         seen = self.data_fraction * self.epochs
         return (self.trainable_blocks, seen, self.head_width, self.epochs, -self.batch_size)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class InferenceConfig:
-    """λ: which frames inference analyses, and how closely it looks (paper §3.1).
+    """λ: frame sampling and resolution of inference (paper §3.1).
 
     Attributes:
         every: analyse every k-th frame, at least 1.
@@ -50,6 +50,6 @@ class InferenceConfig:
 
     @property
     def name(self) -> str:
-        """For people: ``every 2nd frame at 32 px``."""
+        """Name for display: ``every 2nd frame at 32 px``."""
         which = {1: "every frame", 2: "every 2nd frame", 3: "every 3rd frame"}
         return f"{which.get(self.every, f'every {self.every}th frame')} at {self.resolution} px"

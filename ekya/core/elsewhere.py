@@ -1,4 +1,4 @@
-"""Weights that are not trained on the GPUs here: in the cloud now, or here before (paper §6.5)."""
+"""Weights that are not trained on this server now: trained remotely, or here in the past (paper §6.5)."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from ekya.core.configs import RetrainConfig
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """How the weights of a γ come without a share.
+    """Arrival of a γ's weights that need no share here.
 
     Attributes:
-        arrives_us: run time at which they are here.
-        trained_in: the window on whose labels they were trained; None is the window that is open.
+        arrives_us: run time of their arrival.
+        trained_in: the window on whose labels they were trained; None for the open window.
     """
 
     arrives_us: int
@@ -20,12 +20,12 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A model of a stream that was kept.
+    """Cached model of a stream.
 
     Attributes:
-        config: γ that it was trained with.
-        trained_in: the window on whose labels.
-        histogram: how many of them were of each of the fleet's classes.
+        config: γ of its training.
+        trained_in: the window on whose labels it was trained.
+        histogram: number of these labels of each of the fleet's classes.
     """
 
     config: RetrainConfig

@@ -1,4 +1,4 @@
-"""What has happened. The loop learns everything from these, in the order of `in_order`."""
+"""Events: the loop's only source of information, applied in the order of `in_order`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class StreamAdded:
 
 @dataclass(frozen=True, slots=True)
 class WindowClosed:
-    """A window is over; what was unfinished in it stops."""
+    """A window is over; its unfinished work stops."""
 
     t_us: int
     index: int
@@ -54,13 +54,13 @@ class LabelsReady:
 
     Attributes:
         training_crops, validation_crops: labelled crops in each part.
-        serving_accuracy: accuracy on the validation part of the serving model; of the one before it, where
-            the shadow gate has that one serve again.
-        new_classes: the sample holds a class that the serving model does not know.
-        gpu_s: what labelling cost, the serving model's looks at the sample included.
-        class_histogram: how many labels are of each class; empty where the world does not count them.
-        golden_gpu_s: what of ``gpu_s`` the golden model took; 0.0 where the world does not know.
-        compared: where other weights serve than when labels were taken before, both on these.
+        serving_accuracy: validation accuracy of the serving model; of its predecessor, where the shadow gate
+            rolls back to that.
+        new_classes: the sample contains a class that the serving model does not know.
+        gpu_s: cost of labelling, including the serving model's forward passes on the sample.
+        class_histogram: number of labels of each class; empty where the world does not count them.
+        golden_gpu_s: the golden model's part of ``gpu_s``; 0.0 where the world does not measure it.
+        compared: comparison on these labels, where other weights serve than when labels were taken before.
     """
 
     t_us: int
@@ -78,7 +78,7 @@ class LabelsReady:
 
 @dataclass(frozen=True, slots=True)
 class ModelCached:
-    """A model of a stream is kept from now on and can serve again (paper §6.5)."""
+    """A model of a stream is now cached and can serve again (paper §6.5)."""
 
     t_us: int
     stream: StreamId
@@ -91,8 +91,9 @@ class InferenceProfiled:
 
     Attributes:
         options: Λ as measured.
-        gpu_s: what it cost.
-        golden_gpu_s: what of it the golden model took to label the burst; 0.0 where the world does not know.
+        gpu_s: cost of profiling.
+        golden_gpu_s: the golden model's part, for labelling the burst; 0.0 where the world does not measure
+            it.
     """
 
     t_us: int
@@ -116,9 +117,9 @@ class ProfileReady:
 
 @dataclass(frozen=True, slots=True)
 class RetrainProfiled:
-    """Estimates of some γ that were not made from a learning curve, as recorded ones.
+    """Estimates of some γ that do not come from a learning curve, such as recorded ones.
 
-    They are taken as they come: nothing is fitted or corrected.
+    They are used unchanged: nothing is fitted or corrected.
     """
 
     t_us: int
@@ -130,7 +131,7 @@ class RetrainProfiled:
 
 @dataclass(frozen=True, slots=True)
 class PreparationEnded:
-    """Labels and profiles are all there, or the time allowed for them is up."""
+    """Labels and profiles are complete, or their time is up."""
 
     t_us: int
     window: int
@@ -138,7 +139,7 @@ class PreparationEnded:
 
 @dataclass(frozen=True, slots=True)
 class RetrainProgress:
-    """A retraining finished an epoch. ``gpu_s`` is what it has used so far."""
+    """A retraining finished an epoch. ``gpu_s`` is its use so far."""
 
     t_us: int
     stream: StreamId
@@ -150,7 +151,7 @@ class RetrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class RetrainFinished:
-    """A retraining finished its last epoch; its progress events came before this one."""
+    """A retraining finished its last epoch; its progress events precede this one."""
 
     t_us: int
     stream: StreamId
@@ -160,7 +161,7 @@ class RetrainFinished:
 
 @dataclass(frozen=True, slots=True)
 class RetrainFailed:
-    """A retraining broke; its γ is not tried again in this window."""
+    """A retraining failed; its γ is not tried again in this window."""
 
     t_us: int
     stream: StreamId
@@ -170,14 +171,14 @@ class RetrainFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """A retraining or a micro-profile did not fit into its GPU's memory: not begun, or broken for want of it.
+    """A retraining or micro-profile did not fit into its GPU's memory: it was not started, or failed.
 
-    It comes before the RetrainFailed of its job. What needs at least as much is set aside for the window.
+    Precedes the RetrainFailed of its job. γ that need at least as much are excluded for the window.
 
     Attributes:
-        what: that did not fit.
+        what: γ or micro-profile that did not fit.
         reason: in one sentence.
-        needed_bytes, free_bytes: as estimated and as the driver said; None where it was found out by trying.
+        needed_bytes, free_bytes: estimated, and reported by the driver; None where an attempt failed.
     """
 
     t_us: int
@@ -191,10 +192,10 @@ class MemoryShort:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """The most GPU memory that a retraining held at once.
+    """Peak GPU memory of a retraining.
 
     Attributes:
-        peak_bytes: of its process, without what CUDA itself takes.
+        peak_bytes: of its process, without CUDA's own memory.
     """
 
     t_us: int
@@ -209,7 +210,7 @@ class ModelSwapped:
 
     Attributes:
         validation_accuracy: of these weights, as their job reported it.
-        stall_us: how long inference could not take a frame because of the swap.
+        stall_us: time for which the hot swap kept inference from taking a frame.
     """
 
     t_us: int
@@ -222,12 +223,12 @@ class ModelSwapped:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Inference serves weights again that served before.
+    """Inference serves earlier weights again.
 
     Attributes:
         version: their number from now on.
         of: their number when they served before.
-        stall_us: how long inference could not take a frame because of it.
+        stall_us: time for which the hot swap kept inference from taking a frame.
     """
 
     t_us: int
@@ -239,7 +240,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class ShareMeasured:
-    """What a worker really used since the last such event."""
+    """Share that a worker actually used since the last such event."""
 
     t_us: int
     stream: StreamId
@@ -249,9 +250,9 @@ class ShareMeasured:
 
 @dataclass(frozen=True, slots=True)
 class NeedMeasured:
-    """The share that a λ would have used of late on all of its frames, by what those that it looked at took.
+    """Share that a λ would have used recently on all its frames, extrapolated from the analysed ones.
 
-    A profile says what they take alone; beside other jobs they may take longer, and streets fill.
+    A profile measures frames without concurrent jobs, which slow them down, and scenes may become crowded.
     """
 
     t_us: int
@@ -262,12 +263,12 @@ class NeedMeasured:
 
 @dataclass(frozen=True, slots=True)
 class FramesCounted:
-    """What became of a stream's frames since the last such event.
+    """Numbers of a stream's due and analysed frames since the last such event.
 
     Attributes:
         window: in which they arrived; no event spans two.
-        due: frames that λ intends to have analysed: those whose index is a multiple of its ``every``.
-        analysed: frames that the model looked at.
+        due: frames that λ selects: those whose index is a multiple of its ``every``.
+        analysed: frames that the model analysed.
     """
 
     t_us: int
@@ -279,11 +280,11 @@ class FramesCounted:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A process of the run warns of something; each text is told once by each process.
+    """Warning of a process of the run; each process reports each text once.
 
     Attributes:
-        source: name of the process, for people.
-        text: one line, without anybody's password.
+        source: readable name of the process.
+        text: one line, without passwords.
     """
 
     t_us: int
@@ -293,7 +294,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class GpuMeasured:
-    """What the GPUs did in a window; never where there is none to be asked."""
+    """Use of the GPUs in a window; not emitted without GPUs that can be read."""
 
     t_us: int
     window: int
@@ -302,14 +303,14 @@ class GpuMeasured:
 
 @dataclass(frozen=True, slots=True)
 class ShareResized:
-    """A job has gone to another share between two batches, or has ended and let go of its share.
+    """A job has changed its share between two batches, or has ended and released it.
 
     Attributes:
-        holder: which job.
-        epoch: number of the plan that it was done for.
-        share_milli: what its handle says that it holds; can be less than it was granted.
-        took_us: from when the job was asked until it was so.
-        note: why it is not what it was granted; empty where it is.
+        holder: the job.
+        epoch: number of the plan that required the change.
+        share_milli: share that its handle reports; can be less than granted.
+        took_us: from the request to the change.
+        note: why the share differs from the granted one; empty where it does not.
     """
 
     t_us: int
@@ -322,12 +323,12 @@ class ShareResized:
 
 @dataclass(frozen=True, slots=True)
 class ShareOverdue:
-    """A job has not let go of its share within its limit; its worker is ended and started again.
+    """A job has not released its share within its limit; its worker is ended and restarted.
 
     Attributes:
-        holder: which job.
+        holder: the job.
         epoch: number of the newest plan.
-        waited_us: since it was first asked.
+        waited_us: time since the first request.
     """
 
     t_us: int
@@ -338,7 +339,7 @@ class ShareOverdue:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """A worker of a stream is gone, with what was in it."""
+    """A worker of a stream has died; its memory is lost."""
 
     t_us: int
     stream: StreamId
@@ -348,7 +349,7 @@ class WorkerDied:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBack:
-    """A worker that had died runs again, with the last weights that served."""
+    """A dead worker runs again, with the last weights that served."""
 
     t_us: int
     stream: StreamId
@@ -357,7 +358,7 @@ class WorkerBack:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerBack:
-    """The micro-profiler, which had died, has its models again."""
+    """The micro-profiler, which had died, has loaded its models again."""
 
     t_us: int
 
@@ -389,7 +390,7 @@ class StreamEnded:
 
 @dataclass(frozen=True, slots=True)
 class CapacityLent:
-    """From now on jobs of other servers hold so much of the GPUs here, all of them together."""
+    """Jobs of other servers hold this share of the GPUs here from now on, in total."""
 
     t_us: int
     share_milli: int
@@ -428,8 +429,8 @@ Event = (
     | CapacityLent
 )
 
-# At one instant: what belongs to the window that ends comes first, then the border of the windows
-# itself, then what belongs to the window that begins.
+# At one instant: first events of the window that ends, then the border of the windows itself, then events
+# of the window that begins.
 _ORDER: tuple[type[Event], ...] = (
     StreamAdded,
     WorkerBack,
@@ -466,5 +467,5 @@ _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Events by time, then kind, then the order in which they were given (a stable sort)."""
+    """Returns events sorted by time, then type; the sort is stable."""
     return tuple(sorted(events, key=lambda event: (event.t_us, _RANK[type(event)])))

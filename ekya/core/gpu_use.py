@@ -1,28 +1,28 @@
-"""What a GPU did in a window, as its driver tells it."""
+"""Use of a GPU in a window, from the driver's counters."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What the driver's counters say of one GPU over one window. All processes on it count, not only ours.
+    """One GPU's counters over one window, for all processes on it, not only Ekya's.
 
     Attributes:
-        gpu: its position among the GPUs of the run.
-        uuid: its name.
+        gpu: position among the GPUs of the run.
+        uuid: UUID of the GPU.
         covered_us: time between the first and the last reading.
-        memory_total_bytes: that it has.
-        memory_mean_bytes, memory_peak_bytes: in use, over the readings.
-        sm_activity: mean part, in [0, 1], of what ``sm_from`` names; None where nothing tells.
+        memory_total_bytes: total memory.
+        memory_mean_bytes, memory_peak_bytes: memory in use, over the readings.
+        sm_activity: mean part, in [0, 1], of the quantity in ``sm_from``; None where unavailable.
         sm_from: ``sm-utilization``: the part of the multiprocessors that were busy (GPM);
-            ``kernel-utilization``: the part of the time in which any kernel ran, on however few
-            multiprocessors; empty for neither.
-        power_w: mean power; None where nothing tells.
-        least_power_w: the lowest power read in the run so far; None where nothing tells.
-        energy_j: spent; None where nothing tells.
+            ``kernel-utilization``: the part of the time in which any kernel ran, even on a single
+            multiprocessor; empty for neither.
+        power_w: mean power; None where unavailable.
+        least_power_w: the lowest power read in the run so far; None where unavailable.
+        energy_j: energy spent; None where unavailable.
         energy_from: ``counter``: the driver's; ``power``: the integral over the readings of power;
             empty for neither.
-        readings: how many there were.
+        readings: number of readings.
     """
 
     gpu: int

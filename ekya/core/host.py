@@ -1,4 +1,4 @@
-"""What a fleet's work takes on the machine at hand, as measured there before a run."""
+"""Cost model of a fleet's work on this machine, measured before a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import FamilyCost
 
 TYPICAL_OBJECTS = 6.0
-"""Objects of a typical frame: what a camera is taken to show until it has shown how many it sees."""
+"""Objects of a typical frame: assumed for a camera until its own number is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCosts:
-    """What one camera's frames take.
+    """Costs of one camera's frames.
 
     Attributes:
-        fps: frames a second that the camera gives.
+        fps: frames per second of the camera.
         frame_gpu_s: seconds of a whole GPU (on a CPU machine: of one core) to analyse one typical frame,
-            finding its objects included, per λ resolution in pixels.
-        finding_gpu_s: the part of each that goes into finding objects, however many there are.
+            object detection included, per λ resolution in pixels.
+        finding_gpu_s: part of each for object detection, independent of the number of objects.
     """
 
     fps: float
@@ -27,25 +27,25 @@ class StreamCosts:
 
     @property
     def object_gpu_s(self) -> float:
-        """To classify one object at the finest resolution."""
+        """Cost of classifying one object at the finest resolution."""
         return (max(self.frame_gpu_s.values()) - self.finding_gpu_s) / TYPICAL_OBJECTS
 
     def at_crowd(self, crowd: float) -> dict[int, float]:
-        """As ``frame_gpu_s``, of a frame with ``crowd`` times the typical number of objects."""
+        """Returns ``frame_gpu_s`` for a frame with ``crowd`` times the typical number of objects."""
         finding = self.finding_gpu_s
         return {side: finding + (gpu_s - finding) * crowd for side, gpu_s in self.frame_gpu_s.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """What a fleet's work takes on this machine. All times are seconds of a whole GPU, or of one core.
+    """Costs of a fleet's work on this machine. All times are seconds of a whole GPU, or of one core.
 
     Attributes:
-        streams: per camera.
-        label_gpu_s: to label one object with the golden model, in the batches that labelling uses.
-        families: what training takes per crop, for each family of Γ.
-        cores: how many cores this process may use.
-        batch_s: the longest batch that a job cannot be interrupted in: of training, labelling or inference.
+        streams: costs per camera.
+        label_gpu_s: to label one object with the golden model, in the batch size of labelling.
+        families: training cost per crop, for each family of Γ.
+        cores: number of cores that this process may use.
+        batch_s: the longest uninterruptible batch of training, labelling or inference.
     """
 
     streams: Mapping[StreamId, StreamCosts]

@@ -1,4 +1,4 @@
-"""Names of things. Identities are typed values; nothing ever parses them."""
+"""Typed ids, which are never parsed."""
 
 from typing import NewType
 
@@ -6,10 +6,10 @@ StreamId = NewType("StreamId", str)
 """One camera and its edge model, for example ``cam-2``."""
 
 JobId = NewType("JobId", int)
-"""One retraining, numbered in the order in which the run started them."""
+"""One retraining, numbered in the order of start."""
 
 ModelVersion = NewType("ModelVersion", int)
-"""A stream's models, numbered from 0, the base model it began with."""
+"""Number of a stream's model, from 0, the base model with which it began."""
 
 BASE_VERSION = ModelVersion(0)
 """The version of the model that a stream begins with."""

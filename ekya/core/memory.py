@@ -1,4 +1,4 @@
-"""What jobs take of a GPU's memory."""
+"""GPU memory use of jobs."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from ekya.core.profile import Family, family_of
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What training one family of γ keeps in memory, in bytes: counted, not measured.
+    """Memory use of training one family of γ, in bytes: calculated, not measured.
 
     Attributes:
         model_bytes: all weights and buffers of the model.
         trained_bytes: the weights that train.
         input_bytes: one crop as it enters the model.
         boundary_bytes: one crop where the frozen blocks end.
-        passing_bytes: the most that one crop takes on its way through the model, nothing being kept.
-        saved_bytes: what one crop leaves behind in the trained blocks for the backward pass.
-        forward_crops: crops that pass at once where nothing is trained.
+        passing_bytes: peak of one crop in a forward pass that keeps no activations.
+        saved_bytes: activations of one crop kept in the trained blocks for the backward pass.
+        forward_crops: crops per batch of a forward pass without training.
     """
 
     model_bytes: int
@@ -31,11 +31,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class DidNotFit:
-    """A γ, or the micro-profile of a family of them, for which there was not enough memory.
+    """A γ, or the micro-profile of a family, for which there was not enough memory.
 
     Attributes:
-        family: of the γ.
-        data_fraction: its part of the data; 0 for a micro-profile, which takes no more for more data.
+        family: family of the γ.
+        data_fraction: its part of the data; 0 for a micro-profile, whose memory does not grow with the data.
     """
 
     family: Family
@@ -43,11 +43,11 @@ class DidNotFit:
 
     @staticmethod
     def of(config: RetrainConfig) -> "DidNotFit":
-        """What is known when this γ did not fit."""
+        """Returns the record of a γ that did not fit."""
         return DidNotFit(family_of(config), config.data_fraction)
 
     def rules_out(self, config: RetrainConfig) -> bool:
-        """Whether this γ needs at least as much: more epochs take more time, and no memory."""
+        """Returns whether this γ needs at least as much memory, which does not depend on epochs."""
         return (
             config.trainable_blocks >= self.family.trainable_blocks
             and config.head_width >= self.family.head_width

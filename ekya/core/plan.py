@@ -1,4 +1,4 @@
-"""What a scheduler answers: shares, γ and λ per stream, in phases, with reasons."""
+"""A scheduler's plan: shares, γ and λ per stream, in phases, with reasons."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from ekya.core.ids import StreamId
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one stream gets in one phase.
+    """Shares and configurations of one stream in one phase.
 
     Attributes:
-        stream: who gets it.
+        stream: the stream.
         retrain: γ to run, or None for no retraining (∅ in the paper).
         retrain_share_milli: share of the retraining; 0 without one, and 0 pauses a running one.
         inference: λ.
@@ -20,9 +20,9 @@ class Assignment:
         below_min: no λ reaches a_MIN at this share.
         reason: one sentence that an operator can read.
         too_old: results get older than the stream's limit allows at this share.
-        retrain_gpu, inference_gpu: index of the GPU that the job stands on, from 0 on; None where it holds
-            no share, and where the GPUs are one pool.
-        elsewhere: how the weights of ``retrain`` come without a share; None where they are trained here.
+        retrain_gpu, inference_gpu: index of the job's GPU, from 0; None where it holds no share, and where
+            the GPUs are one pool.
+        elsewhere: arrival of the weights of ``retrain`` without a share; None where they are trained here.
     """
 
     stream: StreamId
@@ -47,15 +47,15 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The first phase is executed; the others are forecast and are planned again in their time.
+    """Plan of a window. The first phase is executed; the others are a forecast, and are planned anew later.
 
     Attributes:
         phases: at least one.
         expected_accuracy: the objective's value for these phases, in [0, 1].
-        rounding_cost: what the first phase lost of the objective, were it held to the window's end, when its
-            shares became those that can be granted; below 0 where what was left over brought more than
-            rounding took. 0 for a plan that nobody has rounded yet.
-        epoch: number of the plan in its run, from 1 on; 0 for one that is not carried out, and in journals
+        rounding_cost: loss of the objective by rounding the first phase to shares that can be granted, if
+            that phase were kept to the window's end; negative where distributing the remainder gained more
+            than rounding lost. 0 before rounding.
+        epoch: number of the plan in its run, from 1; 0 for one that is not carried out, and in journals
             that are older than these numbers.
     """
 

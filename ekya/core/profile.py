@@ -1,4 +1,4 @@
-"""What the micro-profiler measured about retraining (paper §4.3)."""
+"""The micro-profiler's measurements of retraining (paper §4.3)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from ekya.core.configs import RetrainConfig
 
 
 class Profiler(StrEnum):
-    """How γ are micro-profiled: how they are tried, and what is made of it."""
+    """Method of micro-profiling γ: the trials, and the estimates from them."""
 
     EKYA = "ekya"
     """The head on every labelled object, in folds; one level for all γ; estimates with an uncertainty."""
@@ -17,9 +17,9 @@ class Profiler(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Family:
-    """The γ that share one learning curve: they differ only in epochs and in the part of the data.
+    """γ that share one learning curve: they differ only in epochs and in the part of the data.
 
-    One short training serves all of them, since epochs and data are both counted in crops seen.
+    One short training profiles all of them, since epochs and data are both counted in crops seen.
     """
 
     trainable_blocks: int
@@ -28,13 +28,13 @@ class Family:
 
 
 def family_of(config: RetrainConfig) -> Family:
-    """The family whose curve tells what ``config`` would give."""
+    """Returns the family of ``config``, from whose curve its accuracy is estimated."""
     return Family(config.trainable_blocks, config.head_width, config.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyCost:
-    """What training a family costs before anybody has measured it, from the cost card.
+    """Training cost of a family before any measurement, from the cost card.
 
     Attributes:
         prepare_gpu_s: once per crop, for the frozen part of the model.
@@ -46,30 +46,30 @@ class FamilyCost:
     epoch_gpu_s: float
 
     def gpu_s(self, config: RetrainConfig, training_crops: int) -> float:
-        """GPU-seconds of a whole retraining with a γ of this family."""
+        """Returns GPU-seconds of a whole retraining with a γ of this family."""
         crops = config.data_fraction * training_crops
         return crops * (self.prepare_gpu_s + config.epochs * self.epoch_gpu_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyCurve:
-    """One short training on a part of the window's labels, and what a long one costs.
+    """Learning curve of one short training on a part of the window's labels, and the costs of a long one.
 
     A retraining on n crops takes, with x = n / ``subset_crops``,
     ``fixed_prepare_gpu_s`` + x · ``prepare_gpu_s`` GPU-seconds before its first epoch and
     ``fixed_epoch_gpu_s`` + x · ``epoch_gpu_s`` in each: at 100% of one GPU.
 
     Attributes:
-        batch_size, head_width, trainable_blocks: which family, as in ``RetrainConfig``.
-        subset_crops: training crops that one epoch of the trial saw, at least 1.
-        accuracies: validation accuracy in [0, 1]; index 0 is before training, then one an epoch. Empty where
-            a trial showed nothing but its time.
-        epoch_gpu_s: training on fresh crops and their part of the exemplars; 0.0 where no epoch was tried.
+        batch_size, head_width, trainable_blocks: the family, as in ``RetrainConfig``.
+        subset_crops: training crops in one epoch of the trial, at least 1.
+        accuracies: validation accuracy in [0, 1]; index 0 is before training, then one per epoch. Empty
+            where a trial measured only time.
+        epoch_gpu_s: training on fresh crops and their part of the exemplars; 0.0 where no epoch was run.
         prepare_gpu_s: spent once on fresh crops, such as on the features of blocks that are not trained.
-        validation_crops: how many independent crops are behind each accuracy; None for the window's
+        validation_crops: number of independent crops behind each accuracy; None for the window's
             validation part.
-        fixed_prepare_gpu_s, fixed_epoch_gpu_s: spent on exemplars and validation, whatever part of the
-            labels is used.
+        fixed_prepare_gpu_s, fixed_epoch_gpu_s: spent on exemplars and validation, independent of the part
+            of the labels used.
     """
 
     batch_size: int
@@ -85,5 +85,5 @@ class FamilyCurve:
 
     @property
     def family(self) -> Family:
-        """The family that this training stands for."""
+        """Family of the trial."""
         return Family(self.trainable_blocks, self.head_width, self.batch_size)

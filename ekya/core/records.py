@@ -1,7 +1,7 @@
-"""What a run writes down about every frame and every profile: the rows of its Parquet files.
+"""Rows of a run's Parquet files: its records of every frame and every profile.
 
-One row exists as a dataclass while the run goes on. For scoring, whole streams are held as columns:
-the objects of all frames stand in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
+During the run each row is a dataclass. For scoring, whole streams are held as columns: the objects of all
+frames are in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,16 +20,16 @@ NOT_ANSWERED = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FramePrediction:
-    """What inference said about one frame that arrived.
+    """Result of inference for one frame that arrived.
 
     Attributes:
         frame: index in the stream.
         t_us: stream time.
         window: the window in which it arrived.
-        analysed: whether the model looked at this frame; its boxes are empty otherwise.
-        answered_by: index of the frame whose boxes and classes stand for this one (itself where it
+        analysed: whether the model analysed this frame; its boxes are empty otherwise.
+        answered_by: index of the frame whose boxes and classes are used for this one (itself where it
             was analysed), never a later one; ``NOT_ANSWERED`` if there is none yet.
-        model_version: the model that serves now.
+        model_version: the model that served then.
         every, resolution: λ.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
         classes: (N,) int16, index into the fleet's classes.
@@ -51,14 +51,14 @@ class FramePrediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameReference:
-    """What is really in one frame, or what the golden detector finds in it.
+    """Ground truth of one frame, or the golden detector's result for it.
 
     Attributes:
         frame: index in the stream.
         t_us: stream time.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
         classes: (N,) int16, index into the fleet's classes.
-        tracks: (N,) int64, one number an object for as long as it lives, never used again.
+        tracks: (N,) int64, one number per object for its lifetime, never reused.
     """
 
     frame: int
@@ -70,7 +70,7 @@ class FrameReference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionColumns:
-    """All predictions of a stream, F rows with rising ``frame`` and M objects in all.
+    """All predictions of a stream: F rows with rising ``frame``, M objects in total.
 
     Attributes:
         frame, t_us, answered_by: (F,) int64.
@@ -98,7 +98,7 @@ class PredictionColumns:
 
     @staticmethod
     def of(rows: Sequence[FramePrediction]) -> "PredictionColumns":
-        """Columns of rows that stand in rising order of ``frame``."""
+        """Returns columns of rows, which must be in rising order of ``frame``."""
         return PredictionColumns(
             frame=np.array([row.frame for row in rows], np.int64),
             t_us=np.array([row.t_us for row in rows], np.int64),
@@ -119,7 +119,7 @@ class PredictionColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceColumns:
-    """The whole reference of a stream, F rows with rising ``frame`` and M objects in all.
+    """The whole reference of a stream: F rows with rising ``frame``, M objects in total.
 
     Attributes:
         frame, t_us: (F,) int64.
@@ -137,7 +137,7 @@ class ReferenceColumns:
     tracks: NDArray[np.int64]
 
     def only(self, frames: NDArray[np.int64]) -> "ReferenceColumns":
-        """The rows of these frames."""
+        """Returns the rows of these frames."""
         wanted = np.isin(self.frame, frames)
         counts = np.diff(self.offsets)
         objects = np.repeat(wanted, counts)
@@ -152,7 +152,7 @@ class ReferenceColumns:
 
     @staticmethod
     def of(rows: Sequence[FrameReference]) -> "ReferenceColumns":
-        """Columns of rows that stand in rising order of ``frame``."""
+        """Returns columns of rows, which must be in rising order of ``frame``."""
         return ReferenceColumns(
             frame=np.array([row.frame for row in rows], np.int64),
             t_us=np.array([row.t_us for row in rows], np.int64),
@@ -165,7 +165,7 @@ class ReferenceColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledBoxes:
-    """Where labels were taken: the objects that scoring must leave out.
+    """Boxes of labelled objects, which scoring must leave out.
 
     Attributes:
         frame: (L,) int64.
@@ -177,7 +177,7 @@ class LabelledBoxes:
 
     @staticmethod
     def joined(parts: Iterable["LabelledBoxes"]) -> "LabelledBoxes":
-        """All of them, one part after the other."""
+        """Returns the concatenation of the parts."""
         every = [NO_LABELS, *parts]
         return LabelledBoxes(
             np.concatenate([part.frame for part in every]), np.concatenate([part.boxes for part in every])
@@ -185,21 +185,21 @@ class LabelledBoxes:
 
 
 NO_LABELS = LabelledBoxes(np.empty(0, np.int64), np.empty((0, 4), np.float32))
-"""A stream from which nothing was labelled."""
+"""Value for a stream without labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """What one configuration was expected to give, and what it gave (paper §4.3, Table 1).
+    """Predicted and achieved accuracy of one configuration (paper §4.3, Table 1).
 
     Attributes:
-        window, stream: where it was profiled.
+        window, stream: window and stream of the profile.
         kind: which of γ and λ is set.
         gamma: γ, for ``retraining``.
         inference: λ, for ``inference``.
         predicted: accuracy in [0, 1] after the retraining; for λ the accuracy relative to that of
             the most demanding λ.
-        achieved: the same as it turned out, None where the configuration was not chosen.
+        achieved: the same as measured; None where the configuration was not chosen.
         gpu_s: GPU-seconds of the whole retraining; for λ those of one second of the stream.
     """
 

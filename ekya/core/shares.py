@@ -1,4 +1,4 @@
-"""Who can hold a share of the GPUs."""
+"""Holders of shares of the GPUs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from ekya.core.ids import JobId, StreamId
 
 
 class Work(StrEnum):
-    """What a share is held for."""
+    """Kind of work for which a share is held."""
 
     INFERENCE = "inference"
     RETRAINING = "retraining"
@@ -19,9 +19,9 @@ class ShareHolder:
     """A stream's inference, one of its retrainings, or a window's preparation.
 
     Attributes:
-        work: which of them.
-        stream: whose; None for a preparation, which is of all.
-        number: of the retraining's job, or of the preparation's window; 0 for an inference.
+        work: kind of the work.
+        stream: stream of the work; None for a preparation, which covers all streams.
+        number: number of the retraining's job, or of the preparation's window; 0 for an inference.
     """
 
     work: Work
@@ -30,15 +30,15 @@ class ShareHolder:
 
 
 def inference_holder(stream: StreamId) -> ShareHolder:
-    """A stream's inference."""
+    """Returns the holder for a stream's inference."""
     return ShareHolder(Work.INFERENCE, stream)
 
 
 def retraining_holder(stream: StreamId, job: JobId) -> ShareHolder:
-    """One of a stream's retrainings."""
+    """Returns the holder for one of a stream's retrainings."""
     return ShareHolder(Work.RETRAINING, stream, job)
 
 
 def preparation_holder(window: int) -> ShareHolder:
-    """A window's preparation."""
+    """Returns the holder for a window's preparation."""
     return ShareHolder(Work.PREPARATION, None, window)

@@ -1,4 +1,4 @@
-"""How fast a job runs at a share of a GPU (DESIGN: speed curve)."""
+"""Speed of a job as a function of its share of a GPU."""
 
 import math
 from bisect import bisect_right
@@ -13,8 +13,8 @@ class SpeedCurve:
     """Relative speed of a job at a share: measured, non-decreasing, 1.0 at a full GPU.
 
     Attributes:
-        points: (share_milli, speed) with rising shares, from (0, 0.0) to (1000, 1.0); straight
-            lines between them.
+        points: (share_milli, speed) with rising shares, from (0, 0.0) to (1000, 1.0); interpolated
+            linearly.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -30,7 +30,7 @@ class SpeedCurve:
             raise ValueError("the speeds of a speed curve must not fall")
 
     def speed(self, share_milli: int) -> float:
-        """Relative speed in [0, 1]; a job cannot use more than one GPU."""
+        """Returns the relative speed in [0, 1]; a job cannot use more than one GPU."""
         if share_milli <= 0:
             return 0.0
         if share_milli >= FULL_GPU_MILLI:
@@ -40,9 +40,9 @@ class SpeedCurve:
         return speed_a + (speed_b - speed_a) * (share_milli - share_a) / (share_b - share_a)
 
     def linear_milli(self, share_milli: int) -> float:
-        """The share that would be as fast if half the share were half the speed.
+        """Returns the share that would give this speed if speed were proportional to share.
 
-        Above a whole GPU it is the share itself: see ``share_for``. Of a straight line it is so everywhere.
+        Above a whole GPU, and for a linear curve everywhere, this is the share itself: see ``share_for``.
         """
         if not 0 < share_milli < FULL_GPU_MILLI:
             return float(max(share_milli, 0))
@@ -52,9 +52,9 @@ class SpeedCurve:
         return from_milli + (to_milli - from_milli) * (share_milli - share_a) / (share_b - share_a)
 
     def share_for(self, speed: float) -> int:
-        """The smallest share in thousandths at which a job reaches a speed.
+        """Returns the smallest share in thousandths at which a job reaches a speed.
 
-        A speed above 1 no share of a GPU reaches; what is asked for then is in proportion, above 1000.
+        No share reaches a speed above 1; the result is then in proportion to the speed, above 1000.
         """
         if speed <= 0.0:
             return 0
@@ -63,19 +63,19 @@ class SpeedCurve:
         for (share_a, speed_a), (share_b, speed_b) in pairwise(self.points):
             if speed <= speed_b:
                 part = (speed - speed_a) / (speed_b - speed_a) if speed_b > speed_a else 1.0
-                # What is above a thousandth by a rounding error is no thousandth more.
+                # Rounds first, so that a rounding error does not cost another thousandth.
                 return math.ceil(round(share_a + (share_b - share_a) * part, 6))
         return FULL_GPU_MILLI
 
     def speed_needed(self, share_milli: int) -> float:
-        """The speed that ``share_for`` answers with this share; above 1 where no GPU is enough."""
+        """Returns the speed for which ``share_for`` gives this share; above 1 where no GPU is enough."""
         return self.speed(share_milli) if share_milli <= FULL_GPU_MILLI else share_milli / FULL_GPU_MILLI
 
     def worth(self, used: float, share_milli: int) -> float:
-        """What GPU time that was used at a share is worth in time at a whole GPU, in the same unit.
+        """Converts GPU time used at a share to the time that a whole GPU would need, in the same unit.
 
-        A tenth of a GPU that runs at 0.36 of full speed does in ten seconds, of which it is said to have used
-        one, what a whole GPU does in 3.6.
+        For example, a tenth of a GPU that runs at 0.36 of full speed uses one GPU-second in ten seconds,
+        and does what a whole GPU does in 3.6.
         """
         if share_milli <= 0:
             return 0.0
@@ -83,17 +83,17 @@ class SpeedCurve:
 
 
 LINEAR = SpeedCurve(((0, 0.0), (FULL_GPU_MILLI, 1.0)))
-"""Thread time on a CPU core: half the share, half the speed."""
+"""Curve of thread time on a CPU core: half the share, half the speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoRun:
-    """What several jobs of a kind do on one GPU at the same time, each at an equal part of it.
+    """Throughput of concurrent jobs of one kind on one GPU, each at an equal part of it.
 
     Attributes:
-        jobs: how many.
-        throughput: of all of them, as a part of that of one alone at a whole GPU; concurrent jobs cannot
-            exceed it together.
+        jobs: number of jobs.
+        throughput: total throughput, relative to one job alone at a whole GPU; an upper bound for
+            concurrent jobs.
     """
 
     jobs: int
@@ -102,7 +102,7 @@ class CoRun:
 
 @dataclass(frozen=True, slots=True)
 class KindSpeeds:
-    """One kind of job on a device: alone, and beside others."""
+    """Speeds of one kind of job on a device: alone, and with concurrent jobs."""
 
     alone: SpeedCurve
     together: tuple[CoRun, ...] = ()
@@ -110,12 +110,11 @@ class KindSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpeeds:
-    """An edge model's retraining and inference on a device.
+    """Speeds of an edge model's retraining and inference on a device.
 
     Attributes:
-        training, inference: as measured.
-        refined: what a share is worth to a retraining among others, after what jobs did in runs; None
-            before any did.
+        training, inference: measured speeds.
+        refined: curve of a retraining among other jobs, refined by jobs in past runs; None before any.
     """
 
     training: KindSpeeds
@@ -125,10 +124,10 @@ class ModelSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long an epoch of a retraining took at a share that stayed the same meanwhile.
+    """Duration of a retraining's epoch at a constant share.
 
     Attributes:
-        job: number of the retraining; epochs of one job are the same work.
+        job: number of the retraining; all epochs of one job are the same work.
     """
 
     job: int

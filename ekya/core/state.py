@@ -1,4 +1,4 @@
-"""Everything the loop knows, and how each event changes it."""
+"""State of the loop, and its changes by events."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,15 +18,15 @@ DEATHS_ALLOWED = 2
 """A stream whose workers die more often than this within ``DEATHS_WITHIN_US`` is set aside."""
 
 DEATHS_WITHIN_US = 600 * US_PER_S
-"""Deaths that are longer ago do not count: a camera that runs for months may lose a process now and then."""
+"""Older deaths do not count: a camera that runs for months may lose a process now and then."""
 
 TOGETHER_US = 5 * US_PER_S
-"""Where both workers of a stream die within this time, they are taken to have died of one thing, such as the
-MPS daemon of their GPU: that counts as one death."""
+"""Deaths of both workers of a stream within this time count as one, since they are taken to have one cause,
+such as the MPS daemon of their GPU."""
 
 
 class Status(StrEnum):
-    """What a stream can do now. Only one that serves is planned for; ``OVER`` is for good."""
+    """Status of a stream. Only streams that serve are planned for; those in ``OVER`` never serve again."""
 
     SERVING = "serving"
     RESTARTING = "restarting"
@@ -43,19 +43,19 @@ class RetrainJob:
     """A retraining in progress.
 
     Attributes:
-        job, config, window: what runs, with which γ, on which window's labels.
-        share_milli: the share it was last given.
-        promised_accuracy, expected_gpu_s: what its profile said of the whole job.
-        expected_accuracy: what is expected of it by now.
-        accuracies: validation accuracy after each epoch so far; 0 for one whose weights never came here.
+        job, config, window: id of the job, its γ, and the window whose labels it trains on.
+        share_milli: share of the last command.
+        promised_accuracy, expected_gpu_s: its profile's estimates for the whole job.
+        expected_accuracy: current estimate of its final accuracy.
+        accuracies: validation accuracy after each epoch so far; 0 for an epoch whose weights never arrived.
         gpu_s: GPU-seconds used so far.
-        first_epoch_gpu_s: GPU-seconds used by the end of the first epoch; what prepares it is in there.
+        first_epoch_gpu_s: GPU-seconds used by the end of the first epoch, preparation included.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
-        elsewhere: how its weights come, where they are not trained here.
-        early_part: what was expected to serve before its end; see ``RetrainOption``.
-        held_milli: the share that it works at, as its handle said; 0 where that is not known now.
-        epoch_since_us: when the epoch in progress began; None where something disturbs it, as a change of
-            share or a checkpoint does, or where it prepares the job too, as the first does.
+        elsewhere: arrival of its weights, where they are not trained here.
+        early_part: expected part of the gain before its end; see ``RetrainOption``.
+        held_milli: the share at which it works, as its handle reported; 0 while unknown.
+        epoch_since_us: begin of the epoch in progress; None where its time is distorted, by a change of
+            share, a checkpoint, or the job's preparation in the first epoch.
     """
 
     job: JobId
@@ -78,7 +78,7 @@ class RetrainJob:
     def best_epoch(self) -> int:
         """The last epoch with the best validation accuracy; 0 before the first epoch.
 
-        Validation parts are small and ties frequent; of weights that measure alike, the better trained.
+        Validation parts are small and ties frequent; of equal weights the longest trained are preferred.
         """
         best = [epoch for epoch, accuracy in enumerate(self.accuracies, 1) if accuracy == self.best_accuracy]
         return max(best, default=0)
@@ -90,16 +90,16 @@ class RetrainJob:
 
     @property
     def outlook(self) -> float:
-        """What it is expected to bring: never less than its best epoch, which serves in any case."""
+        """Expected accuracy; never less than that of the best epoch, which serves in any case."""
         return max(self.expected_accuracy, self.best_accuracy)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What the loop knows of one stream.
+    """State of one stream.
 
-    A stream serves while its camera gives frames and its inference worker runs. The two come and go
-    independently of each other, so each is kept by itself and ``status`` follows from both.
+    A stream serves while its camera gives frames and its inference worker runs. These two fail
+    independently, so each is tracked separately and ``status`` is derived from both.
 
     Attributes:
         added_in: the window in which it was added.
@@ -107,23 +107,23 @@ class StreamState:
         down: why the inference worker is gone; None while it runs.
         ended: the camera has given its last frame.
         set_aside: why the stream was given up; None unless it was.
-        deaths_us: when its workers died, as long as that counts; what died of one thing counts once.
-        last_death: that another may belong to.
+        deaths_us: times of its workers' deaths that still count; deaths of one cause count once.
+        last_death: last death, with which one of the other worker may share its cause.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
         training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
-        needs_new_head: the labels hold a class that the serving model does not know.
-        histogram: of the window's labels, how many are of each class; empty where that is not known.
-        cached: models of it that were kept.
-        curves: what the micro-profiler measured in this window.
+        needs_new_head: the labels contain a class that the serving model does not know.
+        histogram: number of the window's labels of each class; empty where unknown.
+        cached: its cached models.
+        curves: the micro-profiler's measurements in this window.
         profiled: γ that were estimated in this window in any other way.
-        did_not_fit: what found too little GPU memory in this window.
-        inference, inference_share_milli: what inference was last told.
-        inference_measured_milli, retraining_measured_milli: what was really used of late.
-        need: what inference would have needed of late; None before that was measured.
+        did_not_fit: γ and micro-profiles that lacked GPU memory in this window.
+        inference, inference_share_milli: λ and share of the last command.
+        inference_measured_milli, retraining_measured_milli: last measured use.
+        need: last measured need of inference; None before the first measurement.
         job: the retraining in progress.
-        finished: the retraining that finished (or failed) in this window, if one did. One that failed for
-            want of memory before its first epoch is none: a γ that needs less may still run.
-        paces: of the window's undisturbed epochs.
+        finished: the retraining that finished or failed in this window; None without one, and after one that
+            failed for lack of memory before its first epoch, since a γ that needs less may still run.
+        paces: durations of the window's undisturbed epochs.
         prepared_in: the last window in which it was to be labelled; None before the first.
         inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
     """
@@ -160,16 +160,16 @@ class StreamState:
 
     @property
     def status(self) -> Status:
-        """What the stream can do now."""
+        """Current status."""
         return self._standing[0]
 
     @property
     def reason(self) -> str:
-        """Why it does not serve; empty while it does."""
+        """Reason for not serving; empty while the stream serves."""
         return self._standing[1]
 
     def fits(self, config: RetrainConfig) -> bool:
-        """Whether nothing that needs as little memory as this γ has failed for want of it in this window."""
+        """Returns False if a γ or profile that needs no more memory failed for lack of it in this window."""
         return not any(one.rules_out(config) for one in self.did_not_fit)
 
     @property
@@ -187,13 +187,13 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """What the loop knows of the run; streams are sorted by id.
+    """State of the run; streams are sorted by id.
 
     Attributes:
         window: index of the open window; -1 before the first.
         preparing: labels and profiles of this window are still being made.
-        profiler_back_us: when the micro-profiler was back after it had died last; 0 where it never did.
-        lent_milli: what jobs of other servers hold of the GPUs here.
+        profiler_back_us: when the micro-profiler was last back after a death; 0 where it never died.
+        lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -206,20 +206,24 @@ class FleetState:
     lent_milli: int = 0
 
     def stream(self, stream: StreamId) -> StreamState:
-        """The state of one stream; KeyError for one that was never added."""
+        """Returns the state of one stream.
+
+        Raises:
+            KeyError: the stream was never added.
+        """
         for state in self.streams:
             if state.stream == stream:
                 return state
         raise KeyError(stream)
 
     def with_stream(self, changed: StreamState) -> "FleetState":
-        """The same state with one stream replaced or added."""
+        """Returns the state with one stream replaced or added."""
         others = tuple(state for state in self.streams if state.stream != changed.stream)
         return replace(self, streams=tuple(sorted((*others, changed), key=lambda state: state.stream)))
 
 
 def apply(state: FleetState, event: ev.Event) -> FleetState:
-    """The state after an event. Events about a job or a window that is over change nothing."""
+    """Returns the state after an event. Events of a past job or window change nothing."""
     match event:
         case ev.WindowOpened():
             fresh = tuple(
@@ -264,7 +268,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
 
 
 def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> FleetState:
-    """A job has gone to another share."""
+    """Returns the state after a job has changed to another share."""
     if holder.work is not Work.RETRAINING or holder.stream is None:
         return state
     stream = state.stream(holder.stream)
@@ -275,7 +279,7 @@ def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> Fleet
 
 
 def _window_at(state: FleetState, t_us: int) -> int:
-    """The window to which a moment belongs; the open one's end belongs to the next."""
+    """Returns the window of a moment; the end of the open one belongs to the next."""
     return max(state.window, 0) + (state.window >= 0 and t_us >= state.window_end_us)
 
 
@@ -284,7 +288,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.LabelsReady() if event.window == state.window:
             return replace(
                 stream,
-                # A window that shows nothing to validate with says nothing about the model either.
+                # Without validation crops there is no new accuracy of the model.
                 accuracy=event.serving_accuracy if event.validation_crops else stream.accuracy,
                 training_crops=event.training_crops,
                 validation_crops=event.validation_crops,
@@ -335,7 +339,7 @@ def _apply_to_job(
         return stream
     match event:
         case ev.RetrainProgress():
-            # A link may be too thin for the weights of every epoch elsewhere.
+            # A slow network may skip the weights of some epochs of a remote retraining.
             missing = (0.0,) * (event.epoch - 1 - len(job.accuracies))
             accuracies = (*job.accuracies, *missing, event.validation_accuracy)
             first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
@@ -348,7 +352,7 @@ def _apply_to_job(
             )
             return replace(stream, job=going_on, paces=(*stream.paces, *_pace(job, event.t_us)))
         case ev.RetrainFinished():
-            # Weights that are not worse are about to serve, and the plan made now must know it.
+            # The best weights are about to serve unless they are worse; the next plan must know this.
             accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
             return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
         case ev.RetrainFailed():
@@ -357,7 +361,7 @@ def _apply_to_job(
 
 
 def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
-    """What an epoch that ends now says of its share, if it says anything."""
+    """Returns the pace of an epoch that ends now; empty if its time is distorted."""
     if job.epoch_since_us is None or job.held_milli == 0:
         return ()
     return (Pace(job.job, job.held_milli, us_to_seconds(now_us - job.epoch_since_us)),)
@@ -384,5 +388,5 @@ def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
 
 
 def _silent(stream: StreamState) -> StreamState:
-    """The stream without inference: its share goes to the others until it is back."""
+    """Returns the stream without inference, whose share the others get until it is back."""
     return replace(stream, inference=None, inference_share_milli=0)

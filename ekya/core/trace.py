@@ -1,23 +1,23 @@
-"""A trace: everything that a fleet's configurations really gave, so that decisions can be played over it.
+"""Trace: recorded accuracies and costs of a fleet's configurations, over which decisions can be simulated.
 
-**Windows.** As everywhere, window w retrains on labels of what arrived in w − 1, and what it trains serves
-from w on. So every accuracy "in window w" comes in two kinds: on the validation part of the labels that are
-made in w, which is what the loop is told, and on all objects that arrive in w, which is what counts.
+**Windows.** Window w retrains on labels of what arrived in w − 1, and the result serves from w on. So every
+accuracy "in window w" exists in two kinds: on the validation part of the labels that are made in w, which
+the loop receives, and on all objects that arrive in w, which is scored.
 
-**What a window starts from** depends on earlier plans, and to train every γ from every model that could serve
-would take as many trainings as there are plans. A trace therefore holds
+**The model that a window starts from** depends on earlier plans; training every γ from every model that could
+serve would take as many trainings as there are plans. A trace therefore holds
 
-- the accuracy in w of models that were trained in windows before, and of the base model (`Start`);
+- the accuracy in w of models that were trained in earlier windows, and of the base model (`Start`);
 - each training from few of them (`Training.started_from`);
 - the accuracy in later windows of the epochs after which some γ ends (`Epoch.standings`);
-- each of these accuracies by parts of the window too, for what is seen changes within it, and a retraining
-  serves from its middle on (`Standing.by_part`).
+- each of these accuracies also by parts of the window, since content changes within it, and a retraining
+  begins to serve during it (`Standing.by_part`).
 
-The approximation: a training that starts from another model is taken to end where the one from the nearest
-recorded model ends, nearest by ``Origin.distance``. λ are taken to lose the same part of every model's
-accuracy. ``start_of``, ``best_training`` and ``standing_in`` are these rules.
+Approximation: a training from another model is assumed to end where the one from the nearest recorded model
+ends, nearest by ``Origin.distance``. Each λ is assumed to lose the same part of every model's accuracy.
+``start_of``, ``best_training`` and ``standing_in`` implement these rules.
 
-A trace may be sparse, as that of a single run is: it then knows only what was tried.
+A trace may be sparse: that of a single run contains only what was tried.
 """
 
 from dataclasses import dataclass
@@ -34,15 +34,15 @@ BASE_WINDOW = -1
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How well one model does in one window.
+    """Accuracy of one model in one window.
 
     Attributes:
         window: the window.
         validation_accuracy: in [0, 1], on the validation part of the labels made in it.
-        accuracy: in [0, 1], on all objects that arrive in it, every frame analysed; None where nobody
-            measured it, and the validation part has to stand for it.
-        by_part: that accuracy in equal parts of the window, one after the other; empty where nobody
-            measured it so, and it is the same throughout.
+        accuracy: in [0, 1], on all objects that arrive in it, every frame analysed; None where not
+            measured: ``validation_accuracy`` is used instead.
+        by_part: that accuracy in consecutive equal parts of the window; empty where not measured: it is
+            taken as constant.
     """
 
     window: int
@@ -52,38 +52,38 @@ class Standing:
 
     @property
     def served_accuracy(self) -> float:
-        """What counts while the model serves."""
+        """Accuracy that is scored while the model serves."""
         return self.validation_accuracy if self.accuracy is None else self.accuracy
 
     def served_in(self, part: int, parts: int) -> float:
-        """What counts while the model serves in one of so many equal parts of the window."""
+        """Returns the accuracy scored in one of ``parts`` equal parts of the window."""
         return self.by_part[part * len(self.by_part) // parts] if self.by_part else self.served_accuracy
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a model comes from.
+    """Last training of a model.
 
     Attributes:
         trained_in: window in which it was last trained; ``BASE_WINDOW``: never.
-        family: of the γ that it was last trained with; None where it never was, or nobody noted it.
+        family: family of the γ of that training; None where it was never trained or this is not recorded.
     """
 
     trained_in: int
     family: Family | None = None
 
     def distance(self, other: "Origin") -> tuple[int, bool]:
-        """How unlike two models are: first by the windows between their trainings, then by how they went."""
+        """Returns a distance of two models: windows between their trainings, then whether families differ."""
         return abs(self.trained_in - other.trained_in), self.family != other.family
 
 
 BASE = Origin(BASE_WINDOW)
-"""Of the base model."""
+"""Origin of the base model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a model does in a window that it may start from."""
+    """Accuracy of a model from which a window may start."""
 
     origin: Origin
     standing: Standing
@@ -96,8 +96,8 @@ class Epoch:
     Attributes:
         epoch: from 1.
         gpu_s: GPU-seconds at 100% of one GPU since the training began, preparation included.
-        standings: in the window of the training first, then in later windows, rising; later ones may be
-            missing.
+        standings: accuracies in the window of the training first, then in later windows, rising; later ones
+            may be missing.
     """
 
     epoch: int
@@ -107,12 +107,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One training with all its epochs; it serves every γ of its family and part of the data.
+    """One training with all its epochs; valid for every γ of its family and part of the data.
 
     Attributes:
-        family: all of γ but epochs and part of the data.
+        family: all of γ except epochs and part of the data.
         data_fraction: part of the window's training labels, in (0, 1].
-        started_from: where the model comes from that it started from.
+        started_from: origin of the model that was trained further.
         epochs: from 1, without a gap, at least one.
     """
 
@@ -122,15 +122,15 @@ class Training:
     epochs: tuple[Epoch, ...]
 
     def has(self, config: RetrainConfig) -> bool:
-        """Whether γ is one of those that this training serves, and went on long enough."""
+        """Returns whether this training is valid for γ and has enough epochs."""
         same = self.family == family_of(config) and self.data_fraction == config.data_fraction
         return same and config.epochs <= len(self.epochs)
 
     def standing_in(self, epoch: int, window: int) -> Standing | None:
-        """How the weights after an epoch do in a window.
+        """Returns the accuracy in a window of the weights after an epoch.
 
-        Where that was not recorded it is that of the nearest epoch (of two, the later) of which it was;
-        None where it was recorded of none.
+        Where it was not recorded, returns that of the nearest recorded epoch (of two, the later); None
+        without one.
         """
         known = [
             (abs(other.epoch - epoch), -other.epoch, standing)
@@ -143,13 +143,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a micro-profiler said of a γ.
+    """A micro-profiler's estimate of a γ.
 
     Attributes:
         config: γ.
         accuracy: expected after the retraining, in [0, 1].
         gpu_s: expected GPU-seconds of the whole retraining.
-        sd: standard deviation that the profiler itself gave the accuracy; None where it gave none.
+        sd: the profiler's standard deviation of the accuracy; None where it gave none.
     """
 
     config: RetrainConfig
@@ -163,11 +163,11 @@ class Trial:
     """One family of γ, micro-profiled in one window (paper §4.3).
 
     Attributes:
-        family: which.
-        gpu_s: what the trial cost.
-        curve: what it measured; None where only what was made of it is known.
-        predicted: what was made of it; empty where only the curve is known.
-        started_from: where the model comes from that it was tried on.
+        family: the family.
+        gpu_s: cost of the trial.
+        curve: measured curve; None where only the estimates were recorded.
+        predicted: estimates from the curve; empty where only the curve was recorded.
+        started_from: origin of the model that was used.
     """
 
     family: Family
@@ -182,19 +182,19 @@ class StreamWindow:
     """One stream in one window.
 
     Attributes:
-        window: its index.
-        class_histogram: objects of each of the trace's classes that arrive in it; empty where unknown.
+        window: index of the window.
+        class_histogram: arriving objects of each of the trace's classes; empty where unknown.
         training_crops, validation_crops: labelled for this window; 0 in window 0, which labels nothing.
-        labelling_gpu_s: what labelling costs.
-        inference_gpu_s: what profiling Λ costs.
-        inference: every λ as it really is, never empty.
-        inference_profiled: Λ as the inference profiler measures it, in window 0 as it is guessed; empty: as
-            it is.
-        starts: at least one, each with another origin.
-        trainings: recorded ones; none in window 0.
-        trials: recorded ones.
-        objects_by_part: how many objects count in equal parts of the window, one after the other; empty:
-            as many in each.
+        labelling_gpu_s: cost of labelling.
+        inference_gpu_s: cost of profiling Λ.
+        inference: every λ with its true values, never empty.
+        inference_profiled: Λ as the inference profiler measures it, in window 0 as assumed by default;
+            empty: equal to ``inference``.
+        starts: at least one, with distinct origins.
+        trainings: recorded trainings; none in window 0.
+        trials: recorded trials.
+        objects_by_part: number of scored objects in consecutive equal parts of the window; empty: equal
+            numbers.
     """
 
     window: int
@@ -212,23 +212,23 @@ class StreamWindow:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of equal parts of the window in its accuracy; they add up to 1."""
+        """Weights of the window's equal parts in its accuracy; they add up to 1."""
         total = sum(self.objects_by_part)
         if total == 0:
             return (1.0,)
         return tuple(count / total for count in self.objects_by_part)
 
     def start_of(self, origin: Origin) -> Standing:
-        """How the model of that origin does here; the nearest recorded one, of two the older."""
+        """Returns the accuracy here of the recorded model nearest to that origin, of two the older."""
         nearest = min(
             self.starts, key=lambda start: (*origin.distance(start.origin), start.origin.trained_in)
         )
         return nearest.standing
 
     def best_training(self, config: RetrainConfig, origin: Origin) -> Training | None:
-        """The training that tells what γ gives from a model of that origin.
+        """Returns the recorded training of γ from the model nearest to that origin.
 
-        None where none was recorded. Of two that started equally near, the one from the younger model.
+        None where none was recorded. Of two equally near ones, the one from the younger model.
         """
         fitting = [training for training in self.trainings if training.has(config)]
         return min(
@@ -241,7 +241,7 @@ class StreamWindow:
         )
 
     def best_trial(self, family: Family, origin: Origin) -> Trial | None:
-        """The trial of a family on a model of that origin, chosen as trainings are; None without one."""
+        """Returns a family's trial on a model near that origin, chosen like trainings; None without one."""
         fitting = [trial for trial in self.trials if trial.family == family]
         return min(
             fitting,
@@ -252,7 +252,7 @@ class StreamWindow:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A box that a label was taken from: its object counts in no window.
+    """A box from which a label was taken: its object is scored in no window.
 
     Attributes:
         frame: index in the stream.
@@ -268,12 +268,12 @@ class StreamTrace:
     """One stream over all windows.
 
     Attributes:
-        stream: whose.
-        fps: frames a second of the camera.
+        stream: id of the stream.
+        fps: frames per second of the camera.
         windows: from 0, without a gap; other streams may have more.
         last_part: part of its last window after which the camera ends, in (0, 1].
-        left_out: what its accuracies do not count; a run is scored on the same objects if it leaves them out
-            too. Empty where nobody noted it.
+        left_out: boxes excluded from its accuracies; a run that also excludes them is scored on the same
+            objects. Empty where not recorded.
     """
 
     stream: StreamId
@@ -283,7 +283,7 @@ class StreamTrace:
     left_out: tuple[LeftOut, ...] = ()
 
     def ends_us(self, window_us: int) -> int:
-        """When the camera has given its last frame, where windows are so long."""
+        """Returns the time of the camera's last frame, for windows of this length."""
         return round((len(self.windows) - 1 + self.last_part) * window_us)
 
 
@@ -293,13 +293,14 @@ class Trace:
 
     Attributes:
         window_us: length of a window.
-        gpu: what the GPU-seconds were measured on, in words.
-        classes: the fleet's, as class histograms count them; empty where unknown.
+        gpu: device on which the GPU-seconds were measured, in words.
+        classes: the fleet's classes, in the order of class histograms; empty where unknown.
         retrain_configs, inference_configs: Γ without ∅, and Λ; sorted.
         training_speed, inference_speed: speed of a job at a share of the GPU.
         streams: sorted by id.
-        family_costs: what a run is told of them before anything is measured; empty where unknown.
-        recorded: how, in words; only a recording that is made alike completes it. Empty where nobody says.
+        family_costs: costs of families that a run assumes before any measurement; empty where unknown.
+        recorded: recording settings, in words; only a recording with the same settings can complete the
+            trace. Empty where not recorded.
     """
 
     window_us: int
@@ -315,5 +316,5 @@ class Trace:
 
     @property
     def windows(self) -> int:
-        """How many windows the longest stream has; 0 without streams."""
+        """Number of windows of the longest stream; 0 without streams."""
         return max((len(stream.windows) for stream in self.streams), default=0)

@@ -1,4 +1,4 @@
-"""One turn of the loop as the journal holds it."""
+"""Journal record of one step of the loop."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from ekya.core.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """What had happened, what was decided, and what was asked for.
+    """Events, plan and commands of one step.
 
     Attributes:
-        now_us: run time of the turn.
-        events: in the order in which they came.
-        plan: None where nothing that matters had happened.
+        now_us: run time of the step.
+        events: in the order of arrival.
+        plan: None where no event required a plan.
         commands: in their order.
     """
 

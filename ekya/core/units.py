@@ -1,4 +1,4 @@
-"""Time and shares are integers, so that sums are exact and journals compare to the byte."""
+"""Integer units of time and shares, so that sums are exact and journals can be compared byte by byte."""
 
 US_PER_S = 1_000_000
 """Microseconds in a second."""
@@ -8,10 +8,10 @@ FULL_GPU_MILLI = 1000
 
 
 def seconds_to_us(seconds: float) -> int:
-    """The nearest whole microsecond."""
+    """Returns the nearest whole microsecond."""
     return round(seconds * US_PER_S)
 
 
 def us_to_seconds(time_us: int) -> float:
-    """Seconds, for people and for arithmetic with rates."""
+    """Returns seconds, for display and for arithmetic with rates."""
     return time_us / US_PER_S

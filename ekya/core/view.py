@@ -1,4 +1,4 @@
-"""What a scheduler is shown: a frozen snapshot of one moment in a window (paper §4.1)."""
+"""Input of a scheduler: an immutable snapshot of one moment in a window (paper §4.1)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,27 +11,27 @@ from ekya.core.speed import LINEAR, SpeedCurve
 
 
 class Objective(StrEnum):
-    """What is maximised over the streams (paper Eq. 1, and its footnote 3)."""
+    """Objective that is maximised over the streams (paper Eq. 1, and its footnote 3)."""
 
     MEAN = "mean"
-    """The mean accuracy, each stream counted by its weight."""
+    """The mean accuracy, weighted by stream."""
     MAX_MIN = "max-min"
-    """The accuracy of the stream that does worst; weights do not count."""
+    """The accuracy of the worst stream; weights are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrainOption:
-    """One γ and what it is expected to give (the paper's profile).
+    """One γ with its expected accuracy and cost (the paper's profile).
 
     Attributes:
         config: γ.
         accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed; in a window's
-            view, of the one that serves then, which is the old one where the new one is no better.
-        gpu_s: GPU-seconds at 100% of one GPU that are still to do.
-        accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as sure.
-        early_part: mean part of the gain, in [0, 1), that serves while it retrains because its checkpoints
-            do (paper §5), if its share stays; 0 where nothing serves before the end. Of an estimate that no
-            view has shown yet, what the model in training has gained.
+            view, of the model that serves then, which is the old one where the new one is no better.
+        gpu_s: remaining GPU-seconds at 100% of one GPU.
+        accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as certain.
+        early_part: mean part of the gain, in [0, 1), that checkpoints serve during the retraining (paper §5)
+            at a constant share; 0 where nothing serves before the end. In an estimate outside a view, the
+            mean part of the gain that the model in training has.
     """
 
     config: RetrainConfig
@@ -43,15 +43,15 @@ class RetrainOption:
 
 @dataclass(frozen=True, slots=True)
 class InferenceOption:
-    """One λ and what it costs.
+    """One λ with its relative accuracy and cost.
 
     Attributes:
         config: λ.
         relative_accuracy: accuracy as a part of that of the most demanding λ, in [0, 1].
         share_needed_milli: the share that keeps up with the camera.
-        age_us: how old the oldest result gets that still stands, where λ keeps up.
-        ample_milli: the share with which it keeps up with crowded frames too, where ``share_needed_milli`` is
-            less than that; it is given out last. 0 where it is not.
+        age_us: largest age of a result that is still used, where λ keeps up.
+        ample_milli: the share that keeps up with crowded frames too, where ``share_needed_milli`` is less
+            than that, else 0; it is given out last.
     """
 
     config: InferenceConfig
@@ -63,9 +63,9 @@ class InferenceOption:
 
 @dataclass(frozen=True, slots=True)
 class RunningRetraining:
-    """A retraining in progress: its γ is locked (paper §5), its share is not.
+    """A retraining in progress: its γ is fixed (paper §5), its share is not.
 
-    One that happens elsewhere needs no share, and its weights arrive when ``elsewhere`` says.
+    With ``elsewhere`` it needs no share, and its weights arrive at that time.
     """
 
     job: JobId
@@ -79,14 +79,14 @@ class StreamView:
     """One stream as the scheduler sees it.
 
     Attributes:
-        stream: whose view this is.
+        stream: id of the stream.
         accuracy: estimated accuracy in [0, 1] of the model that serves, every frame analysed.
         retrain_options: Γ without ∅; empty where the stream cannot be retrained (again) now.
         inference_options: Λ, never empty.
         running: the retraining in progress, or None. While it is set, retrain_options is empty.
-        weight: how much the stream counts in the mean, above 0.
-        histogram: how many of the window's labels are of each class; empty where that is not known.
-        cached: models that were kept and could serve now; empty where nobody asks for them.
+        weight: weight of the stream in the mean, above 0.
+        histogram: number of the window's labels of each class; empty where unknown.
+        cached: cached models that could serve now; empty during preparation and after or during a retraining.
         max_age_us: results must not get older than this (a latency limit); None allows any age.
     """
 
@@ -103,20 +103,20 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """One moment of a window, as ``Scheduler.plan`` receives it.
+    """One moment of a window, as passed to ``Scheduler.plan``.
 
     Attributes:
         now_us, window_end_us: run time.
         capacity_milli: share that may be given out now, over all GPUs.
         quantum_milli: δ, the smallest unit of a share; every granted share is a multiple of it.
-        steal_milli: Δ, what the thief steals per step (paper Algorithm 1), a multiple of δ.
+        steal_milli: Δ, the share that the thief steals per step (paper Algorithm 1), a multiple of δ.
         min_accuracy: a_MIN (paper §4.2).
         streams: sorted by stream id.
         training_speed, inference_speed: speed of a job at a share.
-        seed: for schedulers that draw; the same view gives the same plan.
-        objective: what is maximised.
-        previous: the phases of the plan made last, whose first is being carried out; it may not fit this
-            view any more.
+        seed: for randomised schedulers; the same view gives the same plan.
+        objective: objective that is maximised.
+        previous: the phases of the last plan, whose first is being carried out; they may not fit this view
+            any more.
     """
 
     now_us: int

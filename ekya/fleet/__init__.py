@@ -1,1 +1,1 @@
-"""More than one server: which training runs where, when and on how much (Deep-Edge, ANDREAS, Okita)."""
+"""Scheduling of trainings over several servers: place, time and resources (Deep-Edge, ANDREAS, Okita)."""

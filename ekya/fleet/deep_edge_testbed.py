@@ -1,4 +1,4 @@
-"""Models of Deep-Edge's testbed, from as many data points as the paper has."""
+"""Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NA
 from ekya.fleet.sim.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
-"""Limits of whom estimates never mislead."""
+"""Limits for estimates without an error."""
 
 HELD_MILLI = tuple(range(100, 1000, 100))
-"""Shares at which ours profiles as many points again as the paper has."""
+"""Shares of the throttled trainings that our solver profiles, as many points again as in the paper."""
 
 _KINDS = (NANO, TX2)
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What was learned, and how sure one can be of it.
+    """Fitted models and their errors.
 
     Attributes:
-        estimates: of both kinds of machines.
-        limits: with their errors.
-        train: what the estimates have learned from.
-        tests: by kind, what they have not.
+        estimates: for both kinds of machines.
+        limits: include the errors of the estimates.
+        train: training points.
+        tests: held-out points by kind of machine.
     """
 
     estimates: EdgeEstimates
@@ -39,11 +39,11 @@ class Models:
 
 
 def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Models:
-    """From the paper's number of data points, split as the paper has them.
+    """Fits the models to the paper's number of data points, with the paper's split.
 
     Args:
-        held_back: whether as many points again are there of trainings that are held back.
-        fitted: told of each regressor.
+        held_back: adds as many points again of trainings that are throttled to a share.
+        fitted: callback after each fitted regressor.
     """
     train, tests = list[ProfilePoint](), dict[str, tuple[ProfilePoint, ...]]()
     for kind in _KINDS:
@@ -59,11 +59,11 @@ def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Mod
 
 
 def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[str, EdgePolicy]:
-    """Those who decide, by the models that each of them needs; these are fitted once.
+    """Returns the policies by name; policies that need the same models share them.
 
     Args:
-        names: of ``SOLVERS``.
-        done: told again and again which part of the fitting is done; it takes seconds.
+        names: keys of ``SOLVERS``.
+        done: progress callback with the part of the fitting that is done, in [0, 1]; fitting takes seconds.
     """
     needs = sorted({holds_back(SOLVERS[name]) for name in names})
     steps, count = len(needs) * len(_KINDS) * len(QUANTITIES), 0

@@ -1,4 +1,4 @@
-"""The servers file: several fleets, each on a server of its own, and what lies between them."""
+"""The servers file: several fleets, each on a separate server, and the links between the servers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ekya.runfolder import check_stream_name, plain_name
 from ekya.shipped import shipped_root
 
 DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
-"""The shipped servers that run when no others are named."""
+"""The shipped servers file, used by default."""
 
 
 class _Part(BaseModel):
@@ -28,10 +28,10 @@ class _Part(BaseModel):
 
 
 class WaySpec(_Part):
-    """A link that is unlike the others.
+    """A link whose rate differs from the default.
 
     Attributes:
-        origin, target: sites; ``from`` and ``to`` in the file. It holds in this direction only.
+        origin, target: sites; ``from`` and ``to`` in the file. The rate holds in this direction only.
         mb_s: megabytes a second.
     """
 
@@ -46,8 +46,8 @@ class LinksSpec(_Part):
     """Links between servers.
 
     Attributes:
-        mb_s: megabytes a second of every link.
-        ways: those that are unlike it.
+        mb_s: default rate of a link, in megabytes a second.
+        ways: links with another rate.
     """
 
     mb_s: float = Field(default=12.5, gt=0)
@@ -58,12 +58,12 @@ class ServerSpec(_Part):
     """One server.
 
     Attributes:
-        site: its name, which is also that of its run's folder.
-        fleet: its fleet file; None takes the file's own ``fleet``.
-        streams: of that fleet file; None takes all of them.
-        changes: top-level keys of the fleet file that are other here, such as ``gpus``.
-        crops_may_leave: labelled crops of its streams may go to other servers. Frames never do.
-        takes_guests: retrainings of others may run on it.
+        site: name of the server and of its run's folder.
+        fleet: its fleet file; None: the top-level ``fleet`` of the servers file.
+        streams: ids from the fleet file; None: all of them.
+        changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
+        crops_may_leave: labelled crops of its streams may be sent to other servers. Frames never are.
+        takes_guests: retrainings of other servers' streams may run on it.
     """
 
     site: str
@@ -84,12 +84,12 @@ class ServerSpec(_Part):
 
 
 class ServersSpec(_Part):
-    """The file.
+    """Schema of the servers file.
 
     Attributes:
-        name: of the servers together, and of their runs' folder.
-        fleet: fleet file of every server that names no other.
-        links: between them.
+        name: of the group of servers and of the folder of its runs.
+        fleet: default fleet file of a server.
+        links: between the servers.
         servers: at least one.
     """
 
@@ -101,7 +101,7 @@ class ServersSpec(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, with its fleet read."""
+    """A server and its parsed fleet file."""
 
     terms: ServerTerms
     fleet: FleetConfig
@@ -109,11 +109,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """All of them.
+    """The parsed servers file.
 
     Attributes:
-        name: of their run.
-        links: between them.
+        name: of the run.
+        links: between the servers.
         servers: sorted by site.
     """
 
@@ -123,16 +123,16 @@ class Servers:
 
     @property
     def sites(self) -> tuple[SiteName, ...]:
-        """Their names."""
+        """Names of the servers."""
         return tuple(server.terms.site for server in self.servers)
 
 
 def load_servers(path: Path, changes: Mapping[str, object] | None = None) -> Servers:
-    """Reads a servers file and every fleet file that it names; relative paths begin at its folder.
+    """Reads a servers file and its fleet files; paths are relative to the folder of the servers file.
 
     Args:
-        path: the file.
-        changes: top-level keys to set in every fleet instead of what the files say, as from the command line.
+        path: the servers file.
+        changes: top-level keys to override in every fleet file, for example from the command line.
 
     Raises:
         UserError: one sentence with file, key and remedy.
@@ -191,7 +191,7 @@ def _found(named: Path, path: Path, key: str) -> Path:
 
 
 def _chosen(streams: object, ids: Sequence[str], key: str) -> list[object]:
-    """Those of a fleet file's streams, as they stand there."""
+    """Returns the raw entries of the streams with these ids."""
     known = {
         str(stream["id"]): stream
         for stream in (streams if isinstance(streams, list) else [])
@@ -204,7 +204,7 @@ def _chosen(streams: object, ids: Sequence[str], key: str) -> list[object]:
 
 
 def dump_servers(servers: Servers) -> str:
-    """What was resolved, for a person: terms and links; each server's fleet lies in its own run folder."""
+    """Returns terms and links as YAML for people; each server's fleet file is in its own run folder."""
     content = {
         "name": servers.name,
         "links": {

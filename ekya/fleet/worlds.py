@@ -1,4 +1,4 @@
-"""The papers' worlds by name: jobs, places, laws, and who can decide there."""
+"""Registry of the papers' worlds: jobs, places, physics and the policies that can run in each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,11 +35,11 @@ from ekya.fleet.sim.physics import Physics
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One workload, drawn.
+    """One drawn workload.
 
     Attributes:
-        jobs, places, physics: as the engine wants them.
-        policies: who can decide, by name; the paper's own comes first.
+        jobs, places, physics: arguments of the engine.
+        policies: factories by name; the paper's own policy comes first.
         currency: of all costs.
     """
 
@@ -52,14 +52,14 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a user wants of a workload.
+    """A user's options for a workload.
 
     Attributes:
-        nodes, jobs: how many; None: the world's own number.
-        policies: who will decide.
-        restart_us: what a job that was interrupted takes to start again, from its last snapshot; None: as
-            the paper's own simulator has it.
-        profiles: of ANDREAS's jobs, by name, instead of the workload's own.
+        nodes, jobs: numbers; None: the world's default.
+        policies: names of the policies to run.
+        restart_us: time in which an interrupted job restarts from its last snapshot; None: as in the paper's
+            simulator.
+        profiles: measured profiles of ANDREAS's jobs, by name, instead of the workload's own.
     """
 
     nodes: int | None
@@ -70,7 +70,7 @@ class Asked:
 
 
 Draw = Callable[[int], World]
-"""From a seed."""
+"""Draws a world from a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class WorldKind:
     """A workload that can be drawn.
 
     Attributes:
-        about: one line.
-        nodes: how many there are where nobody says.
-        open: checks what is asked for, and does once what takes long; it tells again and again which part of
-            that is done.
-        policies: names of those who can decide.
-        shown: of the facts of a run, those that say most.
+        about: description in one line.
+        nodes: default number of nodes.
+        open: checks the options and does the slow preparation once; its second argument is a callback that
+            receives the part that is done, in [0, 1].
+        policies: names of the policies that can run in it.
+        shown: names of the facts of a run that are shown.
     """
 
     about: str
@@ -115,7 +115,7 @@ ANDREAS_POLICIES: Mapping[str, Callable[[int | None], FleetPolicy]] = MappingPro
         "priority": lambda _: priority(),
     }
 )
-"""Made from what a start after an interruption takes; None where moves cost nothing."""
+"""Factories of policies from the time of a restart in microseconds; None where moves cost nothing."""
 
 OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyType(
     {
@@ -126,13 +126,13 @@ OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyTy
         "oasis": lambda slot_us, _: Oasis(slot_us),
     }
 )
-"""Made from the length of a slot and the end of the last one."""
+"""Factories of policies from the length of a slot and the end of the last slot, in microseconds."""
 
 
 _ANDREAS_NODES = 10
 
 EDGE_NODES, EDGE_EPOCHS = 5, 10
-"""Of Deep-Edge's testbed, and of an update there; the paper does not say how many epochs one has."""
+"""Machines of Deep-Edge's testbed, and epochs of an update, which the paper does not state."""
 
 
 def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
@@ -186,7 +186,7 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
             f"--jobs {asked.jobs}: in deep-edge each seed has one update; leave --jobs out, "
             "and give more --seeds"
         )
-    # It brings scikit-learn, for which the other worlds need not wait.
+    # This imports scikit-learn, which is slow and which no other world needs.
     from ekya.fleet.deep_edge_testbed import deciders
 
     decide = deciders(asked.policies, done)
@@ -241,10 +241,10 @@ WORLDS: Mapping[str, WorldKind] = MappingProxyType(
 
 
 def world_kind(name: str) -> WorldKind:
-    """The kind of that name.
+    """Returns the kind of world with this name.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such world.
     """
     if name not in WORLDS:
         raise UserError(f"WORLD {name}: there is no such world; choose one of {', '.join(WORLDS)}")

@@ -1,1 +1,1 @@
-"""What enforces a share of a GPU, and says what was really used (DESIGN §6)."""
+"""Share backends: enforce each job's share of a GPU and measure its actual use."""

@@ -1,4 +1,4 @@
-"""A token bucket: a job that has used its share waits until time has earned it more."""
+"""Token bucket that limits a job to its share of a GPU's or core's time."""
 
 import threading
 import time
@@ -10,15 +10,15 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.protocol import Measured, Resized
 
 BURST_US = 100_000
-"""A job that could not use its share for a while may make good what it missed in this time, no more."""
+"""Largest unused share, as time, that a job may catch up on."""
 
 ANSWER_WITHIN_S = 2.0
-"""A resize waits so long for a batch under way that began at a larger share."""
+"""How long a resize waits for a running batch that began at a larger share."""
 
 _BUSY = "a batch that began at a larger share has not ended yet"
 
 _GRACE = 1_000_000 * FULL_GPU_MILLI
-"""A debt under a millisecond is kept but not waited for: sleeping is not that exact."""
+"""A debt under a millisecond is kept but not waited for, since sleeping is not that precise."""
 
 
 def _wait(changed: threading.Condition, seconds: float | None) -> None:
@@ -27,13 +27,13 @@ def _wait(changed: threading.Condition, seconds: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where a bucket reads time; tests pass their own.
+    """Clocks of a bucket; tests pass their own.
 
     Attributes:
-        wall_ns: never goes back.
-        spent_ns: what the calling thread has used so far of what is shared.
-        wait: lets go of the condition until it is notified or the seconds are over (None: only until
-            it is notified).
+        wall_ns: monotonic clock.
+        spent_ns: the calling thread's use of the shared resource so far.
+        wait: waits on the condition until it is notified or the seconds are over (None: only until it is
+            notified).
     """
 
     wall_ns: Callable[[], int] = time.monotonic_ns
@@ -42,17 +42,16 @@ class Clocks:
 
 
 class TokenBucket:
-    """Holds what one job uses to its share. A ``ShareHandle``.
+    """Limits one job to its share. A ``ShareHandle``.
 
-    The balance grows by share x time and falls by what batches use. A batch begins only while
-    nothing is owed, and ends by waiting until that is so again; at share 0, where that is never, the
-    next one waits. So over any stretch a job
-    uses at most share x time, plus the burst, plus one batch; a debt is never larger than the last
-    batch, and what a batch overdrew is earned back at the share that holds *now*.
+    The balance grows by share x time and falls by the use of batches. A batch begins only without debt, and
+    ends by waiting until its debt is earned back; at share 0, where no time earns it back, the next batch
+    waits instead. So over any interval a job uses at most share x time, plus the burst, plus one batch; a
+    debt is never larger than the last batch, and is earned back at the *current* share.
 
-    Several threads of a job share one bucket: each is charged what it used itself, their sum is
-    held to the share, and each may overdraw by its own batch. Which of them goes first is not said.
-    Threads that a library starts by itself are not seen: torch and OpenCV must run on one thread.
+    Several threads of a job share one bucket: each is charged its own use, their sum is limited to the
+    share, and each may overdraw by its own batch. Their order is unspecified. Threads that a library starts
+    by itself are not counted: torch and OpenCV must run on one thread.
     """
 
     def __init__(self, share_milli: int, clocks: Clocks | None = None, burst_us: int = BURST_US) -> None:
@@ -62,20 +61,20 @@ class TokenBucket:
         self._share_milli = _valid(share_milli)
         self._released = False
         self._began_at_milli: dict[int, int] = {}
-        # The balance is in thousandths of a nanosecond, so that it stays an exact integer.
+        # In thousandths of a nanosecond, so that the balance stays an exact integer.
         self._balance = 0
         self._earned_at_ns = self._clocks.wall_ns()
         self._used_ns = 0
         self._asked_at_ns = self._earned_at_ns
 
     def resize(self, share_milli: int) -> Resized:
-        """The new share holds at once, for threads that wait too, but for a batch that is under way.
+        """Changes the share immediately, also for waiting threads, but not for running batches.
 
-        Returns at the boundary, when no other thread runs a batch that began at a larger share; or says
-        that one still does.
+        Returns when no other thread runs a batch that began at a larger share; if one does for too long,
+        the result is not settled.
 
         Raises:
-            ValueError: a negative share.
+            ValueError: the share is negative.
         """
         began_ns = self._clocks.wall_ns()
         with self._changed:
@@ -91,10 +90,10 @@ class TokenBucket:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Around one batch. Does not nest.
+        """Context manager around one batch. Does not nest.
 
-        At share 0 it waits until it is resized or released. A batch that raises is charged, and its
-        debt is left to the next one.
+        At share 0 waits for a resize or release. A batch that raises is charged, and its debt is left to
+        the next one.
         """
         self.wait_for_turn()
         before_ns = self._clocks.spent_ns()
@@ -109,9 +108,9 @@ class TokenBucket:
             self._wait_out_debt(for_ever=False)
 
     def wait_for_turn(self) -> None:
-        """Returns when nothing is owed and the share is not 0, or when the job is released.
+        """Waits until there is no debt and the share is not 0, or until the job is released.
 
-        For whoever learns only later what a batch used, and then calls ``charge``; others use ``scope``.
+        For callers that measure a batch later and then call ``charge``; others use ``scope``.
         """
         with self._changed:
             while self._share_milli == 0 and not self._released:
@@ -120,14 +119,14 @@ class TokenBucket:
             self._wait_out_debt()
 
     def charge(self, used_ns: int) -> None:
-        """Counts what a batch used."""
+        """Charges the use of a batch."""
         with self._changed:
             self._used_ns += used_ns
             self._earn()
             self._balance -= used_ns * FULL_GPU_MILLI
 
     def measured(self) -> Measured:
-        """A batch counts when it ends."""
+        """Returns the use; a batch counts when it ends."""
         with self._changed:
             now_ns = self._clocks.wall_ns()
             measured = Measured(self._used_ns // 1000, (now_ns - self._asked_at_ns) // 1000)
@@ -136,14 +135,14 @@ class TokenBucket:
             return measured
 
     def release(self) -> None:
-        """Every wait ends; later batches are counted but never held back."""
+        """Ends every wait; later batches are counted but not delayed."""
         with self._changed:
             self._released = True
             self._changed.notify_all()
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Around the work of one batch, after its turn has come; a resize waits for its end."""
+        """Context manager around a batch's work, after ``wait_for_turn``; a resize waits for its end."""
         thread = threading.get_ident()
         with self._changed:
             self._began_at_milli[thread] = self._share_milli
@@ -162,7 +161,7 @@ class TokenBucket:
             self._clocks.wait(self._changed, left_ns / 1e9)
 
     def _under_way_milli(self) -> int:
-        """The largest share at which another thread's batch began that still runs; 0 without one."""
+        """Returns the largest share at which a running batch of another thread began; 0 without one."""
         own = threading.get_ident()
         return max((share for thread, share in self._began_at_milli.items() if thread != own), default=0)
 

@@ -1,6 +1,6 @@
-"""Limits that cgroups set on this process, of version 1 and 2: in a container, a service or a batch job.
+"""Limits of cgroups (version 1 and 2) on this process, as in a container, a service or a batch job.
 
-A limit of a group holds for all groups inside it, so that the smallest on the way up counts.
+A group's limit holds for all groups inside it, so the smallest limit up to the root counts.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 _V2 = "cgroup2"
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 writes the largest number that it knows where there is no limit."""
+"""Version 1 reports "no limit" as a very large number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,36 +18,36 @@ class Cgroups:
     """The groups of this process.
 
     Attributes:
-        proc: this process's folder of what the kernel tells.
+        proc: this process's folder in /proc.
     """
 
     proc: Path = Path("/proc/self")
 
     def cpu_limit(self) -> float | None:
-        """Cores, or a part of one, that the groups leave; None without a limit."""
+        """Returns the cores (possibly a fraction) that the groups allow; None without a limit."""
         quotas = (_quota(group) for group in self._groups("cpu"))
         return min((quota for quota in quotas if quota is not None), default=None)
 
     def memory_free_bytes(self) -> int | None:
-        """Memory that the groups leave now, page cache that can be dropped included; None without a limit."""
+        """Returns memory left in the groups, reclaimable page cache included; None without a limit."""
         left = (_memory_left(group) for group in self._groups("memory"))
         return min((one for one in left if one is not None), default=None)
 
     def _groups(self, controller: str) -> Iterator[Path]:
-        """Folders of the process's groups, each with those above it, as far as they are mounted here."""
+        """Yields the folders of the process's groups and their ancestors, as far as they are mounted here."""
         paths = self._paths(controller)
         for mount, root, kind in self._mounts(controller):
             path = paths.get(kind)
             if path is None:
                 continue
-            # A container sees its own group as the mount's root, and may be told its path outside.
+            # In a container the mount's root is its own group, while the path may be the one outside.
             below = os.path.relpath(path, root)
             inside = Path() if below.startswith("..") else Path(below)
             yield mount
             yield from (mount / one for one in (inside, *inside.parents) if one != Path())
 
     def _paths(self, controller: str) -> dict[str, str]:
-        """The process's group by the kind of file system that shows it."""
+        """Returns the process's groups by type of the file system that shows them."""
         paths = {}
         for line in _lines(self.proc / "cgroup"):
             number, controllers, path = line.split(":", 2)
@@ -58,7 +58,7 @@ class Cgroups:
         return paths
 
     def _mounts(self, controller: str) -> Iterator[tuple[Path, str, str]]:
-        """Where groups are mounted: the folder, the group that it shows, and the kind of file system."""
+        """Yields mounts of groups: the folder, the group that it shows, and the type of file system."""
         for line in _lines(self.proc / "mountinfo"):
             place, _, filesystem = line.partition(" - ")
             root, folder = place.split()[3:5]

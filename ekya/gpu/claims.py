@@ -1,8 +1,8 @@
-"""Which groups of a GPU's SMs belong to whom, over all processes of a user.
+"""Claims of jobs on groups of a GPU's SMs, across all processes of a user.
 
 A green context does not reserve its SMs: two processes that make one of the same groups share them. So a job
-claims its groups first, by locks on the bytes of a small file, one a group. The kernel lets go of them when
-their owner dies, however it dies: nothing stale is ever found.
+claims its groups first, by locks on the bytes of a small file, one byte per group. The kernel releases the
+locks however their owner dies, so there are no stale claims.
 """
 
 import errno
@@ -16,14 +16,14 @@ from pathlib import Path
 from ekya.errors import UserError
 
 _FLOCK = "hhqqi4x"
-"""C's ``struct flock`` on 64-bit Linux: type, from where, first byte, bytes, process (0 for these locks)."""
+"""C's ``struct flock`` on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for these locks)."""
 
 
 def claims_folder() -> Path:
-    """The private folder of this user's claims; made where it is missing.
+    """Returns the private folder of this user's claims; makes it where it is missing.
 
     Raises:
-        UserError: there is something else in its place, or somebody else may write to it.
+        UserError: the path is not a folder, or another user owns it or has access to it.
     """
     folder = Path(tempfile.gettempdir()) / f"ekya-sms-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -34,29 +34,29 @@ def claims_folder() -> Path:
 
 
 class SmClaims:
-    """One job's claims on the groups of one GPU. Not shared between jobs, not even of one process.
+    """One job's claims on the groups of one GPU. Not shared between jobs, not even in one process.
 
-    The locks belong to the open file, not to the process, so two jobs of a process keep each other out too.
-    Guests are jobs that have no groups of their own and run where nobody else does; together they keep
-    the first group for themselves.
+    The locks belong to the open file, not to the process, so they also exclude other jobs of the process.
+    Guests are jobs without dedicated groups that run on unclaimed ones; together they keep the first group
+    by a shared lock.
     """
 
     def __init__(self, path: Path, groups: int) -> None:
-        """Opens the file, and makes it where it is missing; claims nothing."""
+        """Opens the file, creating it where it is missing; claims nothing."""
         self._groups = groups
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def taken(self) -> tuple[bool, ...]:
-        """For every group whether another job, or guests, have it."""
+        """Returns for every group whether another job or guests hold it."""
         return tuple(self._first_taken(fcntl.F_WRLCK, group, 1) is not None for group in range(self._groups))
 
     def keep_for_guests(self) -> bool:
-        """Lets go of everything, and keeps the first group for guests unless a job has it."""
+        """Releases all claims, and keeps the first group for guests unless a job holds it."""
         self.give_back()
         return self._try(fcntl.F_RDLCK, 0, 1)
 
     def free_for_guests(self) -> int:
-        """How many groups, from the first one on, no job has."""
+        """Returns the number of unclaimed groups from the first one on."""
         free = self._groups
         while free > 0:
             taken = self._first_taken(fcntl.F_RDLCK, 0, free)
@@ -66,11 +66,11 @@ class SmClaims:
         return free
 
     def take(self, first: int, groups: int) -> bool:
-        """Claims groups, all of them or none; those that the job has already stay its own."""
+        """Claims all of these groups or none; earlier claims of the job stay."""
         return self._try(fcntl.F_WRLCK, first, groups)
 
     def keep_only(self, first: int, groups: int) -> None:
-        """Lets go of everything outside these groups."""
+        """Releases all claims outside these groups."""
         end = first + groups
         if first > 0:
             self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, first)
@@ -78,11 +78,11 @@ class SmClaims:
             self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, end, self._groups - end)
 
     def give_back(self) -> None:
-        """Lets go of everything."""
+        """Releases all claims."""
         self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, self._groups)
 
     def close(self) -> None:
-        """Lets go of everything, for good. May be called again."""
+        """Releases all claims and closes the file. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -97,7 +97,7 @@ class SmClaims:
         return True
 
     def _first_taken(self, kind: int, first: int, groups: int) -> int | None:
-        """Where one of the others' locks begins that forbid this kind; not always the first of them."""
+        """Returns the start of some conflicting lock, not always the first one; None without one."""
         answer = struct.unpack(_FLOCK, self._lock(fcntl.F_OFD_GETLK, kind, first, groups))
         return None if answer[0] == fcntl.F_UNLCK else max(int(answer[2]), first)
 

@@ -1,4 +1,4 @@
-"""How much of the host's cores this process may use."""
+"""CPU cores that this process may use."""
 
 import os
 
@@ -6,10 +6,10 @@ from ekya.gpu.cgroups import Cgroups
 
 
 def cpu_limit(cgroups: Cgroups | None = None) -> float:
-    """Cores that this process may use, or a part of one: its affinity mask and its cgroups' quotas.
+    """Returns the cores (possibly a fraction) that the affinity mask and cgroup quotas leave this process.
 
     Args:
-        cgroups: its groups; by default as the kernel tells them.
+        cgroups: groups of this process; by default read from the kernel.
     """
     cores = float(len(os.sched_getaffinity(0)))
     quota = (cgroups or Cgroups()).cpu_limit()

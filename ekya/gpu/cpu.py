@@ -1,4 +1,4 @@
-"""The backend of a machine without a GPU: a "GPU" is one core-second of thread time a second."""
+"""Share backend for machines without a GPU: a "GPU" is one core-second of thread time per second."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,7 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
-    # glibc would keep what freed weights leave, for each of some dozen threads by itself.
+    # Otherwise glibc keeps memory of freed weights in a separate arena for each of some dozen threads.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
 }
@@ -21,18 +21,18 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class CpuShares:
-    """Shares of CPU cores, held by a token bucket on each job's thread time (DESIGN §4, §6).
+    """Shares CPU cores by a token bucket on each job's thread time.
 
     Attributes:
-        cores: how many there are, or a part of one; each is one "GPU".
-        clocks: what the buckets read; tests pass their own.
+        cores: number of cores, possibly fractional; each is one "GPU".
+        clocks: clocks of the buckets; tests pass their own.
     """
 
     cores: float
     clocks: Clocks | None = None
 
     def probe(self) -> Capability:
-        """Always usable."""
+        """Reports the backend usable, always."""
         return Capability(
             usable=True,
             enforcement="cooperative",
@@ -45,19 +45,19 @@ class CpuShares:
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To the thousandth of a core."""
+        """Rounds shares down to thousandths of a core."""
         return round_down(shares, 1, self._capacity_milli())
 
     def open(self, gpus: int) -> AbstractContextManager["CpuShares"]:
-        """Nothing has to be started."""
+        """Returns this backend; starts nothing."""
         return nullcontext(self)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """One thread an actor, since only the threads that call ``scope`` are counted; no GPU."""
+        """Sets one thread per actor, since only threads that call ``scope`` are counted, and no GPU."""
         return dict(_ENVIRONMENT)
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A bucket on the thread time of the threads that use it."""
+        """Returns a token bucket on the thread time of its calling threads."""
         return TokenBucket(job.share_milli, self.clocks)
 
     def _capacity_milli(self) -> int:
@@ -65,5 +65,5 @@ class CpuShares:
 
 
 def told(cores: float) -> str:
-    """For people."""
+    """Formats a number of cores for display."""
     return f"{cores:.3g} CPU core{'' if cores == 1 else 's'}"

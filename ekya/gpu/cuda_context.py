@@ -1,18 +1,18 @@
-"""A CUDA context for a process that has none yet, without loading torch for it."""
+"""Creates a process's CUDA context without loading torch."""
 
 import ctypes
 
 _LIBRARY = "libcuda.so.1"
 _SUCCESS = 0
 _MPS_STARTS = (805, 806, 807)
-"""An MPS client cannot connect, its call is cut off, or its server is not ready."""
+"""CUDA errors: MPS connection failed, MPS RPC failure, MPS server not ready."""
 
 
 class NoCudaError(Exception):
-    """Why this process cannot use CUDA, as a clause.
+    """This process cannot use CUDA; the message says why, as a clause.
 
     Attributes:
-        mps_starts: whether it may be well as soon as an MPS server has started.
+        mps_starts: whether a retry may succeed once an MPS server has started.
     """
 
     def __init__(self, why: str, mps_starts: bool = False) -> None:
@@ -21,10 +21,10 @@ class NoCudaError(Exception):
 
 
 def make_context() -> None:
-    """Keeps the primary context of the first visible GPU until this process ends; torch uses the same.
+    """Retains the first visible GPU's primary context, which torch also uses, until this process ends.
 
     Raises:
-        NoCudaError: there is no driver, or it refuses.
+        NoCudaError: there is no driver, or one of its calls fails.
     """
     try:
         driver = ctypes.CDLL(_LIBRARY)

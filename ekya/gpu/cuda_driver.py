@@ -1,4 +1,4 @@
-"""The CUDA driver's green contexts, through ``cuda.bindings`` (which torch's CUDA builds bring)."""
+"""The CUDA driver's green contexts, through ``cuda.bindings`` (included in torch's CUDA builds)."""
 
 import importlib
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from ekya.gpu.sm_layout import SmReport
 
 
 class CudaCalls:
-    """The functions of ``cuda.bindings.driver``, which answer with an error code first."""
+    """Calls functions of ``cuda.bindings.driver``, which return an error code first."""
 
     def __init__(self, bindings: Any = None) -> None:
         """Starts the driver; makes no context.
 
         Args:
-            bindings: in place of the library's module.
+            bindings: replaces the library's module.
 
         Raises:
-            NoSmDriverError: no bindings or no driver.
+            NoSmDriverError: there are no bindings or no driver.
         """
         self.names = _bindings() if bindings is None else bindings
         try:
@@ -27,10 +27,10 @@ class CudaCalls:
             raise NoSmDriverError(f"CUDA does not start here ({error})") from error
 
     def __call__(self, name: str, *arguments: object) -> Any:
-        """The outputs of a call.
+        """Returns the outputs of a call.
 
         Raises:
-            SmDriverError: it failed, or is not there.
+            SmDriverError: the call failed, or the bindings do not have it.
         """
         function = getattr(self.names, name, None)
         if function is None:
@@ -38,7 +38,7 @@ class CudaCalls:
         try:
             error, *outputs = function(*arguments)
         except RuntimeError as missing:
-            # The bindings raise it where the driver's library is not there, or is too old for the call.
+            # Raised by the bindings if the driver's library is missing or too old for the call.
             raise SmDriverError(f"{name}: {str(missing).splitlines()[0]}") from missing
         if error != self.names.CUresult.CUDA_SUCCESS:
             raise SmDriverError(f"{name}: {getattr(error, 'name', error)}")
@@ -46,17 +46,17 @@ class CudaCalls:
 
 
 class CudaDriver:
-    """One GPU of those that CUDA shows to this process. An ``SmDriver``.
+    """One GPU that is visible to this process. An ``SmDriver``.
 
-    The primary context is retained with the first green context and released by ``close``: the driver would
-    else set it up and tear it down with each.
+    The primary context is retained with the first green context and released by ``close``: otherwise the
+    driver would set it up and tear it down with each.
     """
 
     def __init__(self, calls: CudaCalls, device: int = 0) -> None:
         """Makes no context.
 
         Raises:
-            SmDriverError: CUDA shows no such GPU.
+            SmDriverError: there is no such visible GPU.
         """
         self._call = calls
         self._cuda = calls.names
@@ -65,23 +65,23 @@ class CudaDriver:
 
     @property
     def uuid(self) -> str:
-        """Of the GPU, in hexadecimal digits."""
+        """The GPU's UUID in hexadecimal digits."""
         return bytes(self._call("cuDeviceGetUuid", self._device).bytes).hex()
 
     def whole(self) -> SmGroup:
-        """All SMs of the GPU. Makes no context."""
+        """Returns all SMs of the GPU. Makes no context."""
         kind = self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         return _group(self._call("cuDeviceGetDevResource", self._device, kind))
 
     def split(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
-        """Asked for groups of one SM, the driver rounds up to what it can make."""
+        """Requests groups of one SM, which the driver rounds up to the smallest possible size."""
         made, count, rest = self._call("cuDevSmResourceSplitByCount", whole.sms, whole.resource, 0, 1)
         groups = tuple(_group(resource) for resource in made[:count])
         is_some = rest.type == self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM and rest.sm.smCount > 0
         return groups, _group(rest) if is_some else None
 
     def make_context(self, groups: Sequence[SmGroup]) -> object:
-        """A green context of groups of one split, through one descriptor."""
+        """Makes a green context of groups of one split, through one descriptor."""
         if not self._retained:
             self._call("cuDevicePrimaryCtxRetain", self._device)
             self._retained = True
@@ -90,42 +90,42 @@ class CudaDriver:
         return self._call("cuGreenCtxCreate", description, self._device, flag)
 
     def context_sms(self, context: object) -> int:
-        """The SMs that it really got."""
+        """Returns the number of SMs that the context was granted."""
         kind = self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         return _group(self._call("cuGreenCtxGetDevResource", context, kind)).sms
 
     def make_stream(self, context: object) -> int:
-        """Such a stream may only be a non-blocking one: it never waits for the default stream."""
+        """Makes a non-blocking stream (never waits for the default stream), the only kind allowed here."""
         flag = self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
         return int(self._call("cuGreenCtxStreamCreate", context, flag, 0))
 
     def is_on(self, stream: int, context: object) -> bool:
-        """Whether the stream belongs to the green context."""
+        """Returns whether the stream belongs to the green context."""
         owner: Any = self._call("cuStreamGetGreenCtx", stream)
         expected: Any = context
         return int(owner) == int(expected)
 
     def synchronise(self, stream: int) -> None:
-        """Waits until all work on the stream is done."""
+        """Waits for all work on the stream."""
         self._call("cuStreamSynchronize", stream)
 
     def destroy_stream(self, stream: int) -> None:
-        """After this its address means nothing."""
+        """Destroys the stream; its address is invalid afterwards."""
         self._call("cuStreamDestroy", stream)
 
     def destroy_context(self, context: object) -> None:
-        """Its streams must be destroyed before."""
+        """Destroys the context; its streams must be destroyed before."""
         self._call("cuGreenCtxDestroy", context)
 
     def close(self) -> None:
-        """Releases the primary context, if it was retained."""
+        """Releases the primary context if it was retained."""
         if self._retained:
             self._retained = False
             self._call("cuDevicePrimaryCtxRelease", self._device)
 
 
 def read_layouts(bindings: Any = None) -> SmReport:
-    """How the GPUs can be split that CUDA shows to this process. Makes no context and never raises."""
+    """Returns how the visible GPUs can be split. Makes no context; reports driver errors in ``why``."""
     try:
         calls = CudaCalls(bindings)
         count = int(calls("cuDeviceGetCount"))

@@ -1,8 +1,8 @@
-"""Memory of a GPU that another process on the same GPU may read: CUDA IPC, through the driver.
+"""Shares GPU memory between processes on one GPU over CUDA IPC, through the driver.
 
-Not through torch's tensors: what its allocator gives is a piece of a larger block or, where segments
-expand, no memory that can be lent this way at all, and it frees what was lent when its own bookkeeping
-between processes says so, which is private to it and has changed. Memory of our own is freed by us.
+Does not share torch's tensors: torch's allocator returns pieces of larger blocks or, with expandable
+segments, memory that CUDA IPC cannot share, and it frees shared memory by its own reference counting
+between processes, which is private and has changed. Memory allocated here is freed here.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ from ekya.gpu.sm_driver import SmDriverError
 
 _HANDLE_BYTES = 64
 _WHOLE_BYTES = 1 << 21
-"""Less than this may lie in one allocation of the driver with other memory, which would be lent with it."""
+"""Smaller allocations may share a driver allocation with other memory, which would then be shared too."""
 
 
 class CudaIpc:
-    """One process's side, on the first GPU that it sees. Methods may be called by any thread.
+    """One process's end of CUDA IPC, on the first GPU that it sees. Thread-safe.
 
-    All raise SmDriverError where the driver refuses. The primary context, which is torch's too, is kept from
-    the first use until the process ends.
+    All methods raise SmDriverError if a driver call fails. The primary context, which torch also uses, is
+    retained from the first use until the process ends.
     """
 
     def __init__(self, calls: CudaCalls, streams: GpuStreams) -> None:
@@ -31,7 +31,7 @@ class CudaIpc:
 
         Args:
             calls: the driver.
-            streams: copies go to the calling thread's, behind what it has asked for there.
+            streams: copies are queued on the calling thread's stream, after its earlier work.
         """
         self._call = calls
         self._cuda = calls.names
@@ -40,7 +40,7 @@ class CudaIpc:
         self._primary: object = None
 
     def lend(self, address: int, size: int) -> "Loan":
-        """Copies memory of the GPU to where others may read it, complete when this returns."""
+        """Copies GPU memory to memory shared over CUDA IPC; the copy is complete on return."""
         with self._current():
             lent = int(self._call("cuMemAlloc", -(-size // _WHOLE_BYTES) * _WHOLE_BYTES))
             try:
@@ -49,14 +49,14 @@ class CudaIpc:
             except SmDriverError:
                 self._call("cuMemFree", lent)
                 raise
-        # What the handle is called in Python differs between versions of the bindings; where it is does not.
+        # The handle's attribute name differs between versions of the bindings; its address does not.
         return Loan(self, lent, ctypes.string_at(handle.getPtr(), _HANDLE_BYTES))
 
     def take(self, handle: bytes, address: int, size: int) -> None:
-        """Copies what another process has lent to memory of this one, and leaves its memory.
+        """Copies memory shared by another process into memory of this one, and closes the handle.
 
         Raises:
-            ValueError: this cannot be a handle.
+            ValueError: ``handle`` has the wrong length.
         """
         if len(handle) != _HANDLE_BYTES:
             raise ValueError(f"a handle has {_HANDLE_BYTES} bytes and not {len(handle)}")
@@ -71,22 +71,22 @@ class CudaIpc:
                 self._call("cuIpcCloseMemHandle", lent)
 
     def free(self, lent: int) -> None:
-        """Gives memory that was lent back to the GPU; nobody must be reading it."""
+        """Frees shared memory; no process may be reading it."""
         with self._current():
             self._call("cuMemFree", lent)
 
     def finish(self) -> None:
-        """Returns when all is done that the calling thread has asked of the GPU."""
+        """Waits for all GPU work of the calling thread's stream."""
         self._streams.synchronise(self._streams.current())
 
     def _copy(self, to: int, of: int, size: int) -> None:
         self._call("cuMemcpyDtoDAsync", to, of, size, self._streams.current())
-        # A copy within a GPU goes on behind the call, of either kind.
+        # A copy within a GPU is asynchronous, also by the call without "Async".
         self.finish()
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """The primary context is the calling thread's."""
+        """Makes the primary context current in the calling thread."""
         if self._primary is None:
             self._primary = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxPushCurrent", self._primary)
@@ -97,10 +97,10 @@ class CudaIpc:
 
 
 class Loan:
-    """Memory that others may read until it is ended.
+    """Memory shared over CUDA IPC until ``end`` is called.
 
     Attributes:
-        handle: what another process needs to find it; plain bytes.
+        handle: CUDA IPC handle with which another process opens it; plain bytes.
     """
 
     def __init__(self, ipc: CudaIpc, lent: int, handle: bytes) -> None:
@@ -112,10 +112,10 @@ class Loan:
 
 
 def require_gpu(device: str) -> None:
-    """Makes sure before a run begins that weights can go this way at all.
+    """Checks before a run that weights can be shared over CUDA IPC.
 
     Raises:
-        UserError: jobs do not run on a GPU, or nothing here can ask its driver.
+        UserError: jobs do not run on a GPU, or its driver cannot be called from here.
     """
     if device != "cuda":
         raise UserError(

@@ -1,4 +1,4 @@
-"""Shares by waiting between batches: the token bucket on the GPU's time, by CUDA events (DESIGN §6)."""
+"""Share backend that waits between batches: a token bucket on GPU time, measured by CUDA events."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,23 +14,23 @@ from ekya.gpu.protocol import Capability, Grants, Measured, Resized, ShareHandle
 from ekya.gpu.torch_build import find_torch
 
 UNDER_WAY = 1
-"""Batches that the GPU may still have to do when the next one begins: the host prepares it meanwhile."""
+"""Batches that may be queued on the GPU when the next one begins, so that the host can prepare ahead."""
 
 
 def cpu_only_torch() -> bool:
-    """Whether the installed torch was built without CUDA; does not import it."""
+    """Returns whether the installed torch was built without CUDA; does not import it."""
     return find_torch().cuda is None
 
 
 @dataclass(frozen=True, slots=True)
 class DutyCycleShares:
-    """Jobs that take turns on a GPU and keep to their part of its time by themselves.
+    """Time-shares a GPU between jobs that limit themselves to their part of its time.
 
     Attributes:
         inventory: the GPUs.
         streams: starts CUDA in a job's process.
-        clocks: what the buckets read; tests pass their own.
-        without_cuda: whether torch cannot use a GPU.
+        clocks: clocks of the buckets; tests pass their own.
+        without_cuda: returns whether torch cannot use a GPU.
     """
 
     inventory: GpuInventory
@@ -39,7 +39,7 @@ class DutyCycleShares:
     without_cuda: Callable[[], bool] = cpu_only_torch
 
     def probe(self) -> Capability:
-        """Usable wherever there is a GPU that torch can use."""
+        """Reports the backend usable if there is a GPU that torch can use."""
         usable, why = bool(self.inventory.gpus), self.inventory.why
         if usable and self.without_cuda():
             usable, why = (
@@ -59,29 +59,29 @@ class DutyCycleShares:
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To the thousandth of a GPU."""
+        """Rounds shares down to thousandths of a GPU."""
         return round_down(shares, 1, len(self.inventory.gpus) * FULL_GPU_MILLI)
 
     def open(self, gpus: int) -> AbstractContextManager["DutyCycleShares"]:
-        """Nothing has to be started."""
+        """Returns this backend; starts nothing."""
         return nullcontext(self)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """The job's GPU, and no other, by its UUID."""
+        """Makes only the job's GPU visible, by its UUID."""
         return {VISIBLE_VARIABLE: self.inventory.gpus[job.gpu].uuid}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A bucket on the time that the GPU works for the job."""
+        """Returns a token bucket on the time that the GPU works for the job."""
         return DutyCycleHandle(self.streams(), job.share_milli, self.clocks)
 
 
 class DutyCycleHandle:
-    """One job's part of the GPU's time. A ``ShareHandle``.
+    """Handle of one job's part of the GPU's time. A ``ShareHandle``.
 
-    A batch begins when nothing is owed for those that the GPU has done and at most one is still under way.
-    So a job uses at most share x time, the bucket's burst and two batches. The host waits for the GPU only
-    where a job is a whole batch ahead. Where others work at the same time, a batch takes longer and its job
-    is charged for that: it then gets less than its share, never more.
+    A batch begins when the finished batches leave no debt and at most one batch is still queued or running.
+    So a job uses at most share x time plus the bucket's burst plus two batches. The host waits for the GPU
+    only where a job is a whole batch ahead. Concurrent jobs make a batch longer, which is charged to its
+    job: the job then gets less than its share, never more.
     """
 
     def __init__(self, streams: GpuStreams, share_milli: int, clocks: Clocks | None = None) -> None:
@@ -89,16 +89,16 @@ class DutyCycleHandle:
         self._meter = BatchMeter(streams)
 
     def resize(self, share_milli: int) -> Resized:
-        """The new share holds from the next batch on; returns when there is none of before, as a bucket does.
+        """Sets the share from the next batch on; returns at a batch boundary, as ``TokenBucket.resize`` does.
 
         Raises:
-            ValueError: a negative share.
+            ValueError: the share is negative.
         """
         return self._bucket.resize(share_milli)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Around one batch. Does not nest. At share 0 it waits until it is resized or released."""
+        """Context manager around one batch. Does not nest. At share 0 waits for a resize or release."""
         self._meter.wait_until_under_way(UNDER_WAY)
         self._bucket.charge(self._meter.settle())
         self._bucket.wait_for_turn()
@@ -106,10 +106,10 @@ class DutyCycleHandle:
             yield
 
     def measured(self) -> Measured:
-        """A batch counts when the GPU has done it."""
+        """Returns the use; a batch counts once the GPU has finished it."""
         self._bucket.charge(self._meter.settle())
         return self._bucket.measured()
 
     def release(self) -> None:
-        """Every wait ends; later batches are counted but never held back."""
+        """Ends every wait; later batches are counted but not delayed."""
         self._bucket.release()

@@ -1,4 +1,4 @@
-"""Levels that may be used: those on whose SMs arithmetic has been checked."""
+"""Levels that may be used, since arithmetic on their number of SMs has been checked."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,16 +11,16 @@ from ekya.gpu.sm_driver import SmDriverError
 from ekya.gpu.sm_layout import SmLayout
 
 Gate = Callable[[], Sequence[Checked]]
-"""Checks arithmetic on the calling thread's stream and waits for it."""
+"""Checks arithmetic on the calling thread's stream and waits for the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """What can be used of a span.
+    """Usable part of a span.
 
     Attributes:
-        level: the largest level at the span's start that may be used, or None.
-        refused: why no larger one, a clause each.
+        level: the largest usable level at the span's start, or None.
+        refused: why larger ones are not usable, a clause each.
     """
 
     level: Level | None
@@ -28,10 +28,10 @@ class Usable:
 
 
 class GatedLevels:
-    """The levels of a pool, each number of SMs checked before it is first used.
+    """Levels of a pool, with each number of SMs checked before its first use.
 
-    What fails depends on how many SMs there are and not on which, so a number is checked once.
-    Every method may be called by any thread; the calling thread may be on another stream afterwards.
+    Failures depend on the number of SMs and not on which ones, so each number is checked once.
+    All methods are thread-safe; the calling thread may be on another stream afterwards.
     """
 
     def __init__(self, pool: LevelPool, streams: GpuStreams, gate: Gate) -> None:
@@ -43,25 +43,25 @@ class GatedLevels:
 
     @property
     def layout(self) -> SmLayout:
-        """Of the GPU."""
+        """Division of the GPU into groups."""
         return self._pool.layout
 
     @property
     def failed(self) -> dict[int, tuple[Checked, ...]]:
-        """What failed, by number of SMs, of those that were checked so far."""
+        """Failed checks by number of SMs, for the numbers checked so far."""
         with self._lock:
             return dict(self._failed)
 
     def take_lane(self) -> int:
-        """As the pool's."""
+        """Takes a lane of the pool."""
         return self._pool.take_lane()
 
     def give_lane_back(self, lane: int) -> None:
-        """As the pool's."""
+        """Gives a lane back to the pool."""
         self._pool.give_lane_back(lane)
 
     def usable(self, first: int, groups: int, lane: int = 0) -> Usable:
-        """The largest level of at most so many groups from ``first`` on that is made and passes."""
+        """Returns the largest level from ``first``, of at most ``groups``, that can be made and passes."""
         refused: list[str] = []
         for fewer in range(groups, 0, -1):
             try:
@@ -76,12 +76,12 @@ class GatedLevels:
         return Usable(None, tuple(refused))
 
     def make_ahead(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Makes and checks levels that will be wanted; what fails is left to ``usable`` to say."""
+        """Makes and checks levels ahead of use; failures are reported later, by ``usable``."""
         for first, groups in spans:
             self.usable(first, groups)
 
     def close(self) -> None:
-        """Waits for all work and destroys all levels."""
+        """Waits for all work, then destroys all levels."""
         self._pool.close()
 
     def _check(self, level: Level) -> tuple[Checked, ...]:
@@ -93,15 +93,15 @@ class GatedLevels:
 
 
 def sizes_of(layout: SmLayout, levels: int) -> tuple[int, ...]:
-    """So many numbers of groups, or fewer, evenly from small to all."""
+    """Returns at most ``levels`` numbers of groups, evenly spaced up to all."""
     return tuple(sorted({max(1, round(layout.groups * one / levels)) for one in range(1, levels + 1)}))
 
 
 def spans_ahead(layout: SmLayout) -> tuple[tuple[int, int], ...]:
-    """Spans of each quarter more, from the first group on and up to the last.
+    """Returns spans of a quarter, half, three quarters and all of the GPU, from its start and to its end.
 
-    They are few, since every process makes them and what the GPU has for green contexts is not without
-    end. Others are made on the spot, while the job goes on where it is.
+    They are few, since every process makes them and the GPU's resources for green contexts are limited.
+    Others are made on demand, while the job continues on its current level.
     """
     sizes = sizes_of(layout, 4)
     from_start = [(0, groups) for groups in sizes]

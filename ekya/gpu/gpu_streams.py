@@ -1,39 +1,39 @@
-"""What a share needs of the library that runs kernels, as a seam: torch's is ``torch_streams``."""
+"""Interface to the streams of the library that runs kernels; implemented for torch by ``torch_streams``."""
 
 from typing import Protocol
 
 
 class Mark(Protocol):
-    """A point in a stream's work: a CUDA event."""
+    """Point in a stream's work: a CUDA event."""
 
     def reached(self) -> bool:
-        """Whether the GPU has come to it; never waits."""
+        """Returns whether the GPU has reached the mark, without waiting."""
 
     def wait(self) -> None:
-        """Returns when the GPU has come to it."""
+        """Waits until the GPU has reached the mark."""
 
     def ns_since(self, earlier: "Mark") -> int:
-        """Time of the GPU between two marks that were reached."""
+        """Returns GPU time in nanoseconds between two reached marks."""
 
 
 class GpuStreams(Protocol):
     """Streams of one GPU, as the calling thread sees them."""
 
     def enter(self, stream: int) -> None:
-        """The calling thread's kernels go to this stream from now on, until it enters another."""
+        """Sends the calling thread's kernels to this stream until it enters another."""
 
     def current(self) -> int:
-        """Address of the calling thread's stream."""
+        """Returns the address of the calling thread's stream."""
 
     def synchronise(self, stream: int) -> None:
-        """Returns when all work on the stream is done."""
+        """Waits for all work on the stream."""
 
     def mark(self) -> Mark:
-        """Here and now on the calling thread's stream."""
+        """Records a mark on the calling thread's stream."""
 
 
 def only_gpu() -> GpuStreams:
-    """Torch's streams of the only GPU that a job's process sees; starts CUDA in torch."""
+    """Returns torch's streams on the only GPU that a job's process sees; starts CUDA in torch."""
     from ekya.gpu.torch_streams import TorchStreams
 
     return TorchStreams(0)

@@ -1,4 +1,4 @@
-"""Shares as SMs of a job's own, by green contexts: for jobs that share a process (DESIGN §6)."""
+"""Share backend of green contexts: dedicated SMs for jobs that share a process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ _OWN = "training has multiprocessors of its own, and inference shares what is le
 
 @dataclass(frozen=True, slots=True)
 class GreenShares:
-    """SMs of its own for every job.
+    """Assigns dedicated SMs to jobs.
 
     Attributes:
         inventory: the GPUs.
-        report: how the driver splits them; makes no context.
-        one_process: whether all jobs run in one process, or beside each other under MPS.
-        processes: what this process holds.
+        report: reads how the driver splits them; makes no context.
+        one_process: whether all jobs run in one process, or concurrently under MPS.
+        processes: this process's resources on each GPU.
     """
 
     inventory: GpuInventory
@@ -36,7 +36,7 @@ class GreenShares:
     processes: GreenProcesses = field(default_factory=GreenProcesses, compare=False)
 
     def probe(self) -> Capability:
-        """Usable where the driver makes green contexts, for jobs that share a process."""
+        """Reports the backend usable if the driver makes green contexts and all jobs share a process."""
         report = self.report() if self.inventory.gpus else SmReport((), self.inventory.why)
         usable = bool(report.layouts) and self.one_process
         return Capability(
@@ -56,7 +56,7 @@ class GreenShares:
         return f"{report.why}; {_OWN}" if self.one_process else _APART
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To whole groups of SMs, with the groups of each job; what is less than one stays as it is."""
+        """Rounds shares down to whole groups of SMs and places them; a share below one group is kept."""
         layouts = self.report().layouts
         capped = round_down(shares, 1, len(layouts) * FULL_GPU_MILLI)
         if not layouts:
@@ -69,7 +69,7 @@ class GreenShares:
 
     @contextmanager
     def open(self, gpus: int) -> Iterator["GreenShares"]:
-        """Nothing has to be started; what this process holds is destroyed at the end."""
+        """Yields an opened backend; starts nothing, and destroys this process's resources at the end."""
         opened = replace(self, processes=GreenProcesses(self.processes.make))
         try:
             yield opened
@@ -77,14 +77,14 @@ class GreenShares:
             opened.processes.close()
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """Nothing: the process has all GPUs, and a job says which is its own."""
+        """Returns no variables: the process sees all GPUs, and each job names its own."""
         return {}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A handle on the job's SMs; the first one of a process starts CUDA and makes levels ahead."""
+        """Returns a handle of the job's SMs; a process's first call starts CUDA and makes levels ahead."""
         return self.attach_on(job, job.gpu)
 
     def attach_on(self, job: ShareJob, device: int) -> GreenHandle:
-        """As ``attach``, on a GPU as CUDA counts them in this process."""
+        """Attaches to a GPU given by its CUDA index in this process; see ``attach``."""
         process = self.processes.of(device)
         return GreenHandle(process.levels, process.streams, process.claims(), job)

@@ -1,4 +1,4 @@
-"""A job on SMs of its own, inside its process: what resizes it, and what its batches run in."""
+"""Handle of a job that runs on green contexts: resizes it and runs its batches."""
 
 import threading
 import weakref
@@ -18,37 +18,37 @@ from ekya.gpu.seat import Seat
 from ekya.gpu.sm_layout import SmSpan, place_again
 
 ANSWER_WITHIN_S = 2.0
-"""A resize waits so long for the batch under way; after that it is made up for at the batch's end."""
+"""How long a resize waits for the running batch; after that it is completed at the batch's end."""
 
 _RETRY_S = 0.02
-"""Between two looks at SMs that others have and that a job waits for."""
+"""Poll interval for SMs that other jobs hold and this one waits for."""
 
 _GUEST_LEVELS = 8
-"""Levels from the first group on that guests use: each is checked once, while a frame waits."""
+"""Number of levels, from the first group on, that guests use: each is checked once, while a frame waits."""
 
 _RIVALS = 8
-"""So often somebody else can be quicker in one resize."""
+"""Attempts to claim SMs in one resize, since other jobs may claim them first."""
 
 _BUSY = "the batch under way has not ended; it changes as soon as that has"
 
 
 class GreenHandle:
-    """One job's SMs. A ``ShareHandle``.
+    """Handle of one job's SMs. A ``ShareHandle``.
 
-    Its batches run on the stream of a level, whose kernels cannot leave the level's SMs; the SMs are
-    claimed, so nobody else's level has them. A resize claims new ones, makes their level ready beside the
-    batches, switches between two batches, when the old stream's work is done, and only then lets go of the
-    old ones. So growers come after shrinkers without being told: what is missing they take at a batch
-    boundary, when it is free.
+    Batches run on the stream of a level, whose kernels stay on the level's SMs; the SMs are claimed, so no
+    other job's level has them. A resize claims new SMs, prepares their level while batches run, switches
+    between two batches once the old stream's work is done, and only then releases the old SMs. Growing jobs
+    therefore need no signal from shrinking ones: they take missing SMs at a batch boundary once these are
+    free.
 
-    An inference, and whatever has less than one group's share, is a guest: it has no SMs of its own, since
-    frames come in bursts and want many for a moment. It looks before each batch which SMs nobody has
-    claimed, from the first one on, runs there, and is held to its share by a token bucket on time x the part
-    of the SMs.
+    An inference, and any job with less than one group's share, is a guest without dedicated SMs, since
+    frames come in bursts and need many SMs for a moment. Before each batch a guest finds the unclaimed SMs
+    from the first one on, runs there, and is limited to its share by a token bucket on time x the part of
+    the SMs.
 
-    Nothing of a job runs on the primary context after attach: the attaching thread enters a level then,
-    every other thread with its first batch, and no thread leaves for anything but another level. Each batch
-    checks that it is where it should be. What a thread does that never had a batch is not seen here.
+    No work of a job runs on the primary context after attach: the attaching thread enters a level then,
+    every other thread with its first batch, and threads only ever move to another level. Each batch checks
+    its thread's stream. Threads that never run a batch are not covered.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class GreenHandle:
         job: ShareJob,
         clocks: Clocks | None = None,
     ) -> None:
-        """Enters a level: that of the share, or at share 0 one group until there is a share.
+        """Enters the level of the share, or at share 0 a level of one group until the share grows.
 
         Args:
-            levels, streams: what the process holds of the GPU.
-            claims: the job's own; closed with it.
-            job: its role and first share.
-            clocks: tests pass their own.
+            levels, streams: the process's resources on the GPU.
+            claims: claims of this job; closed with the handle.
+            job: role and first share.
+            clocks: clocks of the bucket; tests pass their own.
 
         Raises:
             UserError: no level of this GPU can be used.
@@ -104,19 +104,19 @@ class GreenHandle:
 
     @property
     def level(self) -> Level | None:
-        """Where batches run; None while the job has no SMs."""
+        """Level on which batches run; None while the job has no SMs."""
         return self._seat.level
 
     def resize(self, share_milli: int, span: SmSpan | None = None) -> Resized:
-        """To the groups that the share pays for, between two batches.
+        """Moves the job between two batches to the groups that the share pays for.
 
         Args:
-            share_milli: thousandths of the GPU; with less than one group's the job becomes a guest.
-            span: which groups, where somebody has planned that; they are found here otherwise.
+            share_milli: thousandths of the GPU; below one group's share the job becomes a guest.
+            span: planned groups; None to choose free ones.
 
         Raises:
-            ValueError: a negative share.
-            RuntimeError: the calling thread is inside a batch, which it would wait for.
+            ValueError: the share is negative.
+            RuntimeError: the calling thread is inside a batch, for which it would wait forever.
         """
         if share_milli < 0:
             raise ValueError(f"a share cannot be negative: {share_milli}")
@@ -128,7 +128,7 @@ class GreenHandle:
                 return Resized(self._level_milli(), 0, "the job is ending")
             groups = self._levels.layout.groups_for(share_milli)
             guest = self._is_inference or (share_milli > 0 and groups == 0)
-            # A job with SMs of its own needs no bucket to hold it.
+            # Dedicated SMs limit a job by themselves, so its bucket is left open.
             paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(span, ANSWER_WITHIN_S)
@@ -139,10 +139,10 @@ class GreenHandle:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Around one batch. Does not nest. At share 0 it waits until it is resized or released.
+        """Context manager around one batch. Does not nest. At share 0 waits for a resize or release.
 
         Raises:
-            RuntimeError: the thread's kernels would go elsewhere.
+            RuntimeError: the thread's stream is not that of the job's level.
         """
         self._begin()
         self._own.inside = True
@@ -150,7 +150,7 @@ class GreenHandle:
             level = self.level or self._smallest
             before = self._streams.current()
             if before != level.stream:
-                # Streams do not wait for each other: what the thread has made elsewhere must be there first.
+                # Streams are unordered: the thread's work on the old stream must finish first.
                 self._streams.synchronise(before)
                 self._streams.enter(level.stream)
             if self._streams.current() != level.stream:
@@ -164,7 +164,7 @@ class GreenHandle:
                 self._let_go()
 
     def measured(self) -> Measured:
-        """GPU time of batches x the part of the SMs they ran on; a batch counts when the GPU has done it."""
+        """Returns GPU time x the part of the SMs used; a batch counts once the GPU has finished it."""
         self._settle()
         with self._used:
             now_ns = self._clock_ns()
@@ -173,13 +173,13 @@ class GreenHandle:
             return measured
 
     def release(self) -> None:
-        """Every wait ends; the SMs are free as soon as no batch runs. Later ones are not held back."""
+        """Ends every wait; frees the SMs once no batch runs. Later batches are not delayed."""
         self._bucket.release()
         if self._seat.release():
             self._let_go()
 
     def _begin(self) -> None:
-        """Waits for the job's turn and for SMs, and counts the batch in."""
+        """Waits for the share and for SMs, and registers the batch."""
         if self._guest:
             self._meter.wait_until_under_way(1)
         self._settle()
@@ -198,7 +198,7 @@ class GreenHandle:
             self._used_ns += used_ns
 
     def _look(self) -> None:
-        """Between two batches: what a resize could not do, because a batch ran or others had the SMs."""
+        """Completes, between two batches, a resize delayed by a running batch or by SMs of other jobs."""
         held = 0 if self._owned is None else self._owned.groups
         as_wanted = not self._guest and held == self._wanted
         if as_wanted or self._seat.released or self._clock_ns() < self._retry_at_ns:
@@ -213,7 +213,7 @@ class GreenHandle:
             self._resizing.release()
 
     def _move(self, span: SmSpan | None, within_s: float) -> str:
-        """Towards the SMs that are wanted; says why it is not all of them."""
+        """Moves towards the wanted SMs; returns why not all were reached."""
         level, note = self._find(span)
         if level != self.level and not self._seat.move_to(level, within_s):
             self._keep(self._owned)
@@ -222,7 +222,7 @@ class GreenHandle:
         return note
 
     def _keep(self, own: Level | None) -> None:
-        """Lets go of all claims but those of one level; a guest keeps the first group with the others."""
+        """Releases all claims but those of one level; a guest shares the claim on the first group."""
         if own is not None:
             self._claims.keep_only(own.first, own.groups)
             self._with_guests = False
@@ -234,7 +234,7 @@ class GreenHandle:
         self._owned = own
 
     def _find(self, span: SmSpan | None) -> tuple[Level | None, str]:
-        """A level that the job may use now; what it has is still claimed."""
+        """Returns a level that the job may use now, with a note; keeps the current claims."""
         if self._guest:
             free = self._claims.free_for_guests()
             size = max((one for one in self._guest_sizes if one <= free), default=1)

@@ -1,4 +1,4 @@
-"""What a process that works on green contexts holds of each GPU, for all of its jobs."""
+"""Per-process resources for green contexts on each GPU, shared by the process's jobs."""
 
 import threading
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from ekya.gpu.gpu_streams import GpuStreams
 from ekya.gpu.levels import LevelPool
 
 DTYPES = ("float32", "float16", "bfloat16")
-"""The types that jobs use: torch's names. The last one only where the GPU has it."""
+"""Names of the torch dtypes that jobs use; bfloat16 only where the GPU supports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GreenProcess:
-    """What a process holds of one GPU, for all of its jobs.
+    """Resources of one GPU in a process, shared by its jobs.
 
     Attributes:
         levels: green contexts, made ahead and checked.
-        streams: of the library that runs kernels.
+        streams: streams of the library that runs kernels.
         claims: opens a job's claims.
     """
 
@@ -33,11 +33,11 @@ def open_process(device: int) -> GreenProcess:
     """Starts CUDA in this process and makes levels ahead.
 
     Args:
-        device: as CUDA counts them in this process.
+        device: CUDA index in this process.
 
     Raises:
         UserError: there is no driver.
-        SmDriverError: the driver refuses.
+        SmDriverError: a driver call fails.
     """
     import torch
 
@@ -58,7 +58,7 @@ def open_process(device: int) -> GreenProcess:
 
 @dataclass(slots=True, eq=False)
 class GreenProcesses:
-    """What this process holds of each GPU, from the first job on. Nothing of it travels to another process.
+    """Resources of this process on each GPU, opened with the first job. Pickled without them.
 
     Attributes:
         make: starts CUDA on a GPU.
@@ -69,17 +69,17 @@ class GreenProcesses:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def of(self, device: int) -> GreenProcess:
-        """What is held of a GPU; starts CUDA there when it is first asked."""
+        """Returns the resources of a GPU; the first call starts CUDA there."""
         with self._lock:
             if device not in self._held:
                 self._held[device] = self.make(device)
             return self._held[device]
 
     def close(self) -> None:
-        """Waits for all work and destroys all levels."""
+        """Waits for all work, then destroys all levels."""
         while self._held:
             self._held.popitem()[1].levels.close()
 
     def __reduce__(self) -> tuple[type["GreenProcesses"], tuple[Callable[[int], GreenProcess]]]:
-        """In another process nothing is held yet."""
+        """Pickles only ``make``: resources do not travel to another process."""
         return GreenProcesses, (self.make,)

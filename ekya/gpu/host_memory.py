@@ -1,4 +1,4 @@
-"""How much of the host's memory this process may use."""
+"""Host memory that this process may use."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ class HostMemory:
     """Memory of the machine.
 
     Attributes:
-        total_bytes: that it has.
-        free_bytes: that can still be had; cgroups may leave less than the machine has.
+        total_bytes: total memory.
+        free_bytes: memory still available; cgroups may leave less than the machine has.
     """
 
     total_bytes: int
@@ -22,11 +22,11 @@ class HostMemory:
 
 
 def read_host_memory(meminfo: Path = _MEMORY, cgroups: Cgroups | None = None) -> HostMemory | None:
-    """Memory now; None where the machine does not say.
+    """Returns the memory now; None where the kernel does not report it.
 
     Args:
-        meminfo: what the kernel tells of the machine.
-        cgroups: the groups of this process; by default as the kernel tells them.
+        meminfo: the kernel's file on memory.
+        cgroups: groups of this process; by default read from the kernel.
     """
     try:
         told = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Green contexts of a GPU, made once each and kept: a level is a span of SMs and a stream that runs there."""
+"""Pool of a GPU's green contexts, made once each: a level is a span of SMs and a stream that runs there."""
 
 import threading
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from ekya.gpu.sm_layout import SmLayout
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where a job can work.
+    """Span of SMs with a stream that runs there.
 
     Attributes:
-        first, groups: of the SMs that were asked for.
-        sms: those that the driver granted, as read back; can be fewer.
-        stream: address of the CUDA stream whose kernels run there and nowhere else.
+        first, groups: first group and number of groups that were requested.
+        sms: SMs that the driver granted, as read back; can be fewer.
+        stream: address of the CUDA stream whose kernels run only there.
     """
 
     first: int
@@ -25,26 +25,26 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """A green context of a span, and the SMs that it got."""
+    """Green context of a span, and its number of SMs."""
 
     handle: object
     sms: int
 
 
 class LevelPool:
-    """The levels of one GPU in one process, which its jobs share.
+    """Levels of one GPU in one process, shared by its jobs. Thread-safe.
 
-    The device is split once: groups of two splits cannot be mixed. Green contexts live until ``close``, and
-    so do their streams. Each job has a lane, and on each level a stream of its lane: torch gives memory that
-    was freed to whoever is next on the stream it was made on, and a job that was moved to another stream
-    may still be working on it. Every method may be called by any thread.
+    The device is split once: groups of two splits cannot be mixed. Green contexts and their streams live
+    until ``close``. Each job has a lane, and each lane has a separate stream on every level: torch reuses
+    freed memory for the next allocation on the stream of the first one, while a job that moved to another
+    stream may still be using it.
     """
 
     def __init__(self, driver: SmDriver) -> None:
         """Splits the GPU; makes no context.
 
         Raises:
-            SmDriverError: the driver refuses, or makes no groups.
+            SmDriverError: a driver call fails, or the driver makes no groups.
         """
         self._driver = driver
         self._groups, self._rest = driver.split(driver.whole())
@@ -58,22 +58,22 @@ class LevelPool:
         self.layout = SmLayout(self._groups[0].sms, len(self._groups), rest_sms)
 
     def take_lane(self) -> int:
-        """The smallest lane that no job has, so that later jobs find the memory of earlier ones."""
+        """Takes the smallest free lane, so that later jobs reuse the cached memory of earlier ones."""
         with self._lock:
             lane = next(lane for lane in range(len(self._lanes) + 1) if lane not in self._lanes)
             self._lanes.add(lane)
             return lane
 
     def give_lane_back(self, lane: int) -> None:
-        """The job is gone with all that it had on the GPU. Takes no lock: garbage collection may call it."""
+        """Frees the lane of a job that has ended. Takes no lock, since garbage collection may call it."""
         self._lanes.discard(lane)
 
     def level(self, first: int, groups: int, lane: int = 0) -> Level:
-        """The level of a span; made on the spot if it was not made ahead.
+        """Returns the level of a span, and makes it if it was not made ahead.
 
         Raises:
             ValueError: there is no such span.
-            SmDriverError: the driver refuses; nothing of the level is left behind.
+            SmDriverError: a driver call fails; no part of the level is left behind.
         """
         if not 0 <= first < first + groups <= len(self._groups):
             raise ValueError(
@@ -124,6 +124,6 @@ class LevelPool:
             try:
                 return self._driver.make_context((*chosen, self._rest))
             except SmDriverError:
-                # Not every driver joins what was left over to groups; `sms` then says that it is missing.
+                # Not every driver can join the rest to groups; `sms` then shows that it is missing.
                 pass
         return self._driver.make_context(chosen)

@@ -1,4 +1,4 @@
-"""How long the GPU worked on a job's batches, by CUDA events around each; the host does not wait for it."""
+"""Measures GPU time of a job's batches by CUDA events around each, without the host waiting."""
 
 import threading
 from collections import deque
@@ -10,10 +10,10 @@ from ekya.gpu.gpu_streams import GpuStreams, Mark
 
 
 class BatchMeter:
-    """Times batches on the GPU. Every method may be called by any thread.
+    """Times batches on the GPU. Thread-safe.
 
-    Batches of several threads that overlap count as one, from the first one's begin to the last one's end.
-    What a batch took is known when the GPU has done it, later than the host has.
+    Overlapping batches of several threads count as one, from the first begin to the last end. The time of a
+    batch is available once the GPU, not only the host, has finished it.
     """
 
     def __init__(self, streams: GpuStreams) -> None:
@@ -25,7 +25,7 @@ class BatchMeter:
 
     @contextmanager
     def batch(self, share_milli: int = FULL_GPU_MILLI) -> Iterator[None]:
-        """Around one batch, which counts as this part of its time."""
+        """Context manager around one batch, of whose time this part counts."""
         with self._lock:
             if self._inside == 0:
                 self._began = self._streams.mark()
@@ -39,7 +39,7 @@ class BatchMeter:
                     self._under_way.append((self._began, self._streams.mark(), share_milli))
 
     def settle(self) -> int:
-        """Nanoseconds of all batches that the GPU has done since the last call. Does not wait."""
+        """Returns nanoseconds of all batches that the GPU finished since the last call. Does not wait."""
         used = 0
         with self._lock:
             while self._under_way and self._under_way[0][1].reached():
@@ -48,7 +48,7 @@ class BatchMeter:
         return used
 
     def wait_until_under_way(self, most: int) -> None:
-        """Returns when the GPU has at most so many batches still to do."""
+        """Waits until at most ``most`` batches are unfinished on the GPU."""
         with self._lock:
             surplus = len(self._under_way) - most
             ended = self._under_way[surplus - 1][1] if surplus > 0 else None

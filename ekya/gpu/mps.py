@@ -1,4 +1,4 @@
-"""Shares through CUDA's multi-process service: a percentage of the SMs for each process (DESIGN §6)."""
+"""Share backend on CUDA's multi-process service (MPS): a percentage of the SMs for each process."""
 
 import logging
 import os
@@ -28,41 +28,42 @@ from ekya.gpu.protocol import (
 _LOG = logging.getLogger(__name__)
 
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-"""Read once, by CUDA, when a process becomes an MPS client."""
+"""CUDA reads it once, when a process becomes an MPS client."""
 
 STEP_MILLI = 10
-"""A percentage is whole."""
+"""One percent: MPS takes whole percentages."""
 
 TRAINER_CAP_MILLI = 900
-"""Of a trainer that lives longer than any of its shares: a tenth of the SMs is always free of it, so that
-a frame need not wait for one of its kernels to end. Not yet measured on a GPU."""
+"""Cap of a trainer that outlives its shares: a tenth of the SMs stays free of its kernels, so that a frame
+need not wait for one to end. Not yet measured on a GPU."""
 
 _BACK_WITHIN_S = 20.0
-"""A daemon that has died answers again by then, if it is started again at all."""
+"""Time within which a daemon that died and was restarted replies again."""
 
 _CONNECT_AGAIN_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Pauses between tries to connect: a daemon starts its server for the first client, and refuses meanwhile."""
+"""Back-off between attempts to connect: a daemon starts its server for the first client and refuses until
+then."""
 
 _FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
 
 
 @dataclass(frozen=True, slots=True)
 class MpsShares:
-    """Caps processes at a percentage of the SMs, each at the one that it starts with.
+    """Caps each process at the percentage of the SMs with which it starts.
 
-    A client's percentage is fixed while it lives. So only trainers are capped: one that knows its share
-    when it starts at that share, one that lives for the whole run at ``TRAINER_CAP_MILLI``. An inference
-    never is. What a process may use under its cap changes only where a duty cycle is allowed.
+    A client's percentage is fixed while the client lives, so only trainers are capped: one whose share is
+    fixed when it starts at that share, one that lives for the whole run at ``TRAINER_CAP_MILLI``. Inference
+    is never capped. The share under the cap changes only where a duty cycle is allowed.
 
     Attributes:
         inventory: the GPUs.
-        look: what there is of MPS; tests pass their own.
+        look: finds MPS on this machine; tests pass their own.
         duty_cycle: hold jobs to their share under the cap by waiting between batches.
-        clocks: what the duty cycle reads; spent time is time inside batches.
-        connect: makes a CUDA context in a job's process, which makes that a client.
-        streams: starts torch's CUDA in a job's process, whose batches it waits for.
-        sleep: between tries to connect.
-        environment: where the daemons of the run are; None before it is opened.
+        clocks: read by the duty cycle; spent time is time inside batches.
+        connect: makes a CUDA context in a job's process, which makes the process a client.
+        streams: starts torch's CUDA in a job's process and waits for its batches.
+        sleep: waits between attempts to connect.
+        environment: the daemons of the run; None before the backend is opened.
     """
 
     inventory: GpuInventory
@@ -75,7 +76,7 @@ class MpsShares:
     environment: MpsEnvironment | None = None
 
     def probe(self) -> Capability:
-        """Usable where the driver lists a GPU and its control program is there."""
+        """Reports the backend usable if the driver lists a GPU and the MPS control program is found."""
         found = self.look(self.inventory)
         return Capability(
             usable=found.usable,
@@ -88,21 +89,21 @@ class MpsShares:
         )
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To whole percents of a GPU."""
+        """Rounds shares down to whole percents of a GPU."""
         return round_down(shares, STEP_MILLI, self._capacity_milli())
 
     @contextmanager
     def open(self, gpus: int) -> Iterator["MpsShares"]:
-        """With a daemon for each GPU, or those that the user has named."""
+        """Yields the backend with a daemon for each GPU, or with the daemons that the user has named."""
         with mps_service(self.look(self.inventory), self.inventory.gpus[:gpus]) as environment:
             yield replace(self, environment=environment)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """The daemon and the GPU of the process, and the percentage that it keeps."""
+        """Returns the variables that set the process's daemon, GPU and fixed percentage."""
         return self._opened().of(job.gpu) | {PERCENTAGE: str(cap_percent(job))}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A handle that goes by the percentage with which this process was really started.
+        """Returns a handle capped at the percentage with which this process was actually started.
 
         Raises:
             UserError: this process is not a client of exactly one MPS server.
@@ -112,13 +113,13 @@ class MpsShares:
         return MpsHandle(cap_milli, job.share_milli, self.duty_cycle, self.streams(), self.clocks)
 
     def require_client(self, job: ShareJob) -> None:
-        """Makes this process a client of the daemon that it was started for, and makes sure of it.
+        """Makes this process a client of its daemon and verifies the connection.
 
         Raises:
-            UserError: it is not a client of exactly one MPS server.
+            UserError: this process is not a client of exactly one MPS server.
         """
         try:
-            # Without its daemon CUDA would start, and stay without MPS while the process lives.
+            # If the daemon is down when CUDA starts, the process runs without MPS for its whole life.
             self._opened().wait_for_daemon(_BACK_WITHIN_S)
             self._connect(job)
             self._opened().require_client(JOIN_WITHIN_S)
@@ -128,10 +129,10 @@ class MpsShares:
             ) from None
 
     def _connect(self, job: ShareJob) -> None:
-        """Tries again while the daemon's server starts.
+        """Connects, with retries while the daemon's server starts.
 
         Raises:
-            NoCudaError: it is something else, or takes too long.
+            NoCudaError: the error has another cause, or all retries failed.
         """
         for pause_s in _CONNECT_AGAIN_S:
             try:
@@ -153,7 +154,7 @@ class MpsShares:
 
 
 def cap_percent(job: ShareJob) -> int:
-    """The percentage of the SMs that a process starts with, and keeps."""
+    """Returns the percentage of the SMs that a process has for its whole life."""
     if job.role == "inference":
         return 100
     cap_milli = job.share_milli if job.share_milli >= STEP_MILLI else TRAINER_CAP_MILLI
@@ -161,10 +162,10 @@ def cap_percent(job: ShareJob) -> int:
 
 
 class MpsHandle:
-    """One MPS client's share. A ``ShareHandle``.
+    """Handle of one MPS client's share. A ``ShareHandle``.
 
-    What it measures is time inside batches at the cap: the most that the job can have used, since
-    MPS itself counts nothing. So a batch ends when the GPU has done what the thread gave it.
+    MPS counts nothing itself, so use is measured as time inside batches x the cap: an upper bound. A batch
+    therefore ends only when the GPU has finished the thread's work.
     """
 
     def __init__(
@@ -179,12 +180,12 @@ class MpsHandle:
         self._streams = streams
         self._duty_cycle = duty_cycle
         wall = clocks or Clocks()
-        # Spent time is wall time here: between the two ends of a batch the GPU works for it.
+        # Spent time is wall time here: during a batch the GPU works for this job.
         self._bucket = TokenBucket(FULL_GPU_MILLI, Clocks(wall.wall_ns, wall.wall_ns, wall.wait))
         self.resize(share_milli)
 
     def resize(self, share_milli: int) -> Resized:
-        """To a duty cycle under the cap where that is allowed; otherwise nothing changes."""
+        """Sets the duty cycle under the cap if one is allowed; otherwise changes nothing."""
         if not self._duty_cycle:
             note = "" if share_milli == self._cap_milli else _FIXED
             return Resized(self._cap_milli, 0, note)
@@ -198,16 +199,16 @@ class MpsHandle:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Around one batch; waits for its kernels, which the host has only queued."""
+        """Context manager around one batch; at its end waits for the kernels that the host has queued."""
         with self._bucket.scope():
             yield
             self._streams.synchronise(self._streams.current())
 
     def measured(self) -> Measured:
-        """At most what was used: time inside batches, at the cap."""
+        """Returns an upper bound of the use: time inside batches x the cap."""
         inside = self._bucket.measured()
         return Measured(inside.used_us * self._cap_milli // FULL_GPU_MILLI, inside.wall_us)
 
     def release(self) -> None:
-        """Ends every wait."""
+        """Releases the duty cycle: every wait ends."""
         self._bucket.release()

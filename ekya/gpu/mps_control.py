@@ -1,4 +1,4 @@
-"""The control program of CUDA's multi-process service: where it is, and what its daemon answers."""
+"""Finds the control program of CUDA's multi-process service and sends requests to its daemon."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 PID_FILE = f"{CONTROL}.pid"
 LONGEST_NAME = PID_FILE
-"""Of all files that a daemon makes in its folder the one with the longest name."""
+"""The longest name of the files that a daemon makes in its folder."""
 
 MAX_SOCKET_BYTES = 107
 """The longest path of a UNIX socket; a longer one makes the daemon unreachable."""
@@ -42,15 +42,15 @@ _LOOK_AGAIN_S = 0.05
 
 
 class MpsError(Exception):
-    """What a daemon or its control program did wrong, as a clause."""
+    """Failure of a daemon or its control program; the message is a clause."""
 
 
 def find_control(folders: Iterable[Path] | None = None) -> Path | None:
-    """The control program: on the PATH, beside the driver's library, or where drivers put it.
+    """Returns the path of the control program; None where it is not found.
 
     Args:
-        folders: where to look behind the PATH; by default beside the driver's libraries that this
-            process has loaded, and in the folders into which drivers and containers put programs.
+        folders: searched after the PATH; by default those beside the driver's libraries that this process
+            has loaded, then those into which drivers and containers install programs.
     """
     on_path = shutil.which(CONTROL)
     if on_path is not None:
@@ -61,7 +61,7 @@ def find_control(folders: Iterable[Path] | None = None) -> Path | None:
 
 
 def driver_folders(maps: Path = _MAPS) -> Iterator[Path]:
-    """Folders of the driver's libraries that this process has loaded, and of the programs beside them."""
+    """Yields folders of the driver's libraries that this process has loaded, and the bin folders beside."""
     try:
         lines = maps.read_text().splitlines()
     except OSError:
@@ -70,17 +70,17 @@ def driver_folders(maps: Path = _MAPS) -> Iterator[Path]:
     for path in sorted(paths):
         if path.name.startswith(_DRIVER_LIBRARIES):
             yield path.parent
-            # As in /usr/lib64, /usr/lib/x86_64-linux-gnu and /opt/driver/lib.
+            # For libraries in /usr/lib64, /usr/lib/x86_64-linux-gnu or /opt/driver/lib.
             yield from (above / "bin" for above in path.parents[1:3])
 
 
 def is_too_long(pipe: Path) -> bool:
-    """Whether no daemon could be reached in this folder."""
+    """Returns whether the folder's path is too long for a daemon's sockets."""
     return len(os.fsencode(pipe / LONGEST_NAME)) > MAX_SOCKET_BYTES
 
 
 def daemon_environment(pipe: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment that means the daemon in this folder, free of whatever else was set for MPS."""
+    """Returns an environment that selects the daemon in this folder, without other MPS variables."""
     base = os.environ if base is None else base
     return {name: value for name, value in base.items() if not name.startswith("CUDA_MPS_")} | {
         PIPE_VARIABLE: str(pipe)
@@ -89,12 +89,12 @@ def daemon_environment(pipe: Path, base: Mapping[str, str] | None = None) -> dic
 
 @dataclass(frozen=True, slots=True)
 class MpsControl:
-    """Asks the daemon in one folder. Starts nothing and makes no CUDA context.
+    """Sends requests to the daemon in one folder. Starts nothing and makes no CUDA context.
 
     Attributes:
         program: the control program.
         pipe: the daemon's folder.
-        answer_within_s: how long an answer may take.
+        answer_within_s: timeout of a request.
     """
 
     program: Path
@@ -102,15 +102,15 @@ class MpsControl:
     answer_within_s: float = _ANSWER_WITHIN_S
 
     def servers(self) -> tuple[int, ...]:
-        """Process numbers of the daemon's servers; empty before the first client.
+        """Returns PIDs of the daemon's servers; empty before the first client.
 
         Raises:
-            MpsError: it does not answer, refuses, or answers something else.
+            MpsError: the daemon does not reply, refuses, or sends an invalid reply.
         """
         return self._numbers("get_server_list")
 
     def clients(self, server: int) -> tuple[int, ...]:
-        """Process numbers of a server's clients.
+        """Returns PIDs of a server's clients.
 
         Raises:
             MpsError: as ``servers``.
@@ -118,19 +118,19 @@ class MpsControl:
         return self._numbers(f"get_client_list {server}")
 
     def has_fault(self, server: int) -> bool:
-        """Whether a client's fault has stopped a server, and with it all of its clients.
+        """Returns whether a client's fault has stopped a server with all its clients.
 
         Raises:
-            MpsError: the daemon does not answer or refuses.
+            MpsError: the daemon does not reply or refuses.
         """
-        # Older daemons do not know the command and answer with a sentence.
+        # Older daemons do not know the command and reply with a sentence.
         return self._ask(f"get_server_status {server}", self.answer_within_s).strip() == "FAULT"
 
     def quit(self, force_after_s: int) -> None:
-        """Ends the daemon and its servers; it comes back when they are gone.
+        """Ends the daemon and its servers, and waits until they are gone.
 
         Args:
-            force_after_s: servers that still have clients after that time are ended with them.
+            force_after_s: time after which servers that still have clients are ended with them.
 
         Raises:
             MpsError: as ``servers``.
@@ -138,10 +138,10 @@ class MpsControl:
         self._ask(f"quit -t {force_after_s}", force_after_s + self.answer_within_s)
 
     def wait_up(self, within_s: float) -> None:
-        """Returns when the daemon answers.
+        """Waits until the daemon replies.
 
         Raises:
-            MpsError: it does not in time.
+            MpsError: the daemon does not reply in time.
         """
         give_up_s = time.monotonic() + within_s
         while True:
@@ -154,12 +154,12 @@ class MpsControl:
             time.sleep(_LOOK_AGAIN_S)
 
     def require_client(self, pid: int, within_s: float = JOIN_WITHIN_S) -> None:
-        """Makes sure that a process that has a CUDA context is a client of exactly one server here.
+        """Checks that a process that has a CUDA context is a client of exactly one server here.
 
-        CUDA works on without MPS where it cannot reach a daemon, and says nothing.
+        CUDA silently runs without MPS where it cannot reach a daemon.
 
         Raises:
-            MpsError: it is not, or nobody answers.
+            MpsError: the process is no such client, or the daemon does not reply.
         """
         give_up_s = time.monotonic() + within_s
         while True:
@@ -167,7 +167,7 @@ class MpsControl:
                 servers = self.servers()
                 serving = [server for server in servers if pid in self.clients(server)]
             except MpsError:
-                # Many jobs may ask at the same moment, and servers come and go.
+                # Retried, since many jobs may send requests at the same time, and servers come and go.
                 if time.monotonic() >= give_up_s:
                     raise
             else:
@@ -211,5 +211,5 @@ class MpsControl:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something."""
+    """Returns the last line that is not blank."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

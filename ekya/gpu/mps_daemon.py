@@ -1,6 +1,6 @@
-"""One MPS daemon from its start to its end: started as the current user, known for sure, ended in order.
+"""Life cycle of one MPS daemon of the current user: start, reliable identification, orderly end.
 
-Compute mode, clocks and MIG of the GPU are not touched.
+Does not touch the GPU's compute mode, clocks and MIG.
 """
 
 import json
@@ -35,16 +35,16 @@ _CLOCKS_DIFFER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a daemon may take for what it does.
+    """Timeouts and limits for a daemon.
 
     Attributes:
-        start_s: until it answers for the first time.
-        answer_s: for any other answer.
-        drain_s: clients may take to end by themselves before they are ended with their server.
-        force_after_s: servers are given after ``quit``.
-        kill_s: until a signal has taken effect.
-        health_every_s: from one look at a daemon's health to the next.
-        starts_again: how often one that has died is started again, at most.
+        start_s: until its first reply.
+        answer_s: for any other reply.
+        drain_s: for clients to end by themselves before they are ended with their server.
+        force_after_s: for servers to end after ``quit``.
+        kill_s: for a signal to take effect.
+        health_every_s: interval of health checks.
+        starts_again: most restarts of a daemon that died.
     """
 
     start_s: float = 15.0
@@ -57,16 +57,16 @@ class Patience:
 
     @property
     def end_s(self) -> float:
-        """The longest that an end can take, with its two signals."""
+        """Upper bound of the time to end a daemon, with both signals."""
         return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
 
 
 def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> Process:
-    """Starts a daemon for one GPU in its folder, and waits until it answers.
+    """Starts a daemon for one GPU in its folder, and waits until it replies.
 
     Raises:
-        MpsError: it does not start, is not up in time, or cannot be told from another process. What was
-            started may run; ``end_daemon`` ends it.
+        MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
+            ``end_daemon`` ends it.
     """
     began_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S) * _TICKS_PER_S
     give_up_s = time.monotonic() + within_s
@@ -96,12 +96,12 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
 
 
 def find_daemon(folder: DaemonFolder) -> Process | None:
-    """The daemon of a folder, if it lives; a process that only has its number is not taken for it."""
+    """Returns the live daemon of a folder, never another process that reuses its PID; None without one."""
     try:
         record = json.loads(folder.record.read_text())
         recorded = (int(record["pid"]), int(record["started_ticks"]))
     except (OSError, ValueError, KeyError, TypeError):
-        # Whoever started it died before it could be written down.
+        # The starting process may have died before it wrote the record.
         return next(iter(_of_folder(folder, CONTROL)), None)
     process = look_at(recorded[0])
     if process is None or (process.pid, process.started_ticks) != recorded or process.user != os.getuid():
@@ -110,11 +110,11 @@ def find_daemon(folder: DaemonFolder) -> Process | None:
 
 
 def trouble(control: MpsControl, daemon: Process | None) -> str | None:
-    """What is wrong with a daemon, as a clause; None where it is well.
+    """Returns what is wrong with a daemon, as a clause; None where it is healthy.
 
     Args:
-        control: asks it.
-        daemon: its process; None for one that somebody else runs.
+        control: sends it requests.
+        daemon: its process; None for an external daemon.
     """
     if daemon is not None and not still_runs(daemon):
         return f"the MPS daemon at {control.pipe} has died"
@@ -131,13 +131,13 @@ def trouble(control: MpsControl, daemon: Process | None) -> str | None:
 
 
 def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience) -> Process:
-    """Starts a daemon in the place of one that died, where jobs that begin again will look for it.
+    """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
 
-    What was left of the dead one is ended first: its servers, which may go on, and their clients. No other
-    daemon would know of them, and two servers on a GPU would not keep their clients apart.
+    Its surviving servers and their clients are ended first. A new daemon would not know them, and two servers
+    on a GPU would not keep their clients apart.
 
     Raises:
-        MpsError: something of it cannot be ended, or as ``start_daemon``.
+        MpsError: a surviving process cannot be ended, or as ``start_daemon``.
     """
     left = list(_of_folder(folder))
     for process in left:
@@ -149,10 +149,10 @@ def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patien
 
 
 def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
-    """Waits for the clients to be gone, ends the daemon with its servers, and removes the folder.
+    """Waits for the clients to end, ends the daemon with its servers, and removes the folder.
 
     Raises:
-        MpsError: something of it cannot be ended; the folder stays.
+        MpsError: a process cannot be ended; the folder stays.
     """
     daemon = find_daemon(folder)
     servers: list[Process] = []
@@ -163,7 +163,7 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) ->
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
     known = [*servers] if daemon is None else [daemon, *servers]
-    # What nobody has written down or listed can only be known by its folder.
+    # Processes that are neither recorded nor listed are found by the folder in their environment.
     unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
     left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
     if left:
@@ -178,10 +178,10 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
         VISIBLE_VARIABLE: gpu_uuid,
     }
     said = folder.log / "start.log"
-    # A file, since the daemon keeps what it is given: a pipe would not end before it does.
+    # A file, since the daemon inherits the output: a pipe would stay open until the daemon ends.
     with said.open("wb") as output:
         try:
-            # It comes back when the daemon listens.
+            # The call returns once the daemon listens.
             started = subprocess.run(
                 [control.program, "-d"],
                 stdin=subprocess.DEVNULL,
@@ -209,7 +209,7 @@ def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
 
 
 def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
-    """Own processes that were started for this folder, but for those that only ask; by program or all."""
+    """Yields own processes started for this folder, of these programs or all, except control clients."""
     for process in own_processes():
         if names and not any(process.runs(name) for name in names):
             continue
@@ -221,7 +221,7 @@ def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
 
 
 def _drain(control: MpsControl, within_s: float) -> list[Process]:
-    """Waits until no client is left, and gives the servers."""
+    """Waits until no client is left or time is up; returns the servers."""
     give_up_s = time.monotonic() + within_s
     servers: list[Process] = []
     while True:
@@ -242,7 +242,7 @@ def _drain(control: MpsControl, within_s: float) -> list[Process]:
 
 
 def _end(process: Process, within_s: float) -> bool:
-    """Waits for a process to end, asks it to, and then makes it; whether it is gone."""
+    """Waits for a process to end, then sends SIGTERM, then SIGKILL; returns whether it is gone."""
     if process.user != os.getuid():
         return not still_runs(process)
     for number in (None, signal.SIGTERM, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""The private folder of one MPS daemon: where it is, who holds it, and what a dead owner left behind."""
+"""Private folder of one MPS daemon: its place, the lock that marks it in use, and abandoned folders."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from ekya.gpu.mps_control import MAX_SOCKET_BYTES, PID_FILE, is_too_long
 
 _PREFIX = "ekya-mps-"
 _ANY_NAME = "x" * 8
-"""As long as what ``tempfile`` puts behind a prefix."""
+"""Has the length of the suffix that ``tempfile`` appends to a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,26 @@ class DaemonFolder:
 
     @property
     def pipe(self) -> Path:
-        """Where clients find the daemon."""
+        """Folder of the sockets on which clients reach the daemon."""
         return self.root / "pipe"
 
     @property
     def log(self) -> Path:
-        """Where daemon and servers write their logs."""
+        """Folder of the daemon's and servers' logs."""
         return self.root / "log"
 
     @property
     def record(self) -> Path:
-        """Which process the daemon is, written by whoever started it."""
+        """File that names the daemon's process, written by the process that started it."""
         return self.root / "daemon.json"
 
     @property
     def pid_file(self) -> Path:
-        """Written by the daemon."""
+        """Pid file, written by the daemon."""
         return self.pipe / PID_FILE
 
     def pid(self) -> int | None:
-        """What the pid file says; None without one, or where it says something else than a number."""
+        """Returns the number in the pid file; None without a file or a valid number."""
         try:
             text = self.pid_file.read_text(errors="replace").strip()
         except OSError:
@@ -55,29 +55,29 @@ class DaemonFolder:
         return int(text) if text.isascii() and text.isdigit() else None
 
     def clear(self) -> None:
-        """Removes what a dead daemon has left, but for its logs; the folder can be another's."""
+        """Removes all that a dead daemon left except its logs, so that another daemon can use the folder."""
         shutil.rmtree(self.pipe, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         self.pipe.mkdir(mode=0o700, exist_ok=True)
 
     def remove(self) -> None:
-        """Removes all of it; what cannot be removed stays."""
+        """Removes the folder, ignoring errors."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 def temporary_folders() -> tuple[Path, ...]:
-    """Where folders of daemons may be made: where temporary files go, or in /tmp if that is too long."""
+    """Returns the parents to try for daemon folders: the temporary folder, then /tmp if that is too long."""
     return tuple(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
 def short_enough(bases: tuple[Path, ...]) -> Path | None:
-    """The first of these in which a daemon can be reached."""
+    """Returns the first writable base whose socket paths are short enough."""
     fitting = (base for base in bases if not is_too_long(DaemonFolder(base / (_PREFIX + _ANY_NAME)).pipe))
     return next((base for base in fitting if os.access(base, os.W_OK | os.X_OK)), None)
 
 
 def why_none(bases: tuple[Path, ...]) -> str:
-    """What to say where none is short enough."""
+    """Returns the error message where no base is usable."""
     named = " or ".join(str(base) for base in bases)
     return (
         f"an MPS daemon cannot have its folder in {named}: it cannot be written, or its path would be longer "
@@ -87,15 +87,15 @@ def why_none(bases: tuple[Path, ...]) -> str:
 
 @contextmanager
 def new_folder(base: Path) -> Iterator[DaemonFolder]:
-    """A new folder, held until the end of the block, which does not remove it.
+    """Makes a folder and holds its lock until the end of the block; does not remove it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     while True:
         folder = DaemonFolder(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base)))
         with held(folder) as still_there:
-            # Somebody who tidies up can have come before us, and it is gone.
+            # Another process's clean-up may have removed the folder before it was locked.
             if not still_there:
                 continue
             folder.pipe.mkdir(mode=0o700)
@@ -106,9 +106,9 @@ def new_folder(base: Path) -> Iterator[DaemonFolder]:
 
 @contextmanager
 def held(folder: DaemonFolder) -> Iterator[bool]:
-    """Marks a folder as in use; as many processes as want may, and the kernel forgets those that die.
+    """Marks a folder as in use by a shared lock, which the kernel releases if the process dies.
 
-    Yields whether the folder is still there.
+    Yields whether the folder still exists.
     """
     try:
         door = _open(folder.root)
@@ -124,7 +124,7 @@ def held(folder: DaemonFolder) -> Iterator[bool]:
 
 @contextmanager
 def abandoned(base: Path) -> Iterator[list[DaemonFolder]]:
-    """Folders of the current user that nobody holds any more, and that nobody can hold meanwhile."""
+    """Yields folders of the current user that no process holds, locked against use meanwhile."""
     doors: list[int] = []
     found: list[DaemonFolder] = []
     try:
@@ -148,5 +148,5 @@ def abandoned(base: Path) -> Iterator[list[DaemonFolder]]:
 
 
 def _open(path: Path) -> int:
-    """Not through a link, which could lead anywhere."""
+    """Opens a folder, but no symbolic link, which could lead anywhere."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""SMs of its own for a job in a process of its own: green contexts inside MPS clients (DESIGN §6)."""
+"""Share backend of green contexts inside MPS clients: dedicated SMs for jobs in separate processes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,18 +11,18 @@ from ekya.gpu.protocol import Capability, Grants, ShareHandle, ShareJob
 
 @dataclass(frozen=True, slots=True)
 class MpsGreenShares:
-    """MPS lets processes run beside each other; green contexts say where, and change in a running process.
+    """Combines MPS, which runs processes concurrently, with green contexts, which assign their SMs live.
 
     Attributes:
-        mps: runs the daemon and makes clients; its percentages are not used, for they would hide SMs.
-        green: shares out SMs.
+        mps: runs the daemons and makes clients; its percentages are not used, since they would hide SMs.
+        green: assigns SMs.
     """
 
     mps: MpsShares
     green: GreenShares
 
     def probe(self) -> Capability:
-        """Usable where MPS is and the driver makes green contexts."""
+        """Reports the backend usable if MPS is and the driver makes green contexts."""
         clients = self.mps.probe()
         capability = replace(self.green, one_process=True).probe()
         if not clients.usable:
@@ -32,21 +32,21 @@ class MpsGreenShares:
         return replace(capability, why=f"{clients.why}; {capability.why}")
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """To whole groups of SMs, with the groups of each job."""
+        """Rounds shares down to whole groups of SMs and places them."""
         return self.green.quantise(shares)
 
     @contextmanager
     def open(self, gpus: int) -> Iterator["MpsGreenShares"]:
-        """As MPS, then as green contexts."""
+        """Opens MPS, then green contexts."""
         with self.mps.open(gpus) as mps, self.green.open(gpus) as green:
             yield MpsGreenShares(mps, green)
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """A client of the daemon on the job's GPU that may use all SMs."""
+        """Returns the environment of an MPS client on the job's GPU that may use all SMs."""
         return {**self.mps.actor_env(job), PERCENTAGE: "100"}
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """A handle on the job's SMs, on the only GPU that its process sees.
+        """Returns a handle of the job's SMs, on the only GPU that its process sees.
 
         Raises:
             UserError: this process is not a client of exactly one MPS server, or no level can be used.

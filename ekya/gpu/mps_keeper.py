@@ -1,10 +1,10 @@
-"""The process that keeps one MPS daemon: starts it, again where it dies, and ends it when its owner ends.
+"""Keeper process of one MPS daemon: starts it, restarts it if it dies, and ends it when its owner ends.
 
 Started by ``ekya.gpu.mps_service`` as ``python -m ekya.gpu.mps_keeper``; imports neither ray nor torch.
-Standard input brings one JSON object. Its end means that the owner wants no more of the daemon, or is dead:
-the kernel closes it either way, so that there is one way to end a daemon and not two. Standard output
-brings what came of the start, one JSON object a line, then what became of a daemon that died, and at the end
-what could not be ended.
+Standard input carries one JSON object, the order. Its end of file means that the owner no longer needs the
+daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon. Standard output
+carries one JSON object per line: the result of the start, then restarts of a daemon that died, and at last
+processes that could not be ended.
 """
 
 import json
@@ -20,18 +20,18 @@ from ekya.gpu.mps_folder import DaemonFolder, held
 from ekya.gpu.processes import Process, still_runs
 
 _LOOK_EVERY_S = 0.5
-"""From one look at whether the daemon lives to the next; jobs wait for what comes of it."""
+"""Interval of checks that the daemon is alive; jobs wait for a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a keeper is to do.
+    """Instructions for a keeper.
 
     Attributes:
         program: the control program.
         root: the daemon's folder, which its owner has made.
-        gpu_uuid: of the GPU that the daemon serves.
-        patience: for everything that it does.
+        gpu_uuid: UUID of the GPU that the daemon serves.
+        patience: the daemon's time limits.
     """
 
     program: Path
@@ -46,17 +46,17 @@ class Order:
 
     @property
     def control(self) -> MpsControl:
-        """Asks the daemon."""
+        """Control program for the daemon."""
         return MpsControl(self.program, self.folder.pipe, self.patience.answer_s)
 
     def to_json(self) -> str:
-        """As one line."""
+        """Returns the order as one line of JSON."""
         paths = {"program": str(self.program), "root": str(self.root)}
         return json.dumps(paths | {"gpu_uuid": self.gpu_uuid, "patience": asdict(self.patience)})
 
     @staticmethod
     def from_json(text: str) -> "Order":
-        """What ``to_json`` made."""
+        """Returns the order that ``to_json`` wrote."""
         told = json.loads(text)
         return Order(
             Path(told["program"]), Path(told["root"]), told["gpu_uuid"], Patience(**told["patience"])
@@ -64,9 +64,9 @@ class Order:
 
 
 def main() -> None:
-    """Keeps a daemon as standard input says."""
-    # Who wants the daemon ended ends its owner. What a terminal or a service manager sends to all
-    # processes at once must not take the daemon away from jobs that are still ending.
+    """Keeps a daemon as ordered on standard input."""
+    # A daemon is ended by ending its owner. A signal that a terminal or a service manager sends to all
+    # processes together must not take the daemon away from jobs that are still ending.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Not SIG_IGN, which the daemon would inherit.
         signal.signal(number, lambda _number, _frame: None)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _keep(order: Order, daemon: Process) -> None:
-    """Until the owner wants no more of it. A daemon that dies is started again where it was."""
+    """Keeps the daemon until its owner no longer needs it; restarts it in its folder if it dies."""
     named, most = f"the MPS daemon at {order.folder.pipe}", order.patience.starts_again
     for started in range(1, most + 1):
         if not _dies_before_owner(daemon):
@@ -102,7 +102,7 @@ def _keep(order: Order, daemon: Process) -> None:
 
 
 def _dies_before_owner(daemon: Process) -> bool:
-    """Waits for the end of either."""
+    """Waits until the daemon or the owner ends; returns whether it was the daemon."""
     while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
         if not still_runs(daemon):
             return True
@@ -120,7 +120,7 @@ def _tell(what: str, text: str) -> None:
     try:
         sys.stdout.write(json.dumps({what: text}) + "\n")
         sys.stdout.flush()
-    except OSError:  # Nobody listens any more.
+    except OSError:  # The owner is dead.
         return
 
 

@@ -1,8 +1,7 @@
-"""MPS for a whole run: a daemon of its own for each GPU, or those that the user has named.
+"""MPS for a whole run: a separate daemon for each GPU, or daemons that the user has named.
 
-This is what every backend that makes its jobs MPS clients is built on: ``look_for_mps`` says what can be
-had and starts nothing, ``mps_service`` starts it and ends it, and ``MpsEnvironment`` is what travels to
-the jobs.
+Every backend whose jobs are MPS clients uses this: ``look_for_mps`` finds what is available and starts
+nothing, ``mps_service`` starts and ends the daemons, and ``MpsEnvironment`` is sent to the jobs.
 """
 
 import json
@@ -38,7 +37,7 @@ from ekya.gpu.nvml import Gpu, GpuInventory
 _LOG = logging.getLogger(__name__)
 
 FOREIGN_VARIABLE = "EKYA_MPS_PIPES"
-"""Names the folders of daemons that somebody else runs, one for each GPU, in CUDA's order."""
+"""Variable with the folders of external daemons, one for each GPU, in CUDA's order."""
 
 _DEFAULT_PIPE = Path("/tmp/nvidia-mps")
 
@@ -48,8 +47,8 @@ class _Daemon:
     """A daemon that jobs use.
 
     Attributes:
-        control: asks it.
-        folder, news: its folder and what its keeper tells, where it is our own.
+        control: sends it requests.
+        folder, news: its folder and its keeper's output; None for an external daemon.
     """
 
     control: MpsControl
@@ -57,7 +56,7 @@ class _Daemon:
     news: IO[bytes] | None = None
 
     def trouble(self) -> str | None:
-        """What is wrong with it now, as a clause; None where it is well."""
+        """Returns what is wrong with the daemon, as a clause; None where it is healthy."""
         if self.folder is None:
             return trouble(self.control, None)
         process = find_daemon(self.folder)
@@ -66,7 +65,7 @@ class _Daemon:
         return trouble(self.control, process)
 
     def heard(self) -> Iterator[str]:
-        """What its keeper has told since; nothing is waited for."""
+        """Yields new messages of the daemon's keeper, without waiting."""
         while self.news is not None and select.select([self.news], [], [], 0)[0]:
             line = self.news.readline()
             if not line:
@@ -76,13 +75,13 @@ class _Daemon:
 
 @dataclass(frozen=True, slots=True)
 class MpsFound:
-    """What there is of MPS here.
+    """Availability of MPS on this machine.
 
     Attributes:
-        usable: whether a run can be served.
+        usable: whether a run can use MPS.
         why: what was found, or what is missing and how to get it, as a clause.
         program: the control program.
-        foreign: folders of the daemons that the user has named, one for each GPU; empty to start some.
+        foreign: folders of the daemons that the user has named, one for each GPU; empty to start daemons.
     """
 
     usable: bool
@@ -93,10 +92,10 @@ class MpsFound:
 
 @dataclass(frozen=True, slots=True)
 class MpsRoom:
-    """Where the clients of one GPU go.
+    """A GPU and the daemon of its clients.
 
     Attributes:
-        gpu_uuid: of the GPU.
+        gpu_uuid: UUID of the GPU.
         pipe: folder of its daemon.
     """
 
@@ -106,7 +105,7 @@ class MpsRoom:
 
 @dataclass(frozen=True, slots=True)
 class MpsEnvironment:
-    """What the processes of jobs have to know; a plain value.
+    """MPS settings for the processes of jobs; a plain value.
 
     Attributes:
         program: the control program.
@@ -117,36 +116,36 @@ class MpsEnvironment:
     rooms: tuple[MpsRoom, ...]
 
     def of(self, gpu: int) -> dict[str, str]:
-        """Environment that makes a process a client on the GPU at this position."""
+        """Returns the environment that makes a process a client on the GPU at this position."""
         room = self.rooms[gpu]
         return {PIPE_VARIABLE: str(room.pipe), VISIBLE_VARIABLE: room.gpu_uuid}
 
     def wait_for_daemon(self, within_s: float) -> None:
-        """Returns when this process's daemon answers: one that has died is started again.
+        """Waits until this process's daemon replies, since a daemon that died is restarted.
 
         Raises:
-            MpsError: it does not in time.
+            MpsError: the daemon does not reply in time.
         """
         MpsControl(self.program, Path(os.environ[PIPE_VARIABLE])).wait_up(within_s)
 
     def require_client(self, within_s: float = JOIN_WITHIN_S) -> None:
-        """Makes sure that this process, which has a CUDA context, is a client of exactly one server.
+        """Checks that this process, which has a CUDA context, is a client of exactly one server.
 
         Args:
-            within_s: how long it may take until the server lists it.
+            within_s: time until the server must list it.
 
         Raises:
-            MpsError: it is not; CUDA itself would work on without MPS and say nothing.
+            MpsError: the process is no such client; CUDA itself would silently run without MPS.
         """
         MpsControl(self.program, Path(os.environ[PIPE_VARIABLE])).require_client(os.getpid(), within_s)
 
 
 def look_for_mps(inventory: GpuInventory, environment: Mapping[str, str] | None = None) -> MpsFound:
-    """What can be had. Starts nothing and makes no CUDA context.
+    """Finds the MPS that a run can use. Starts nothing and makes no CUDA context.
 
     Args:
         inventory: the GPUs.
-        environment: of this process, by default.
+        environment: environment variables; this process's by default.
     """
     environment = os.environ if environment is None else environment
     if not inventory.gpus:
@@ -172,21 +171,21 @@ def look_for_mps(inventory: GpuInventory, environment: Mapping[str, str] | None 
 
 
 LookForMps = Callable[[GpuInventory], MpsFound]
-"""``look_for_mps``, or what tests have in its place."""
+"""Type of ``look_for_mps`` and of the tests' replacements."""
 
 
 @contextmanager
 def mps_service(
     found: MpsFound, gpus: Sequence[Gpu], patience: Patience | None = None
 ) -> Iterator[MpsEnvironment]:
-    """A daemon for each of these GPUs until the end of the block.
+    """Provides a daemon for each of these GPUs until the end of the block.
 
-    Its own daemons are started again where they die, and ended there, also where this process dies; those
-    that the user has named never.
-    What an owner that died with its keeper has left is ended first.
+    Daemons started here are restarted if they die, and ended with the block or with this process; daemons
+    that the user has named are neither restarted nor ended. Daemons left by a dead owner and keeper are
+    ended first.
 
     Raises:
-        UserError: a daemon cannot be had.
+        UserError: MPS cannot be used, or a daemon does not start or reply.
     """
     if not found.usable or found.program is None:
         raise UserError(f"MPS cannot be used here: {found.why}")
@@ -232,7 +231,7 @@ def _ask_foreign(program: Path, pipes: tuple[Path, ...], gpus: int) -> MpsFound:
 
 
 def _left_alone(program: Path, environment: Mapping[str, str]) -> str:
-    """Names a daemon that runs already, so that nobody wonders why it is not used."""
+    """Returns a remark on a daemon that already runs and is not used; empty without one."""
     pipe = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPE)
     if not (pipe / "control").exists() or trouble(MpsControl(program, pipe), None) is not None:
         return ""
@@ -249,7 +248,7 @@ def _foreign_daemon(program: Path, pipe: Path, patience: Patience) -> _Daemon:
 
 @contextmanager
 def _kept_daemon(program: Path, gpu: Gpu, patience: Patience) -> Iterator[_Daemon]:
-    """A daemon with a process of its own that ends it when this one wants it to, or dies."""
+    """Runs a daemon under a keeper process, which ends it when this process asks for that or dies."""
     bases = temporary_folders()
     base = short_enough(bases)
     if base is None:
@@ -291,9 +290,9 @@ def _wait_up(keeper: subprocess.Popen[bytes], order: Order, gpu: Gpu) -> None:
 
 
 def _let_go(keeper: subprocess.Popen[bytes], order: Order) -> None:
-    """Lets the keeper end the daemon, and does so itself where the keeper cannot."""
+    """Makes the keeper end the daemon, and ends it here if the keeper fails."""
     assert keeper.stdin is not None and keeper.stdout is not None
-    with suppress(OSError):  # It is dead already.
+    with suppress(OSError):  # The keeper is already dead.
         keeper.stdin.close()
     try:
         keeper.wait(order.patience.end_s)
@@ -310,7 +309,7 @@ def _let_go(keeper: subprocess.Popen[bytes], order: Order) -> None:
 
 @contextmanager
 def _watched(daemons: Sequence[_Daemon], every_s: float) -> Iterator[None]:
-    """Asks the daemons how they are, again and again, and says what changed."""
+    """Polls the daemons' health in a thread and logs changes."""
     over = threading.Event()
 
     def watch() -> None:

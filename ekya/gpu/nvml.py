@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs that CUDA shows to this process, asked of the driver; no CUDA context is made."""
+"""Lists the NVIDIA GPUs visible to this process through the driver; makes no CUDA context."""
 
 import importlib
 import os
@@ -16,10 +16,10 @@ class Gpu:
     """One GPU, or one MIG instance of it where ``CUDA_VISIBLE_DEVICES`` names that.
 
     Attributes:
-        index: as the driver counts, from 0.
-        name: the maker's name.
-        memory_bytes, memory_free_bytes: in all, and free now; None where it shares the system's memory.
-        uuid: the only name that means the same GPU in every process, such as ``GPU-1f0c...``; its index
+        index: driver index, from 0.
+        name: product name.
+        memory_bytes, memory_free_bytes: total, and free now; None where it shares the system's memory.
+        uuid: the only name of the GPU that is the same in every process, such as ``GPU-1f0c...``; its index
             where the driver gives it none.
         mig: whether it is split into MIG instances, which CUDA then sees in its place.
     """
@@ -34,12 +34,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuInventory:
-    """What the driver says.
+    """GPUs and driver of this machine.
 
     Attributes:
-        gpus: in the order in which CUDA counts them; empty without a driver.
-        driver: its version, or None without one.
-        why: one sentence.
+        gpus: in CUDA's order; empty without a driver.
+        driver: version of the driver, or None without one.
+        why: reason for the result, in one sentence.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,13 +48,13 @@ class GpuInventory:
 
 
 def list_gpus(environment: Mapping[str, str] | None = None, nvml: Any = None) -> GpuInventory:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, or all without it.
+    """Lists the GPUs that ``CUDA_VISIBLE_DEVICES`` selects, or all without it.
 
-    A machine without a GPU or driver is not an error: it has none, and ``why`` says so.
+    A machine without a GPU or driver is not an error: the list is empty, and ``why`` gives the reason.
 
     Args:
-        environment: of this process, by default.
-        nvml: the driver's calls by their own names; tests pass their own.
+        environment: environment variables; this process's by default.
+        nvml: the driver's calls by their NVML names; tests pass their own.
     """
     environment = os.environ if environment is None else environment
     try:
@@ -93,13 +93,13 @@ def _found(shown: int, here: int, visible: str | None, driver: str) -> str:
 
 
 def _ambiguous(here: Sequence[Gpu], visible: str, environment: Mapping[str, str]) -> bool:
-    """Whether CUDA may count unlike GPUs in another order, the fastest first."""
+    """Returns whether CUDA may number different GPUs in another order, the fastest first."""
     by_number = any(name.strip().isdecimal() for name in visible.split(","))
     return by_number and len({gpu.name for gpu in here}) > 1 and environment.get(_ORDER) != "PCI_BUS_ID"
 
 
 def _shown(nvml: Any, here: Sequence[Gpu], visible: str) -> list[Gpu]:
-    """As CUDA reads the variable: in its order, up to the first name that means nothing."""
+    """Parses the variable as CUDA does: in its order, up to the first invalid name."""
     shown: list[Gpu] = []
     for name in visible.split(","):
         gpu = _named(nvml, here, name.strip())
@@ -110,7 +110,7 @@ def _shown(nvml: Any, here: Sequence[Gpu], visible: str) -> list[Gpu]:
 
 
 def _named(nvml: Any, here: Sequence[Gpu], name: str) -> Gpu | None:
-    """The GPU with this index, this UUID or the beginning of one, or the MIG instance of this name."""
+    """Returns the GPU with this index, UUID or unique UUID prefix, or the MIG instance with this name."""
     if name.isdecimal():
         return here[int(name)] if int(name) < len(here) else None
     if name.startswith("MIG-"):
@@ -144,7 +144,7 @@ def _gpu(nvml: Any, device: Any, index: int) -> Gpu:
 def _memory(nvml: Any, device: Any) -> tuple[int | None, int | None]:
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(device)
-    except nvml.NVMLError:  # Jetson, and others whose GPU has no memory of its own.
+    except nvml.NVMLError:  # Jetson and other GPUs without dedicated memory.
         return None, None
     return (int(memory.total), int(memory.free)) if memory.total else (None, None)
 
@@ -159,6 +159,6 @@ def _uuid(nvml: Any, device: Any, index: int) -> str:
 def _mig(nvml: Any, device: Any) -> bool:
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(device)
-    except nvml.NVMLError:  # Most GPUs cannot be split at all.
+    except nvml.NVMLError:  # Most GPUs have no MIG.
         return False
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)

@@ -1,4 +1,4 @@
-"""Processes as the kernel knows them, so that none is taken for another that had its number before."""
+"""Identifies processes by PID and start time, so that a reused PID is not mistaken for the old process."""
 
 import os
 import signal
@@ -8,20 +8,19 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _STATE, _STARTED = 0, 19
-"""Places in ``/proc/PID/stat``, counted behind the name."""
+"""Indices of fields in ``/proc/PID/stat``, counted after the process name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that lived when it was looked at.
+    """Snapshot of a process that was alive.
 
     Attributes:
-        pid: its number, which another process gets after its end.
-        started_ticks: when it began, in clock ticks since the machine started. With the number it
-            names one process.
-        user: number of the user that it runs as.
-        program: path of its executable; empty where the kernel does not tell us.
-        arguments: with which it was called; the first is its own name.
+        pid: process number, which can be reused after its end.
+        started_ticks: start time in clock ticks since boot; identifies one process together with ``pid``.
+        user: numeric user id.
+        program: path of its executable; empty where it may not be read.
+        arguments: command line; the first is the program's name.
     """
 
     pid: int
@@ -31,13 +30,13 @@ class Process:
     arguments: tuple[str, ...]
 
     def runs(self, name: str) -> bool:
-        """Whether it runs a program of this name: an executable, or a script, which an interpreter runs."""
+        """Returns whether it runs an executable, or a script in an interpreter, of this name."""
         called = (self.program, *self.arguments[:2])
         return any(Path(one).name == name for one in called if one)
 
 
 def look_at(pid: int) -> Process | None:
-    """The process that has this number now; None where there is none, or only what is left of one."""
+    """Returns the process that has this PID now; None without one, or for a zombie."""
     folder = _PROC / str(pid)
     try:
         stat = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -53,15 +52,15 @@ def look_at(pid: int) -> Process | None:
 
 
 def still_runs(process: Process) -> bool:
-    """Whether this very process lives."""
+    """Returns whether this process, and not another with its PID, is alive."""
     now = look_at(process.pid)
     return now is not None and _same(now, process)
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:
-    """Sends a signal to this very process, and to no other; False where it is gone."""
+    """Sends a signal to this process, never to another with its PID; returns False where it is gone."""
     try:
-        # What is held here stays that process, whatever happens to its number meanwhile.
+        # A pidfd keeps referring to this process even if its PID is reused.
         held = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
@@ -77,7 +76,7 @@ def send_signal(process: Process, number: signal.Signals) -> bool:
 
 
 def environment_of(process: Process) -> dict[str, str] | None:
-    """The environment that it was started with; None where we may not see it or it is gone."""
+    """Returns the process's initial environment; None where it may not be read or the process is gone."""
     try:
         pairs = (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -86,7 +85,7 @@ def environment_of(process: Process) -> dict[str, str] | None:
 
 
 def own_processes() -> Iterator[Process]:
-    """All processes of the current user."""
+    """Yields all processes of the current user."""
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
             process = look_at(int(folder.name))

@@ -1,4 +1,4 @@
-"""The processor's name and instruction set, as measurements of it are kept under."""
+"""Name and instruction set of the CPU, used as keys of its measurements."""
 
 import os
 import platform
@@ -7,19 +7,19 @@ from pathlib import Path
 CPU_INFO = Path("/proc/cpuinfo")
 
 _EXTENSIONS = ("sse4_1", "avx", "avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve", "bf16")
-"""Flags of /proc/cpuinfo that decide which kernels libraries take; of x86-64, then of arm64."""
+"""Flags of /proc/cpuinfo that decide which kernels libraries use; of x86-64, then of arm64."""
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-"""Environment variables that hold libraries to less than the processor has."""
+"""Environment variables that restrict libraries to a part of the instruction set."""
 
 
 def processor_name(cpu_info: Path = CPU_INFO) -> str:
-    """The maker's name of the processor; of one that has none, as of arm64, its architecture."""
+    """Returns the CPU's model name; where it has none, as on arm64, its architecture."""
     return _field("model name", cpu_info) or platform.machine() or "a processor"
 
 
 def instruction_set(cpu_info: Path = CPU_INFO) -> str:
-    """The extensions that matter for speed, and what the environment holds libraries to.
+    """Returns the extensions that matter for speed, and the environment's restrictions.
 
     For example ``x86_64 sse4_1 avx avx2, ONEDNN_MAX_CPU_ISA=AVX2``.
     """

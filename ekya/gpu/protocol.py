@@ -1,4 +1,4 @@
-"""The seam between whoever decides shares and whatever enforces them (DESIGN §6)."""
+"""Interface of share backends, which enforce the shares that the loop decides."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,30 +9,30 @@ from ekya.core.gpu_groups import GpuGroups
 from ekya.gpu.sm_layout import SmSpan
 
 Enforcement = Literal["hard", "cap", "cooperative"]
-"""``hard``: a job gets its share and no more, whatever the others do. ``cap``: no more than its share.
-``cooperative``: no more than its share as long as the job itself keeps to it."""
+"""``hard``: a job gets exactly its share, independent of other jobs. ``cap``: at most its share.
+``cooperative``: at most its share, as long as the job itself keeps to it."""
 
 Device = Literal["cpu", "cuda"]
 """The torch device on which jobs of a backend run."""
 
 Role = Literal["inference", "retraining", "preparation"]
-"""What a job does. An inference lives for the whole run, the others for a part of a window."""
+"""Kind of a job. An inference lives for the whole run, the others for a part of a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a backend can do on this machine.
+    """Capabilities of a backend on this machine.
 
     Attributes:
-        usable: whether it works here.
-        enforcement: how strongly a share is held.
-        device: where its jobs run.
-        capacity_milli: all GPUs together; 0 where it is not usable.
-        step_milli: the smallest step between two shares that it can tell apart.
+        usable: whether the backend works here.
+        enforcement: how strictly a share is enforced.
+        device: torch device on which its jobs run.
+        capacity_milli: all GPUs together; 0 where the backend is not usable.
+        step_milli: the smallest step between two shares.
         live_resize: whether the share of a running job can change.
-        why: one sentence: what it found, or what is missing and how to get it.
-        groups: of multiprocessors, where a backend shares these out: a training with as much as one or
-            more has whole groups, and loses what is over. None elsewhere.
+        why: one sentence: what was found, or what is missing and how to get it.
+        groups: SM groups, where a backend assigns these: a training whose share pays for at least one has
+            whole groups and loses the remainder. None elsewhere.
     """
 
     usable: bool
@@ -47,14 +47,14 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class ShareJob:
-    """A process that is to work at a share.
+    """A job that works at a share.
 
     Attributes:
-        name: what people call its actor, for example ``inference/cam-2``. Nothing parses it.
-        role: what it does.
-        share_milli: its share when it starts.
-        gpu: position of its GPU among those that the backend was opened for, from 0 on. A process stays
-            on one GPU while it lives. Where all GPUs are one pool, as cores are, it says nothing.
+        name: readable name of its actor, for example ``inference/cam-2``; never parsed.
+        role: kind of the job.
+        share_milli: share at the start.
+        gpu: position of its GPU among those that the backend was opened for, from 0. A process stays
+            on one GPU while it lives. Unused where the capacity is one pool, as with CPU cores.
     """
 
     name: str
@@ -68,9 +68,9 @@ class Grants:
     """Shares as they can be enforced.
 
     Attributes:
-        share_milli: by job name, never above what was asked, and in sum never above the capacity.
-        lost_milli: what quantising cost, over all jobs.
-        spans: the SMs of each job, where a backend shares these out; no two overlap.
+        share_milli: by job name, never above the requested share, and in sum never above the capacity.
+        lost_milli: requested minus granted share, over all jobs.
+        spans: the SMs of each job, where a backend assigns these; no two overlap.
     """
 
     share_milli: Mapping[str, int]
@@ -80,13 +80,13 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """What came of a resize.
+    """Result of a resize.
 
     Attributes:
-        share_milli: the share that holds from now on; not what was asked where that cannot be done.
-        took_us: until it held.
-        note: why it is not what was asked; empty where it is.
-        settled: False while a batch under way holds it up: then the handle is asked again.
+        share_milli: the share from now on; differs from the requested one where that is impossible.
+        took_us: time until the share took effect.
+        note: why the share differs from the requested one; empty where it does not.
+        settled: False while a running batch delays the change; the caller then resizes again.
     """
 
     share_milli: int
@@ -97,11 +97,11 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a job really used since it was last asked.
+    """Measured use of a job since the previous measurement.
 
     Attributes:
-        used_us: GPU time that batches used that ended since then; on a CPU machine thread time.
-        wall_us: time since then.
+        used_us: GPU time (on a CPU machine: thread time) of the batches that ended since then.
+        wall_us: wall time since then.
     """
 
     used_us: int
@@ -109,63 +109,63 @@ class Measured:
 
     @property
     def share_milli(self) -> int:
-        """Used time as a part of all time; 0 where no time has passed."""
+        """Used time as a part of wall time; 0 where no time has passed."""
         return round(1000 * self.used_us / self.wall_us) if self.wall_us > 0 else 0
 
 
 class ShareHandle(Protocol):
-    """A job's grip on its share, inside its own process. Every method may be called by any thread."""
+    """Handle of a job's share inside the job's process. All methods are thread-safe."""
 
     def resize(self, share_milli: int) -> Resized:
-        """Changes the share; a batch that waits for its turn notices at once.
+        """Changes the share; waiting batches notice the change immediately.
 
-        Returns when the share holds, at a boundary between two batches. Where a batch takes long it says what
-        still holds and that it is not settled.
+        Returns when the share has taken effect, between two batches. If a batch runs too long, the result
+        holds the share that is still in effect, with ``settled`` False.
         """
 
     def scope(self) -> AbstractContextManager[None]:
-        """Around each batch: waits where the share asks for it, and counts what the batch used."""
+        """Context manager around each batch: waits as the share requires, and measures the batch."""
 
     def measured(self) -> Measured:
-        """What was used since the last call, or since the start."""
+        """Returns the use since the last call, or since the start."""
 
     def release(self) -> None:
-        """The job is ending: every wait ends now, and nothing holds it back any more."""
+        """Ends every wait, now and later, since the job is ending."""
 
 
 class ShareBackend(Protocol):
-    """One way to hold jobs to their shares."""
+    """Mechanism that enforces jobs' shares."""
 
     def probe(self) -> Capability:
-        """What it can do here; starts nothing and makes no CUDA context."""
+        """Returns the capabilities on this machine; starts nothing and makes no CUDA context."""
 
     def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """Rounds asked shares (thousandths by job name) down to what can be enforced."""
+        """Rounds requested shares (thousandths of a GPU, by job name) down to enforceable ones."""
 
     def open(self, gpus: int) -> AbstractContextManager["ShareBackend"]:
-        """Around a whole run: entered before any job's process is made, left when all have ended.
+        """Context manager around a whole run: entered before any job's process starts, left after all ended.
 
-        Starts what the backend needs besides the jobs, and ends it. What it gives is the backend of the
-        run: a plain value that travels to the jobs' processes. It is open in one process only.
+        Starts and ends what the backend needs besides the jobs, in one process only. Yields the backend of
+        the run: a plain value that can be sent to the jobs' processes.
 
         Args:
             gpus: how many GPUs the run uses, at least 1; the first ones.
 
         Raises:
-            UserError: it could not be started.
+            UserError: the backend could not be started.
         """
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
-        """Environment of the job's process, to be set before CUDA starts in it."""
+        """Returns the environment of the job's process, to be set before CUDA starts in it."""
 
     def attach(self, job: ShareJob) -> ShareHandle:
-        """Called inside the job's process, once for each job that runs in it."""
+        """Returns the job's handle; called inside its process, once for each job that runs there."""
 
 
 def round_down(shares: Mapping[str, int], step_milli: int, capacity_milli: int) -> Grants:
-    """Multiples of ``step_milli`` at or under what was asked, in sum at most the capacity.
+    """Rounds shares down to multiples of ``step_milli``, in sum at most the capacity.
 
-    Where more is asked than there is, everybody gives up the same part.
+    Where the requests exceed the capacity, all are scaled by the same factor.
     """
     asked = sum(shares.values())
     limit = min(asked, capacity_milli)

@@ -1,11 +1,11 @@
-"""One look at one GPU's counters, asked of the driver; no CUDA context is made.
+"""Reads one GPU's counters from the driver; makes no CUDA context.
 
-What is asked for, and what stands in for it on a device that does not have it:
+Counters, with their fallbacks on devices that lack them:
 
 - activity of the multiprocessors: GPM's "SM utilisation" (Hopper and newer), else the driver's utilisation
   rate, which says how long *any* kernel ran and is 100% for a kernel on one multiprocessor;
 - memory: the GPU's own, else the system's, which it shares (Jetson and other unified memory);
-- energy: the driver's counter (Volta and newer), else whoever reads adds up the power.
+- energy: the driver's counter (Volta and newer), else the caller integrates the power.
 """
 
 import math
@@ -22,13 +22,13 @@ SM_UTILISATION, KERNEL_UTILISATION = "sm-utilization", "kernel-utilization"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a GPU's counters say at one moment. None stands for what this device does not tell.
+    """A GPU's counters at one moment; None for those that the device does not have.
 
     Attributes:
         memory_total_bytes, memory_used_bytes: all processes together.
         sm_activity: mean part in [0, 1] since the last reading, or over the driver's own last second.
-        power_w: now.
-        energy_j: since the driver was loaded.
+        power_w: power now.
+        energy_j: energy since the driver was loaded.
     """
 
     memory_total_bytes: int
@@ -43,29 +43,29 @@ class GpuReader(Protocol):
 
     @property
     def uuid(self) -> str:
-        """The GPU's name."""
+        """The GPU's UUID."""
 
     @property
     def sm_from(self) -> str:
-        """What ``sm_activity`` is; empty where nothing tells."""
+        """Source of ``sm_activity``; empty where there is none."""
 
     def read(self) -> Reading:
-        """Its counters now."""
+        """Returns the counters now."""
 
     def free_bytes(self) -> int:
-        """Memory that nobody uses now."""
+        """Returns the free memory."""
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Ends reading."""
 
 
 class NvmlReader:
     """Reads a GPU through NVML. A ``GpuReader``.
 
     Args:
-        uuid: of the GPU, or its index where the driver gives it none.
-        nvml: the driver's calls by their own names; tests pass their own.
-        system: memory of the machine, for a GPU that shares it.
+        uuid: UUID of the GPU, or its index where the driver gives it none.
+        nvml: the driver's calls by their NVML names; tests pass their own.
+        system: reads the machine's memory, for a GPU that shares it.
 
     Raises:
         pynvml.NVMLError: there is no such GPU, or no driver.
@@ -94,16 +94,16 @@ class NvmlReader:
 
     @property
     def uuid(self) -> str:
-        """The GPU's name."""
+        """The GPU's UUID."""
         return self._uuid
 
     @property
     def sm_from(self) -> str:
-        """What ``sm_activity`` is; empty where nothing tells."""
+        """Source of ``sm_activity``; empty where there is none."""
         return self._sm_from
 
     def read(self) -> Reading:
-        """Its counters now."""
+        """Returns the counters now."""
         memory = self._memory()
         milliwatts = self._or_none("nvmlDeviceGetPowerUsage")
         millijoules = self._or_none("nvmlDeviceGetTotalEnergyConsumption")
@@ -116,11 +116,11 @@ class NvmlReader:
         )
 
     def free_bytes(self) -> int:
-        """Memory that nobody uses now."""
+        """Returns the free memory."""
         return self._memory().free_bytes
 
     def close(self) -> None:
-        """Frees what the driver holds for this reader."""
+        """Frees the driver's resources of this reader."""
         if self._gpm is not None:
             for sample in self._gpm:
                 self._nvml.nvmlGpmSampleFree(sample)
@@ -147,14 +147,14 @@ class NvmlReader:
             return None
 
     def _begin_gpm(self) -> list[Any] | None:
-        """Room for two samples, the first of them taken; None where the device has no GPM."""
+        """Allocates two samples and takes the first; returns None where the device has no GPM."""
         nvml, samples = self._nvml, list[Any]()
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
                 return None
             samples += [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
             nvml.nvmlGpmSampleGet(self._device, samples[0])
-        except pynvml.NVMLError:  # Older drivers do not know the call, and some users may not make it.
+        except pynvml.NVMLError:  # Missing in older drivers, and forbidden for some users.
             for sample in samples:
                 nvml.nvmlGpmSampleFree(sample)
             return None
@@ -172,7 +172,7 @@ class NvmlReader:
         return None if rates is None else rates.gpu / 100
 
     def _gpm_activity(self, samples: list[Any]) -> float | None:
-        """Between the last sample and a new one, which is the last from now on."""
+        """Returns the activity between the last sample and a new one, which then becomes the last."""
         nvml = self._nvml
         nvml.nvmlGpmSampleGet(self._device, samples[1])
         asked = nvml.c_nvmlGpmMetricsGet_t()

@@ -1,4 +1,4 @@
-"""Share backends by name, and which of them to use."""
+"""Registry of share backends, and the choice of one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from ekya.gpu.sm_layout import SmReport
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What backends need to know of the machine.
+    """Properties of the machine that backends need.
 
     Attributes:
-        cores: CPU cores that this process may use; a container may leave a part of one.
+        cores: CPU cores that this process may use; can be a fraction in a container.
         inventory: the GPUs.
-        look_mps: says what there is of MPS.
+        look_mps: finds MPS.
         split_sms: asks the driver how it splits the GPUs' multiprocessors.
-        one_process: whether all jobs will run in one process; those of a run do not.
+        one_process: whether all jobs will run in one process; the jobs of a run do not.
     """
 
     cores: float
@@ -38,12 +38,12 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that this runs on."""
+    """Returns this machine's properties."""
     return Machine(cpu_limit(), list_gpus())
 
 
 def _mps(machine: Machine) -> MpsShares:
-    # Actors live for the whole run and their shares change, which the percentage alone cannot follow.
+    # Actors live for the whole run while their shares change; an MPS percentage cannot change.
     return MpsShares(machine.inventory, machine.look_mps, duty_cycle=True)
 
 
@@ -58,10 +58,10 @@ SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
     "duty-cycle": lambda machine: DutyCycleShares(machine.inventory),
     "cpu": lambda machine: CpuShares(machine.cores),
 }
-"""By name, in the order in which ``auto`` tries them."""
+"""Backends by name, in the order in which ``auto`` tries them."""
 
 MPS_BACKENDS = frozenset({"mps+green", "mps"})
-"""Those under which kernels of several processes run on a GPU at the same time."""
+"""Backends under which kernels of several processes run on a GPU at the same time."""
 
 AUTO = "auto"
 
@@ -72,9 +72,9 @@ class ChosenBackend:
 
     Attributes:
         name: key of ``SHARE_BACKENDS``.
-        backend: it.
-        capability: what it can do here.
-        reasons: why this one, and why none that comes before it; a sentence each.
+        backend: the backend.
+        capability: its capabilities on this machine.
+        reasons: why this backend, and why none of those before it; a sentence each.
     """
 
     name: str
@@ -84,12 +84,12 @@ class ChosenBackend:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it computes on; none where cores stand for them."""
+        """Number of GPUs that the backend uses; 0 on CPU cores."""
         return max(1, self.capability.capacity_milli // FULL_GPU_MILLI) if self.on_gpus else 0
 
     @property
     def on_gpus(self) -> bool:
-        """Whether it computes on GPUs."""
+        """True if the backend computes on GPUs."""
         return self.capability.device == "cuda"
 
     @property
@@ -99,10 +99,10 @@ class ChosenBackend:
 
 
 def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBackend:
-    """The backend with this name, or with ``auto`` the first that works.
+    """Returns the backend with this name, or for ``auto`` the first usable one.
 
     Raises:
-        UserError: no backend has this name, or the named one cannot work here.
+        UserError: no backend has this name, or none that may be used works here.
     """
     machine = machine or this_machine()
     if name == AUTO:

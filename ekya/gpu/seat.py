@@ -1,4 +1,4 @@
-"""Where a job's batches run, and that this changes only between two of them."""
+"""Level on which a job's batches run; changes only between two batches."""
 
 import threading
 
@@ -7,7 +7,7 @@ from ekya.gpu.levels import Level
 
 
 class Seat:
-    """A job's level. Every method may be called by any thread."""
+    """Holds a job's current level. Thread-safe."""
 
     def __init__(self, streams: GpuStreams) -> None:
         self._streams = streams
@@ -19,21 +19,21 @@ class Seat:
 
     @property
     def level(self) -> Level | None:
-        """Where the next batch will run; None where it will wait."""
+        """Level of the next batch; None where the batch will wait."""
         return self._level
 
     @property
     def released(self) -> bool:
-        """Whether nobody waits for anything here any more."""
+        """True once the job is ending, so that no batch waits."""
         return self._released
 
     def move_to(self, level: Level | None, within_s: float) -> bool:
-        """To another level when no batch is under way and the old stream's work is done.
+        """Moves to another level once no batch is running and the old stream's work is done.
 
-        Batches that are to begin meanwhile wait, and no others do.
+        Batches that would begin meanwhile wait.
 
         Returns:
-            False if a batch was under way for longer than ``within_s``, or the job is ending: it stays.
+            False, with the level unchanged, if a batch ran longer than ``within_s`` or the job is ending.
         """
         with self._changed:
             self._switching = True
@@ -51,7 +51,7 @@ class Seat:
         return is_idle
 
     def begin(self, wait_s: float | None) -> bool:
-        """Counts a batch in; False if there was no level, after waiting so long (None: for any news)."""
+        """Registers a batch; False without a level, after one wait of ``wait_s`` (None: for any change)."""
         with self._changed:
             if not self._switching and (self._level is not None or self._released):
                 self._inside += 1
@@ -60,19 +60,19 @@ class Seat:
             return False
 
     def end(self) -> bool:
-        """Counts a batch out; True if it was the last one of a job that is ending."""
+        """Unregisters a batch; returns True for the last batch of a job that is ending."""
         with self._changed:
             self._inside -= 1
             self._changed.notify_all()
             return self._released and self._inside == 0
 
     def wake(self) -> None:
-        """Whoever waits for a level looks again."""
+        """Wakes all threads that wait for a level."""
         with self._changed:
             self._changed.notify_all()
 
     def release(self) -> bool:
-        """Every wait ends; True if no batch is under way."""
+        """Ends every wait; returns True if no batch is running."""
         with self._changed:
             self._released = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The part of the CUDA driver that shares out SMs, as a seam: the real one is ``cuda_driver``."""
+"""Interface to the part of the CUDA driver that assigns SMs; implemented by ``cuda_driver``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,20 +9,20 @@ from ekya.gpu.sm_layout import SmLayout
 
 
 class SmDriverError(RuntimeError):
-    """A call of the driver failed; says which, and with what."""
+    """A driver call failed; the message names the call and its error."""
 
 
 class NoSmDriverError(UserError):
-    """There is no driver here that can make green contexts; says what is missing."""
+    """No driver here can make green contexts; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmGroup:
-    """SMs, as a resource that the driver hands out.
+    """SMs as a resource of the driver.
 
     Attributes:
-        sms: how many.
-        resource: the driver's own; nobody else looks inside.
+        sms: number of SMs.
+        resource: opaque object of the driver.
     """
 
     sms: int
@@ -30,45 +30,45 @@ class SmGroup:
 
 
 class SmDriver(Protocol):
-    """One GPU. Every method but ``uuid`` raises SmDriverError where the driver refuses."""
+    """One GPU. Every method raises SmDriverError if its driver call fails."""
 
     @property
     def uuid(self) -> str:
-        """Of the GPU, in hexadecimal digits."""
+        """The GPU's UUID in hexadecimal digits."""
 
     def whole(self) -> SmGroup:
-        """All SMs of the GPU. Makes no context."""
+        """Returns all SMs of the GPU. Makes no context."""
 
     def split(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
-        """The smallest groups there are, all of one size, and what is left over."""
+        """Returns the smallest possible groups, all of one size, and the rest."""
 
     def make_context(self, groups: Sequence[SmGroup]) -> object:
-        """A green context of groups of one split, through one descriptor."""
+        """Makes a green context of groups of one split, through one descriptor."""
 
     def context_sms(self, context: object) -> int:
-        """The SMs that it really got."""
+        """Returns the number of SMs that the context was granted."""
 
     def make_stream(self, context: object) -> int:
-        """A stream whose kernels run on the context's SMs, whichever context is current. Its address."""
+        """Makes a stream on the context's SMs, independent of the current context; returns its address."""
 
     def is_on(self, stream: int, context: object) -> bool:
-        """Whether the stream belongs to the green context."""
+        """Returns whether the stream belongs to the green context."""
 
     def synchronise(self, stream: int) -> None:
-        """Waits until all work on the stream is done."""
+        """Waits for all work on the stream."""
 
     def destroy_stream(self, stream: int) -> None:
-        """After this its address means nothing."""
+        """Destroys the stream; its address is invalid afterwards."""
 
     def destroy_context(self, context: object) -> None:
-        """Its streams must be destroyed before."""
+        """Destroys the context; its streams must be destroyed before."""
 
     def close(self) -> None:
-        """Lets go of the GPU; all contexts must be destroyed before."""
+        """Releases the GPU; all contexts must be destroyed before."""
 
 
 def layout_of(driver: SmDriver) -> SmLayout:
-    """How the GPU is split.
+    """Returns how the GPU is split.
 
     Raises:
         SmDriverError: the driver makes no groups.

@@ -1,4 +1,4 @@
-"""A GPU's multiprocessors (SMs) in the smallest groups that can be made, and who gets which (DESIGN §6)."""
+"""Divides a GPU's multiprocessors (SMs) into the smallest possible groups and assigns these to jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from ekya.core.units import FULL_GPU_MILLI
 
 @dataclass(frozen=True, slots=True, order=True)
 class SmSpan:
-    """Neighbouring groups of SMs.
+    """Contiguous groups of SMs.
 
     Attributes:
-        gpu: place among the GPUs, from 0.
-        first: the first group, from 0.
-        groups: how many.
+        gpu: position among the GPUs, from 0.
+        first: index of the first group, from 0.
+        groups: number of groups.
     """
 
     gpu: int
@@ -23,18 +23,18 @@ class SmSpan:
 
     @property
     def end(self) -> int:
-        """The group after the last."""
+        """Index after the last group."""
         return self.first + self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class SmLayout:
-    """How one GPU is split.
+    """Division of one GPU into groups of SMs.
 
     Attributes:
         group_sms: SMs of a group; 8 on an H200, 2 or 4 on Ampere and Ada.
-        groups: how many groups there are.
-        rest_sms: SMs that make no whole group. Whoever has the last group has them too.
+        groups: number of groups.
+        rest_sms: SMs left over from whole groups; they belong to the last group.
     """
 
     group_sms: int
@@ -43,34 +43,34 @@ class SmLayout:
 
     @property
     def sms(self) -> int:
-        """All SMs."""
+        """Number of SMs of the GPU."""
         return self.group_sms * self.groups + self.rest_sms
 
     @property
     def grouping(self) -> GpuGroups:
-        """What its groups are worth as shares."""
+        """Conversion between groups and shares."""
         return GpuGroups(self.group_sms, self.sms)
 
     def sms_of(self, first: int, groups: int) -> int:
-        """SMs of a span; what the driver grants can be fewer."""
+        """Returns the SMs of a span; the driver may grant fewer."""
         return groups * self.group_sms + (self.rest_sms if groups and first + groups == self.groups else 0)
 
     def share_milli(self, sms: int) -> int:
-        """What so many SMs are of this GPU, rounded up as the share of groups is."""
+        """Returns these SMs as a share of this GPU, rounded up as the share of groups is."""
         return -(-FULL_GPU_MILLI * sms // self.sms)
 
     def groups_for(self, share_milli: int) -> int:
-        """The most groups that a share pays for; a full share pays for all."""
+        """Returns the most groups that a share pays for; a full share pays for all."""
         return min(self.grouping.groups_for(share_milli), self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class SmReport:
-    """What the driver says of all GPUs.
+    """Result of asking the driver how it splits the GPUs.
 
     Attributes:
-        layouts: one a GPU, in CUDA's order; empty where green contexts cannot be made.
-        why: one sentence.
+        layouts: one per GPU, in CUDA's order; empty where green contexts cannot be made.
+        why: reason, in one sentence.
     """
 
     layouts: tuple[SmLayout, ...]
@@ -82,8 +82,8 @@ class SmGrants:
     """Shares as groups of SMs.
 
     Attributes:
-        share_milli: by job, those of whole groups of ``coarsest``, never above what was asked.
-        spans: of every job that got a group; no two overlap.
+        share_milli: by job; shares of whole groups of ``coarsest``, never above the requested ones.
+        spans: by job, for every job that got a group; no two overlap.
     """
 
     share_milli: Mapping[str, int]
@@ -91,21 +91,24 @@ class SmGrants:
 
 
 def coarsest(layouts: Sequence[SmLayout]) -> GpuGroups:
-    """The groups of the GPU on which one is most of it: in these, shares are granted on every GPU."""
+    """Returns the groups of the GPU on which one group is the largest part.
+
+    Shares are granted in these groups on every GPU.
+    """
     return max((layout.grouping for layout in layouts), key=lambda one: one.group_sms / one.sms)
 
 
 def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGrants:
-    """Whole groups for every job, on one GPU each.
+    """Assigns whole groups to every job, each on one GPU.
 
-    Where more is asked than there is, everybody gives up the same part, to the group; but a job that asked
-    for at least a step gets one as long as there are as many steps as such jobs. Then the largest job is
-    placed first, on the GPU with least room of those on which it fits; one that fits on none gets what
-    the emptiest has left. What nobody has is at the start of a GPU. The order of ``shares`` does not matter.
+    Where the requests exceed the capacity, all jobs give up the same part, to within a group; but a job that
+    asked for at least one step gets one while there are as many steps as such jobs. Placement is best-fit
+    decreasing; a job that fits on no GPU gets what the emptiest has left. Free groups are at the start of a
+    GPU. The order of ``shares`` does not matter.
 
     Args:
-        shares: thousandths of a GPU by job; what is above a whole GPU is lost.
-        layouts: one a GPU, at least one.
+        shares: thousandths of a GPU by job; anything above a whole GPU is lost.
+        layouts: one per GPU, at least one.
     """
     step = coarsest(layouts)
     rooms = [_of(step, layout.grouping, layout.groups) for layout in layouts]
@@ -123,12 +126,12 @@ def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGr
 
 
 def _of(groups: GpuGroups, others: GpuGroups, count: int) -> int:
-    """How many whole groups there are in so many of another GPU's, as parts of a GPU."""
+    """Converts ``count`` groups of another GPU to whole groups of this one, as parts of a GPU."""
     return count * others.group_sms * groups.sms // (others.sms * groups.group_sms)
 
 
 def _cut(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """At most ``most`` steps in all: one for each first, then for whoever is furthest below its part."""
+    """Cuts jobs to ``most`` steps in total: first one each, then to the job furthest below its part."""
     asked = sum(wanted.values())
     if asked <= most:
         return dict(wanted)
@@ -143,7 +146,7 @@ def _cut(wanted: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def _place(steps: dict[str, int], rooms: Sequence[int]) -> dict[str, int]:
-    """The GPU of each job; cuts, in ``steps``, what fits on none."""
+    """Returns the GPU of each job; reduces ``steps`` in place for jobs that fit on none."""
     left = list(rooms)
     gpus: dict[str, int] = {}
     for job in sorted(steps, key=lambda one: (-steps[one], one)):
@@ -158,16 +161,16 @@ def _place(steps: dict[str, int], rooms: Sequence[int]) -> dict[str, int]:
 
 
 def place_again(taken: Sequence[bool], groups: int, held: SmSpan | None) -> SmSpan | None:
-    """Where a job goes that wants so many groups and may only have those that nobody else has.
+    """Returns a free span for a job, or None where all groups are taken.
 
-    It stays where it is, if it can; or goes to the smallest gap that is large enough, at the end of the
-    GPU if the gap reaches it, so that two jobs do not stand in each other's way. Where no gap is
-    large enough it takes the largest. ``gpu`` of the answer is that of ``held``, or 0.
+    The job stays in place if it can; otherwise it takes the smallest gap that is large enough, at the end of
+    the GPU if the gap reaches it, so that two jobs do not block each other. If no gap is large enough it
+    takes the largest. ``gpu`` of the result is that of ``held``, or 0.
 
     Args:
         taken: for every group whether another job has it; a job's own groups are not taken.
-        groups: how many it wants, at least 1.
-        held: what it has.
+        groups: number of wanted groups, at least 1.
+        held: span that the job has now.
     """
     gpu = 0 if held is None else held.gpu
     gaps = _gaps(taken)
@@ -189,7 +192,7 @@ def place_again(taken: Sequence[bool], groups: int, held: SmSpan | None) -> SmSp
 
 
 def _gaps(taken: Sequence[bool]) -> list[tuple[int, int]]:
-    """Runs of groups that are free: the first, and the one after the last."""
+    """Returns runs of free groups as (first, index after the last)."""
     gaps: list[tuple[int, int]] = []
     for group, is_taken in enumerate(taken):
         if is_taken:

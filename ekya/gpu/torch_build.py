@@ -1,4 +1,4 @@
-"""Which build of torch is installed, read from its files: importing it takes seconds."""
+"""Detects the installed torch build from its files, since importing torch takes seconds."""
 
 import re
 import sys
@@ -19,9 +19,9 @@ class TorchBuild:
     """The installed torch and torchvision.
 
     Attributes:
-        version, vision_version: of the two packages; empty where one is not installed.
-        cuda: version of CUDA that torch was built with; None for a build without it.
-        broken: why it cannot be imported, as a clause; empty where nothing speaks against it.
+        version, vision_version: versions of the two packages; empty where one is not installed.
+        cuda: version of CUDA that torch was built with; None for a build without CUDA.
+        broken: why torch cannot be imported, as a clause; empty where no problem was found.
     """
 
     version: str = ""
@@ -31,7 +31,7 @@ class TorchBuild:
 
 
 def find_torch(path: Sequence[str] | None = None) -> TorchBuild:
-    """Looks at the installed packages and imports neither.
+    """Inspects the installed packages without importing them.
 
     Args:
         path: folders with packages; by default those of this Python.
@@ -39,7 +39,7 @@ def find_torch(path: Sequence[str] | None = None) -> TorchBuild:
     torch, vision = _installed("torch", path), _installed("torchvision", path)
     if torch is None or vision is None:
         return TorchBuild(broken=f"{'torch' if torch is None else 'torchvision'} is not installed")
-    # The loader of an editable installation is asked too, but not while tests look elsewhere.
+    # find_spec also covers editable installations; tests pass a path and must not see those.
     spec = find_spec("torch") if path is None else PathFinder.find_spec("torch", path)
     if spec is None or spec.origin is None:
         return TorchBuild(torch.version, vision.version, broken="the files of torch are missing")
@@ -66,7 +66,7 @@ def _look_into(folder: Path, torch: Distribution, vision: Distribution) -> Torch
 
 
 def _apart(torch: str, needs: Sequence[str]) -> str:
-    """Why torchvision was built for another torch; empty where it was not."""
+    """Returns why torchvision does not match this torch version; empty where it does."""
     for need in needs:
         found = _NEEDS_TORCH.match(need)
         if found is None:

@@ -1,4 +1,4 @@
-"""GPUs on the meter: read at a modest rate by a thread of our own process, summed up window by window."""
+"""GPU counters, sampled by a thread of this process and summarised per window."""
 
 import logging
 import threading
@@ -16,14 +16,14 @@ from ekya.gpu.reader import GpuReader, NvmlReader, Reading
 
 _LOG = logging.getLogger(__name__)
 READ_EVERY_S = 1.0
-"""The driver renews power and utilisation about so often; a reading takes it well under a millisecond."""
+"""About the interval at which the driver updates power and utilisation; a reading takes well under 1 ms."""
 
 _NS_PER_S, _NS_PER_US = 1e9, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class TimedReading:
-    """A reading and the host's monotonic clock."""
+    """A reading with its time on the host's monotonic clock."""
 
     t_ns: int
     reading: Reading
@@ -31,12 +31,12 @@ class TimedReading:
 
 @dataclass(slots=True, eq=False)
 class _Metered:
-    """One GPU.
+    """Meter state of one GPU.
 
     Attributes:
-        readings: of the window so far; the first is the last one of the window before.
-        least_power_w: of the run so far.
-        failed: that it could not be read has been said.
+        readings: readings of the window so far; the first is the last one of the previous window.
+        least_power_w: lowest power of the run so far.
+        failed: a failed reading has been logged.
     """
 
     reader: GpuReader
@@ -46,12 +46,12 @@ class _Metered:
 
 
 class GpuMeter:
-    """Reads GPUs while it is entered, as a context manager. Every method may be called by any thread.
+    """Context manager that samples GPUs while it is entered. Thread-safe.
 
     Args:
         readers: in the order of the run's GPUs.
-        every_s: between two readings.
-        clock_ns: monotonic.
+        every_s: interval between two readings.
+        clock_ns: monotonic clock.
     """
 
     def __init__(
@@ -84,14 +84,16 @@ class GpuMeter:
                 _LOG.debug("a GPU's reader did not close: %s", failure)
 
     def read(self) -> None:
-        """One reading of every GPU; one that does not answer has a gap there."""
+        """Reads every GPU once; a failed reading leaves a gap."""
         with self._lock:
             for gpu in self._gpus:
                 self._read(gpu)
 
     def take(self) -> tuple[GpuUse, ...]:
-        """What there is to say since this was last called, or since the start; GPUs that never answered
-        are left out."""
+        """Returns the summaries since the last call, or since the start.
+
+        GPUs without any reading are left out.
+        """
         self.read()
         with self._lock:
             uses = []
@@ -102,7 +104,7 @@ class GpuMeter:
         return tuple(uses)
 
     def free_bytes(self, gpu: int) -> int | None:
-        """Memory of the GPU at this position that nobody uses now; None where it does not say."""
+        """Returns the free memory of the GPU at this position; None where it cannot be read."""
         try:
             return self._gpus[gpu].reader.free_bytes()
         except pynvml.NVMLError:
@@ -127,7 +129,7 @@ class GpuMeter:
 
 
 def open_meter(inventory: GpuInventory, gpus: int) -> GpuMeter | None:
-    """A meter for the first so many GPUs; None where there is none, or where one cannot be read at all."""
+    """Returns a meter of the first ``gpus`` GPUs; None without GPUs, or where one cannot be opened."""
     readers: list[GpuReader] = []
     try:
         for gpu in inventory.gpus[:gpus]:
@@ -143,7 +145,7 @@ def open_meter(inventory: GpuInventory, gpus: int) -> GpuMeter | None:
 def sum_up(
     position: int, reader: GpuReader, readings: Sequence[TimedReading], least_power_w: float | None
 ) -> GpuUse:
-    """What some readings of one GPU, at least one and in order, say together."""
+    """Summarises readings of one GPU: at least one, in order of time."""
     covered_ns = readings[-1].t_ns - readings[0].t_ns
     energy_j, energy_from = _energy(readings)
     activity = _activity(readings)
@@ -169,7 +171,7 @@ def sum_up(
 
 
 def _energy(readings: Sequence[TimedReading]) -> tuple[float | None, str]:
-    """By the counter, unless it is missing or was set back; else the integral of the power."""
+    """Returns energy and its source: the counter, unless missing or reset, else the integral of power."""
     first_j, last_j = readings[0].reading.energy_j, readings[-1].reading.energy_j
     if first_j is not None and last_j is not None and last_j >= first_j:
         return last_j - first_j, "counter"
@@ -180,7 +182,7 @@ def _energy(readings: Sequence[TimedReading]) -> tuple[float | None, str]:
 
 
 def _activity(readings: Sequence[TimedReading]) -> float | None:
-    """Mean over time; each reading speaks of the time since the one before. None where it was never told."""
+    """Returns the mean over time; a reading covers the time since the previous one. None without readings."""
     told = [
         (after.t_ns - before.t_ns, after.reading.sm_activity)
         for before, after in pairwise(readings)
@@ -191,7 +193,7 @@ def _activity(readings: Sequence[TimedReading]) -> float | None:
 
 
 def _mean(readings: Sequence[TimedReading], of: Callable[[Reading], float | None]) -> float | None:
-    """Mean over time, straight lines between readings; None where it was never told."""
+    """Returns the mean over time, interpolated linearly between readings; None without values."""
     told = [(one.t_ns, value) for one in readings if (value := of(one.reading)) is not None]
     if not told:
         return None

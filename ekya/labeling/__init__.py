@@ -1,1 +1,1 @@
-"""Golden models that label, detectors that find objects, and the classes both speak of."""
+"""Golden models that label, detectors that find objects, and the classes of both."""

@@ -1,4 +1,4 @@
-"""What detections need of boxes: fewer of them, and which belongs to which.
+"""Suppression, matching and coverage of boxes.
 
 Boxes are x0 y0 x1 y1 in pixels, as in ``ekya.core.boxes``.
 """
@@ -15,16 +15,16 @@ def nms(
     classes: NDArray[np.int64] | None,
     max_iou: float,
 ) -> NDArray[np.int64]:
-    """Of boxes that overlap by more than ``max_iou``, only the one with the best score stays.
+    """Keeps only the best of boxes that overlap by more than ``max_iou`` (non-maximum suppression).
 
     Args:
         boxes: (N, 4).
-        scores: (N,); of equal ones the first counts as better.
-        classes: (N,), where only boxes of one class compete; None where all do.
-        max_iou: the overlap that is still allowed.
+        scores: (N,); of equal scores the first is better.
+        classes: (N,), if only boxes of one class compete; None if all do.
+        max_iou: the largest allowed overlap.
 
     Returns:
-        (M,) rows that stay, best first.
+        (M,) rows that are kept, best first.
     """
     order = np.argsort(-scores, kind="stable")
     rivals = iou_matrix(boxes, boxes) > max_iou
@@ -45,10 +45,10 @@ def match(a: NDArray[np.float32], b: NDArray[np.float32], min_iou: float) -> NDA
     Args:
         a: (N, 4).
         b: (M, 4).
-        min_iou: pairs that overlap less are none.
+        min_iou: minimum overlap of a pair.
 
     Returns:
-        (N,) row of ``b`` for every box of ``a``, -1 where it has no partner.
+        (N,) row of ``b`` for every box of ``a``, -1 if it has no partner.
     """
     partners = np.full(len(a), -1, dtype=np.int64)
     overlap = iou_matrix(a, b)
@@ -63,7 +63,7 @@ def match(a: NDArray[np.float32], b: NDArray[np.float32], min_iou: float) -> NDA
 
 
 def covered_part(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, M): which part of each box of ``a`` lies in each box of ``b``; 0 for empty boxes."""
+    """Returns (N, M), the fraction of each box of ``a`` that lies in each box of ``b``; 0 for empty boxes."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     shared = np.prod(np.clip(high - low, 0.0, None), axis=2)

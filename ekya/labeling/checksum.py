@@ -1,4 +1,4 @@
-"""Weights that are not what their card says are refused."""
+"""Verifies the checksums of weights."""
 
 import hashlib
 import re
@@ -11,15 +11,15 @@ _CARD_LINE = re.compile(r"^(?:- )?sha256: *`?([0-9a-f]{64})`?$", re.MULTILINE)
 
 
 def verified(weights: Path, expected: str | None = None) -> Path:
-    """The same path, after the file was compared with what it should be.
+    """Returns the same path, after verifying the checksum of the file.
 
     Args:
         weights: the file.
-        expected: its SHA-256 in hexadecimal digits, as ``golden.sha256`` gives it; None takes what the card
-            beside it says (a file of the same name that ends in ``.md``), if there is one that says so.
+        expected: its SHA-256 in hexadecimal digits, as ``golden.sha256`` gives it; None takes it from the
+            card beside the file (same name, ending in ``.md``), if that states one.
 
     Raises:
-        UserError: they differ, or the file cannot be read.
+        UserError: the checksums differ, or the file cannot be read.
     """
     card = weights.with_suffix(".md")
     said_by = "golden.sha256" if expected is not None else card.name
@@ -37,6 +37,6 @@ def verified(weights: Path, expected: str | None = None) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, 64 hexadecimal digits."""
+    """Returns the SHA-256 of a file, 64 hexadecimal digits."""
     with user_errors(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Which of a golden model's classes count for which of the fleet's: data, checked against both lists."""
+"""Maps a golden model's classes to the fleet's, and checks the map against both lists."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,17 +14,17 @@ from ekya.files import user_errors
 def class_of_each(
     classes: tuple[str, ...], names: tuple[str, ...], file: Path | None, model: str
 ) -> NDArray[np.int64]:
-    """The fleet's class of each class of a golden model.
+    """Returns the fleet's class of each class of a golden model.
 
     Args:
         classes: the fleet's, without ``background``.
         names: the golden model's.
-        file: YAML, a class of the fleet to a list of the model's; None where there is none. A class that
-            the file does not name stands for the model's class of the same name.
+        file: YAML file that maps a class of the fleet to a list of the model's; None if there is none. A
+            class that the file does not name is mapped to the model's class of the same name.
         model: the golden model's name, for errors.
 
     Returns:
-        (names,) int64, index into ``classes``; -1 for what the fleet does not tell apart.
+        (names,) int64, index into ``classes``; -1 for what is none of the fleet's classes.
 
     Raises:
         UserError: the file is no such map, one of the fleet's classes has no members, a member is no class

@@ -1,4 +1,4 @@
-"""Which classes a fleet should know, where its file does not say."""
+"""Chooses the classes of a fleet whose file does not name them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -19,16 +19,16 @@ class _Readable(Protocol):
     """A ``StreamSource``, or a ``SourceProcess`` around one."""
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames in order."""
+        """Yields all frames in order."""
 
 
 def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: int = 60) -> tuple[str, ...]:
-    """The classes that a detector sees, and ``background``.
+    """Returns the classes that a detector finds, and ``background``.
 
     Args:
         detector: the golden one.
-        sources: the fleet's cameras; a class that one of them shows is the fleet's.
-        sample_frames: about so many frames of each, spread evenly over all of it, are looked at.
+        sources: the fleet's cameras; a class found in one of them is the fleet's.
+        sample_frames: approximate number of analysed frames of each, evenly spread over all of it.
 
     Returns:
         Names in the detector's order, each at least a fiftieth of some camera's objects, and
@@ -42,13 +42,13 @@ def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: in
 
 
 def classes_in(labels: LabelFile, sure_score: float) -> tuple[str, ...]:
-    """As ``occurring_classes``, from labels that were made before; less sure ones do not count."""
+    """Returns ``occurring_classes`` of existing labels with at least this confidence."""
     found = (of.found.classes[of.found.scores >= sure_score] for of in labels.streams.values())
     return _often(labels.head.names, found)
 
 
 def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tuple[str, ...]:
-    """The names that are at least a fiftieth of some camera's objects, and ``background``."""
+    """Returns the names that are at least a fiftieth of some camera's objects, and ``background``."""
     occurs = np.zeros(len(names), dtype=np.bool_)
     for classes in cameras:
         counts = np.bincount(classes, minlength=len(names))
@@ -57,10 +57,10 @@ def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tupl
 
 
 def _spread(source: _Readable, count: int) -> list[Frame]:
-    """Between ``count`` and twice as many frames at equal distances, if there are so many.
+    """Returns between ``count`` and twice as many frames at equal distances; all if there are fewer.
 
-    How many frames there are shows only at the end, since a file's own count is a hint. So every
-    frame is kept at first, then every second, every fourth, and so on.
+    The number of frames is only certain at the end, since a file's own count is a hint. So every frame is
+    kept at first, then every second, every fourth, and so on.
     """
     kept: list[Frame] = []
     stride = 1

@@ -1,4 +1,4 @@
-"""The names of COCO's classes, as torchvision spells them."""
+"""Names of COCO's classes, as torchvision spells them."""
 
 from pathlib import Path
 
@@ -99,19 +99,19 @@ COCO_CATEGORIES = (
     "hair drier",
     "toothbrush",
 )
-"""The 91 places of a torchvision detector's answer; some are no class."""
+"""Names of the 91 labels of a torchvision detector; some are no class."""
 
 
 def coco_names() -> tuple[str, ...]:
-    """The 80 classes in COCO's order."""
+    """Returns the 80 classes in COCO's order."""
     return tuple(name for name in COCO_CATEGORIES if name not in _NOT_CLASSES)
 
 
 def listed_names(file: Path) -> tuple[str, ...]:
-    """The classes in a network's order, one a line, spelt as every other detector here spells them.
+    """Returns the classes in a file, one per line, spelt as the other detectors spell them.
 
-    Some lists say motorbike where torchvision says motorcycle. A list that agrees with COCO's in
-    most places is COCO's; any other is another training's, and stays as it is.
+    Some lists say motorbike where torchvision says motorcycle. A list that agrees with COCO's in most places
+    is replaced by COCO's; any other is of another training, and is not changed.
     """
     standard = coco_names()
     own = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())

@@ -1,4 +1,4 @@
-"""What a detector says about a picture."""
+"""Detections in an image, requests to golden models, and the interface of detectors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from ekya.core.ids import StreamId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
-    """Objects found in one picture, the surest first.
+    """Objects found in one image, the most confident first.
 
     Attributes:
-        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, inside the picture.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, inside the image.
         classes: (N,) int64, index into the detector's ``names``.
         scores: (N,) float32 in [0, 1].
     """
@@ -25,20 +25,19 @@ class Detections:
     scores: NDArray[np.float32]
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "Detections":
-        """Only these rows."""
+        """Returns these rows only."""
         return Detections(self.boxes[rows], self.classes[rows], self.scores[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
-    """The objects of one picture, not yet named.
+    """Boxes of the objects of one image, not yet classified.
 
     Attributes:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
-        found: what a detector saw when it proposed them, less sure detections too; None where the boxes
-            came otherwise. Nobody who classifies looks at it; a golden model with the same network need
-            not look at the picture again.
-        count_operations: multiplications and additions that it took to find them. Counting may take longer
+        found: detections of the detector that proposed them, less confident ones too; None if the boxes have
+            another source. Not for classifiers; a golden model with the same network need not run again.
+        count_operations: returns the multiplications and additions of finding them. Counting may take longer
             than finding.
     """
 
@@ -49,7 +48,7 @@ class Proposals:
 
 @dataclass(frozen=True, slots=True)
 class FramePlace:
-    """Which frame it is: a stream's, and its index in it."""
+    """Position of a frame: its stream, and its index in the stream."""
 
     stream: StreamId
     frame: int
@@ -57,13 +56,13 @@ class FramePlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """Objects of one picture that a golden model is to name.
+    """Boxes of one image that a golden model is to classify.
 
     Attributes:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
-        image: (H, W, 3) uint8 BGR; None where its detections are there and nobody needs it.
-        found: what the golden model's own network saw in the picture, if it has been run.
-        place: which frame it is; only labels that were made before are found by it.
+        image: (H, W, 3) uint8 BGR; None if its detections are available and nothing else needs it.
+        found: detections of the golden model's network in the image, if it has been run.
+        place: of the frame; only needed to look up labels in a file.
     """
 
     boxes: NDArray[np.float32]
@@ -73,10 +72,10 @@ class Question:
 
     @property
     def picture(self) -> NDArray[np.uint8]:
-        """The picture.
+        """The image.
 
         Raises:
-            ValueError: it was not kept.
+            ValueError: the image was not kept.
         """
         if self.image is None:
             raise ValueError("only what was detected in this picture is known, and not the picture itself")
@@ -84,14 +83,14 @@ class Question:
 
 
 class Detector(Protocol):
-    """Finds objects and says what they are."""
+    """Interface of detectors, which find and classify objects."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it can find; the index space of ``Detections.classes``."""
+        """Names of its classes; the index space of ``Detections.classes``."""
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """Objects in an (H, W, 3) uint8 BGR picture."""
+        """Returns the objects in an (H, W, 3) uint8 BGR image."""
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
-        """Multiplications and additions for one picture of this (H, W, ...) shape."""
+        """Returns the multiplications and additions for one image of this (H, W, ...) shape."""

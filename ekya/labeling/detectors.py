@@ -1,4 +1,4 @@
-"""Detectors by name."""
+"""Registry of detectors by name."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,14 +22,14 @@ def _from_file(
 
 
 def _onnx(weights: Path, min_score: float) -> Detector:
-    # Only who names a network of its own waits for onnxruntime.
+    # Imported for this detector only, because of onnxruntime.
     from ekya.labeling.onnx_detector import open_onnx
 
     return open_onnx(weights, min_score)
 
 
 def _torchvision(name: str, weights: Path | None, min_score: float) -> Detector:
-    # torchvision takes as long as torch to import: only who names one of its detectors waits for it.
+    # Imported for these detectors only: torchvision takes as long as torch to import.
     from ekya.labeling.torchvision_detectors import TorchvisionDetector
 
     return TorchvisionDetector(name, weights, min_score)
@@ -40,14 +40,14 @@ DETECTORS: Mapping[str, Callable[[Path | None, float], Detector]] = {
     ONNX: partial(_from_file, ONNX, _onnx),
     **{name: partial(_torchvision, name) for name in TORCHVISION_DETECTORS},
 }
-"""How to open each detector: weights (None for its own download) and the least score of a detection."""
+"""Functions that open each detector, from weights (None: its own download) and minimum score."""
 
 
 def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> Detector:
-    """A detector by name.
+    """Opens a detector by name.
 
     Raises:
-        UserError: no such name, or the weights cannot be had or do not fit.
+        UserError: no such name, or the weights cannot be loaded or do not fit.
     """
     if name not in DETECTORS:
         raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")

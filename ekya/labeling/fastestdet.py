@@ -1,8 +1,8 @@
 """FastestDet: a small COCO detector as an ONNX file, run by OpenCV.
 
-The network sees 352 x 352 pixels, BGR in [0, 1], and answers a grid of n x n cells. The channels of
-a cell are objectness, the offset of the box's centre in cells (through tanh), the box's width and
-height as a part of the picture (through a sigmoid), and one probability per class.
+The network takes 352 x 352 pixels, BGR in [0, 1], and returns a grid of n x n cells. The channels of a cell
+are objectness, the offset of the box's centre in cells (through tanh), the box's width and height as a
+fraction of the image (through a sigmoid), and one probability per class.
 """
 
 from pathlib import Path
@@ -24,17 +24,17 @@ _NAMES_FILE = "coco.names"
 
 
 class FastestDet:
-    """A ``Detector``. Not safe for use by two threads at once."""
+    """``Detector`` that runs FastestDet. Not thread-safe."""
 
     def __init__(self, path: Path, min_score: float = 0.6) -> None:
-        """Load the network and try it once.
+        """Load the network and test it once.
 
         Args:
-            path: the ONNX file; names of classes are read from ``coco.names`` beside it, if there.
+            path: the ONNX file; names of classes are read from ``coco.names`` beside it, if present.
             min_score: detections below are dropped.
 
         Raises:
-            UserError: the file is missing, damaged, or another network.
+            UserError: the file is missing, damaged, or of another network.
         """
         if not path.is_file():
             raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
@@ -60,16 +60,16 @@ class FastestDet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """COCO's 80 classes."""
+        """Names of its classes: those in ``coco.names`` beside the file, or COCO's 80."""
         return self._names
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """Objects in an (H, W, 3) uint8 BGR picture; class-wise suppression at IoU 0.45."""
+        """Returns the objects in an (H, W, 3) uint8 BGR image; class-wise suppression at IoU 0.45."""
         found = decode(self._forward(image), image.shape[1], image.shape[0], self._min_score)
         return found.take(nms(found.boxes, found.scores, found.classes, _MAX_IOU))
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
-        """The same for every shape, as pictures are resized."""
+        """Returns the multiplications and additions; the same for every shape, as images are resized."""
         if not self._operations:
             self._operations = _count_operations(self._path)
         return self._operations
@@ -81,12 +81,12 @@ class FastestDet:
 
 
 def decode(grid: NDArray[np.float32], width: int, height: int, min_score: float) -> Detections:
-    """Turn the network's answer into boxes, before suppression.
+    """Converts the network's output into boxes, before suppression.
 
     Args:
         grid: (5 + classes, n, n).
-        width, height: of the picture, pixels.
-        min_score: objectness^0.6 x class^0.4 must be above.
+        width, height: of the image, pixels.
+        min_score: exclusive lower bound of objectness^0.6 x class^0.4.
 
     Returns:
         Detections in the order of the cells.
@@ -116,10 +116,10 @@ def _sigmoid(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _count_operations(path: Path) -> int:
-    """Multiplications and additions of all convolutions, which are all that this network has.
+    """Returns the multiplications and additions of all convolutions; the network has no other products.
 
-    OpenCV's own count cannot be called from Python in its version 5, so the outputs of the layers
-    are asked for once. Only the classic engine shows its layers' weights; version 4 has no other.
+    OpenCV's own count cannot be called from Python in its version 5, so the outputs of the layers are
+    computed once. Only the classic engine exposes its layers' weights; version 4 has no other.
     """
     engine = getattr(cv2.dnn, "ENGINE_CLASSIC", None)
     net = cv2.dnn.readNetFromONNX(str(path)) if engine is None else cv2.dnn.readNetFromONNX(str(path), engine)

@@ -1,4 +1,4 @@
-"""The golden model: expensive, accurate, and asked about a small sample only (paper §2.2, §5)."""
+"""Opens golden models: expensive, accurate models that label a small sample only (paper §2.2, §5)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ _COCO_MAP = "golden_models/coco_to_fleet.yaml"
 
 
 class GoldenModel(Protocol):
-    """Labels objects, as the teacher of the edge models."""
+    """Interface of golden models, which label objects as teachers of the edge models."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -37,29 +37,28 @@ class GoldenModel(Protocol):
 
     @property
     def background(self) -> int | None:
-        """The class of a box that holds no object, from a detector, which pays by the picture.
+        """Class of a box without an object, from a detector, whose cost is per image.
 
-        None from a classifier: it takes every box for an object, and pays by the box.
+        None from a classifier, which takes every box for an object, and whose cost is per box.
         """
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """For each item (N,) int64, the class of each box, -1 where it had better not be used."""
+        """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
 
     def operations(self, items: Sequence[Question]) -> int:
-        """Multiplications and additions that labelling these items takes."""
+        """Returns the multiplications and additions of labelling these items."""
 
     def detect(
         self, image: NDArray[np.uint8], place: FramePlace | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
-        """Boxes (N, 4) and classes (N,) of a picture, for reference labels; None from a classifier."""
+        """Returns boxes (N, 4) and classes (N,) of an image as a reference; None from a classifier."""
 
 
 def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
-    """The network of a golden detector, as ``detector_of`` names it.
+    """Opens the network of a golden detector, as ``detector_of`` names it.
 
     Raises:
-        UserError: the golden model is no detector, or its weights cannot be had or are not what they
-            should be.
+        UserError: the golden model is no detector, or its weights cannot be loaded or have another checksum.
     """
     name = detector_of(spec)
     if name is None:
@@ -68,7 +67,7 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
 
 
 def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
-    """A golden model that names boxes and says how sure it is.
+    """Opens a golden model that classifies boxes with a confidence.
 
     Raises:
         UserError: as ``open_golden``, or the golden model is no classifier.
@@ -82,10 +81,10 @@ def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenCla
 
 
 def label_file_of(spec: GoldenSpec) -> Path:
-    """The file of labels that a golden model ``file`` reads, after it was compared with its checksum.
+    """Returns the label file of a golden model ``file``, after verifying its checksum.
 
     Raises:
-        UserError: none is named.
+        UserError: no file is named, or it has another checksum.
     """
     path = _weights(spec)
     if path is None:
@@ -97,21 +96,21 @@ def label_file_of(spec: GoldenSpec) -> Path:
 
 
 def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
-    """The golden model that a fleet file asks for.
+    """Opens the golden model that a fleet file names.
 
     Args:
-        spec: which.
+        spec: golden model of the fleet file.
         classes: the fleet's; for a detector the last is ``background``.
 
     Raises:
-        UserError: the weights cannot be had, are not what they should be or do not fit, or the model does
-            not know one of the classes.
+        UserError: the weights cannot be loaded, have another checksum or do not fit, or the model does not
+            know one of the classes.
     """
     return GOLDEN_MODELS[detector_of(spec) or spec.model](spec, classes)
 
 
 def _weights(spec: GoldenSpec) -> Path | None:
-    """The local file that is named, after it was compared with its checksum."""
+    """Returns the named local file, if any, after verifying its checksum."""
     return None if spec.weights is None else verified(spec.weights, spec.sha256)
 
 
@@ -123,7 +122,7 @@ def _resnext29(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier"
 
 
 def _resnext101(name: str, spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
-    # Of torchvision, which takes as long as torch to import: only who names this model waits for it.
+    # Imported for this model only: it imports torchvision, which takes as long as torch.
     from ekya.labeling.resnext101 import open_resnext101
 
     return open_resnext101(name, _weights(spec), classes, spec.class_map or shipped_path(_IMAGENET_MAP))
@@ -147,4 +146,4 @@ GOLDEN_MODELS: Mapping[str, Callable[[GoldenSpec, tuple[str, ...]], GoldenModel]
     **dict.fromkeys(DETECTOR_NAMES, _detector),
     FILE: _file,
 }
-"""How to open each golden model: what the fleet file says of it, and the fleet's classes."""
+"""Functions that open each golden model, from its entry in the fleet file and the fleet's classes."""

@@ -20,7 +20,7 @@ _LEAST = 1e-30
 
 
 class GoldenClassifier:
-    """A ``GoldenModel`` that is given boxes and says what is in them; it finds no objects itself."""
+    """``GoldenModel`` that classifies given boxes; it detects no objects itself."""
 
     def __init__(self, classes: tuple[str, ...], network: nn.Module, side: int) -> None:
         """Wrap a network.
@@ -42,18 +42,18 @@ class GoldenClassifier:
 
     @property
     def background(self) -> None:
-        """Every box is an object."""
+        """None: every box is taken for an object."""
         return None
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """The class of each box in each picture."""
+        """Returns the class of each box in each image."""
         counts = [len(item.boxes) for item in items]
         if not sum(counts):
             return [np.zeros(0, dtype=np.int64) for _ in items]
         return np.split(self.judge(items)[0], np.cumsum(counts)[:-1])
 
     def judge(self, items: Sequence[Question]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The class of every box of all pictures, (N,), and how sure it is, (N,) in [0, 1]."""
+        """Returns the class of every box of all images, (N,), and its confidence, (N,) in [0, 1]."""
         crops = [crop_objects(item.picture, item.boxes, self._side) for item in items if len(item.boxes)]
         if not crops:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
@@ -62,7 +62,7 @@ class GoldenClassifier:
         return np.concatenate([of for of, _ in answers]), np.concatenate([sure for _, sure in answers])
 
     def operations(self, items: Sequence[Question]) -> int:
-        """Multiplications and additions for all crops."""
+        """Returns the multiplications and additions for all crops."""
         if not self._operations_per_crop:
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 self._network(torch.zeros(1, 3, self._side, self._side))
@@ -70,7 +70,7 @@ class GoldenClassifier:
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
     def detect(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
-        """None: a classifier knows no boxes."""
+        """Returns None: a classifier detects no boxes."""
 
     def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).float() / 255
@@ -81,12 +81,12 @@ class GoldenClassifier:
 
 
 def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | None) -> GoldenClassifier:
-    """The small golden model of the synthetic city.
+    """Opens the small golden model of the synthetic city.
 
     Args:
         weights: see ``load_resnext29``.
         classes: the fleet's; without a map exactly those of the weights, in their order.
-        class_map: which of the weights' classes count for which of the fleet's.
+        class_map: file that maps the weights' classes to the fleet's.
 
     Raises:
         UserError: the weights or the map do not fit.
@@ -99,7 +99,7 @@ def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | No
 
 
 def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:
-    """``class_of_each`` as a (names, classes) float matrix, 1 where the name counts for the class."""
+    """Returns ``class_of_each`` as a (names, classes) float matrix, 1 where the name has the class."""
     class_of = class_of_each(classes, names, file, model)
     grouping = torch.zeros(len(names), len(classes))
     members = np.flatnonzero(class_of >= 0)
@@ -116,6 +116,6 @@ class ByFleetClass(nn.Module):
         self.register_buffer("grouping", grouping)
 
     def forward(self, crops: Tensor) -> Tensor:
-        """(N, 3, H, W) RGB in [0, 1] to (N, classes) logarithms of summed probabilities."""
+        """Maps (N, 3, H, W) RGB in [0, 1] to (N, classes) logarithms of summed probabilities."""
         logits: Tensor = self.network(crops)
         return torch.log((torch.softmax(logits, dim=1) @ self.get_buffer("grouping")).clamp_min(_LEAST))

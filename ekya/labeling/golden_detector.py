@@ -1,4 +1,4 @@
-"""A golden model that detects: it confirms what was proposed, or calls it background."""
+"""Golden model from a detector: confirms proposed boxes or labels them as background."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,25 +13,24 @@ from ekya.labeling.class_map import class_of_each
 from ekya.labeling.detections import Detections, Detector, FramePlace, Question
 
 UNSURE = -1
-"""The label of a box that the detector half believes in: it teaches nothing, one way or the other."""
+"""Label of a box with an unsure detection only: it is not used for training."""
 
 _SAME_OBJECT_IOU = 0.5
 
 
 class GoldenDetector:
-    """A ``GoldenModel`` from a detector."""
+    """``GoldenModel`` from a detector."""
 
     def __init__(
         self, classes: tuple[str, ...], detector: Detector, sure_score: float, class_map: Path | None = None
     ) -> None:
-        """Relate the fleet's classes to the detector's.
+        """Map the detector's classes to the fleet's.
 
         Args:
-            classes: the fleet's, of which the last is ``background``.
-            detector: any; one that tells of less sure detections too can tell unsure from background.
-            sure_score: what is detected with at least this score is there.
-            class_map: which of the detector's classes count for which of the fleet's, where their names
-                differ.
+            classes: the fleet's; the last is ``background``.
+            detector: any; with a lower minimum score, unsure boxes can be distinguished from background.
+            sure_score: minimum score of a sure detection.
+            class_map: file that maps the detector's classes to the fleet's, if their names differ.
 
         Raises:
             UserError: the last class is another, or the detector and the map do not know one of them.
@@ -54,27 +53,27 @@ class GoldenDetector:
         return len(self._classes) - 1
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """The class of the sure detection that overlaps each box most, if by IoU 0.5.
+        """Returns the class of the sure detection that overlaps each box most, at IoU 0.5 or more.
 
-        Of the other boxes, those that a detection of one of the fleet's classes overlaps so that is not
-        sure are ``UNSURE``, and the rest are background.
+        Other boxes are ``UNSURE`` if an unsure detection of one of the fleet's classes overlaps them as much,
+        else background.
         """
         return [self._label(item) for item in items]
 
     def operations(self, items: Sequence[Question]) -> int:
-        """Multiplications and additions for all pictures that have boxes and were not looked at before."""
+        """Returns the multiplications and additions for all images with boxes and without detections."""
         asked = [item.picture for item in items if len(item.boxes) and item.found is None]
         return sum(self._detector.operations_per_frame(image.shape) for image in asked)
 
     def detect(
         self, image: NDArray[np.uint8], place: FramePlace | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Boxes (N, 4) and classes (N,) of what is there, only of the fleet's classes."""
+        """Returns boxes (N, 4) and classes (N,) of sure detections of the fleet's classes."""
         found, classes, sure = self._ours(self._detector.detect(image))
         return found.boxes[sure], classes[sure]
 
     def _ours(self, found: Detections) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
-        """Detections of the fleet's classes, those classes, and which are sure."""
+        """Returns the detections of the fleet's classes, those classes, and which are sure."""
         ours = np.flatnonzero(self._class_of[found.classes] >= 0)
         found = found.take(ours)
         return found, self._class_of[found.classes], found.scores >= self._sure_score
@@ -94,17 +93,17 @@ def confirmed(
     sure: NDArray[np.bool_],
     otherwise: int,
 ) -> NDArray[np.int64]:
-    """What detections say of given boxes.
+    """Labels given boxes from detections.
 
     Args:
         boxes: (N, 4).
         found: M detections.
         classes: (M,) the fleet's class of each.
-        sure: (M,) whether it is there.
-        otherwise: of a box that nothing was detected at.
+        sure: (M,) True if the detection is sure.
+        otherwise: label of a box without any detection.
 
     Returns:
-        (N,) the class of the sure detection that overlaps most, if by IoU 0.5; ``UNSURE`` where only others
+        (N,) the class of the sure detection that overlaps most, at IoU 0.5 or more; ``UNSURE`` if only others
         do.
     """
     labels = np.full(len(boxes), otherwise, dtype=np.int64)

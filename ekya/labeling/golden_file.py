@@ -1,4 +1,4 @@
-"""A golden model that was asked before: its labels are read from a file, and cost nothing."""
+"""Golden model that reads labels from a file, at no cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,19 +18,19 @@ from ekya.streams.frame import Frame
 
 
 class GoldenFile:
-    """A ``GoldenModel`` from labels that were made before (``ekya golden label``)."""
+    """``GoldenModel`` from a label file (``ekya golden label``)."""
 
     def __init__(
         self, classes: tuple[str, ...], labels: LabelFile, sure_score: float, class_map: Path | None
     ) -> None:
-        """Relate the fleet's classes to the file's.
+        """Map the file's classes to the fleet's.
 
         Args:
-            classes: the fleet's; where the last is ``background``, what the file does not hold is that.
+            classes: the fleet's; if the last is ``background``, boxes that are not in the file are labelled
+                as that.
             labels: of all the fleet's streams.
-            sure_score: what was found with at least this confidence is there. Boxes that were given to be
-                named are there in any case.
-            class_map: which of the file's classes count for which of the fleet's, where names differ.
+            sure_score: minimum confidence of a sure label. Labels of given boxes are always sure.
+            class_map: file that maps the label file's classes to the fleet's, if names differ.
 
         Raises:
             UserError: the file and the map do not know one of the classes.
@@ -49,21 +49,21 @@ class GoldenFile:
 
     @property
     def background(self) -> int | None:
-        """Index of ``background``, where the fleet has it."""
+        """Index of ``background``, if the fleet has it."""
         return len(self._classes) - 1 if self._finds else None
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """The class of the label that overlaps each box most, if by IoU 0.5; -1 where nobody looked."""
+        """Returns, as ``confirmed``, the class of each box; -1 for boxes of frames without labels."""
         return [self._label(item) for item in items]
 
     def operations(self, items: Sequence[Question]) -> int:
-        """None: all was computed before."""
+        """Returns 0: everything was computed before."""
         return 0
 
     def detect(
         self, image: NDArray[np.uint8], place: FramePlace | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
-        """What the file says is in a frame, sure and of the fleet's classes; None where boxes are given."""
+        """Returns the sure labels of the fleet's classes in a frame; None if boxes are given."""
         if not self._finds:
             return None
         found, classes = self._at(place) or (_NOTHING, _NOTHING.classes)
@@ -79,7 +79,7 @@ class GoldenFile:
         return confirmed(item.boxes, found, classes, found.scores >= self._sure_score, otherwise)
 
     def _at(self, place: FramePlace | None) -> tuple[Detections, NDArray[np.int64]] | None:
-        """Labels of the fleet's classes in a frame, and those classes."""
+        """Returns the labels of the fleet's classes in a frame, and those classes."""
         if place is None:
             raise ValueError("labels that were made before are found by stream and frame only")
         found = self._labels.at(place)
@@ -93,18 +93,18 @@ _NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.ze
 
 
 class BoxesBefore:
-    """A ``Proposer`` for a stream whose objects were found before: they are where the file has boxes."""
+    """``Proposer`` that reads the boxes of a stream from a label file."""
 
     def __init__(self, labels: LabelFile, stream: StreamId) -> None:
         self._labels = labels
         self._stream = stream
 
     def propose(self, frame: Frame) -> Proposals:
-        """The surest boxes of the frame, each place once, whatever they were thought to be."""
+        """Returns the most confident boxes of the frame, of any class and without duplicates."""
         found = self._labels.at(FramePlace(self._stream, frame.index)) or _NOTHING
         kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
         return Proposals(found.boxes[kept][:MAX_BOXES], found)
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """None: all was computed before."""
+        """Returns 0: everything was computed before."""
         return 0

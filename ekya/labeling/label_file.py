@@ -1,10 +1,10 @@
-"""Labels that were made before, as a table: Parquet, or CSV for those who make their own.
+"""Label files: labels of frames as a table in Parquet, or in CSV for labels from other tools.
 
 A row is a box: ``stream``, ``frame`` (index in the stream, from 0, over the frames that decode), ``x0``,
 ``y0``, ``x1``, ``y1`` (pixels of the frame as a run sees it), ``class`` (a name), ``confidence`` in [0, 1].
-A frame that was looked at and shows nothing has one row without box, class and confidence; a frame without
-any row was not looked at. What holds for all of it stands as JSON in the metadata of a Parquet file, and
-behind ``#`` in the first line of a CSV file, where it may be missing.
+An analysed frame without objects has one row without box, class and confidence; a frame without any row was
+not analysed. The head, which holds for all labels, is JSON in the metadata of a Parquet file, or after ``#``
+in the first line of a CSV file. It is optional.
 """
 
 import json
@@ -39,13 +39,13 @@ _WRITE_IT = "write it with `ekya golden label`, or as docs/golden.md says"
 
 
 class LabelHead(BaseModel):
-    """What holds for all labels of a file.
+    """Head of a label file, which holds for all its labels.
 
     Attributes:
-        by: who made them: a golden model, or ``truth``.
-        names: the classes that were told apart, also those that never occur.
-        finds: whether boxes are what was found in the pictures; otherwise they were given, and all named.
-        frames: of each stream that was labelled to its end, how many it has.
+        by: source of the labels: a golden model, ``truth`` or ``hand``.
+        names: the classes that were distinguished, including those that never occur.
+        finds: True if boxes were detected in the images; False if they were given, and all were classified.
+        frames: number of frames of each stream that was labelled to its end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,8 +62,8 @@ class StreamTable:
     """The labels of one stream.
 
     Attributes:
-        frames: (F,) int64 rising, the frames that were looked at.
-        begins: (F + 1,) int64, where each one's rows begin.
+        frames: (F,) int64 rising, the analysed frames.
+        begins: (F + 1,) int64, first row of each frame, then the number of rows.
         found: all rows, in the order of the frames; classes index the file's names.
     """
 
@@ -72,7 +72,7 @@ class StreamTable:
     found: Detections
 
     def at(self, frame: int) -> Detections | None:
-        """What is in a frame; None where nobody looked."""
+        """Returns the labels of a frame; None if it was not analysed."""
         place = int(np.searchsorted(self.frames, frame))
         if place == len(self.frames) or self.frames[place] != frame:
             return None
@@ -81,11 +81,11 @@ class StreamTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelFile:
-    """Labels that were made before.
+    """Labels read from a file.
 
     Attributes:
-        path: where from, for errors.
-        streams: those that have labels.
+        path: of the file, for errors.
+        streams: labels by stream.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class LabelFile:
     streams: Mapping[StreamId, StreamTable]
 
     def at(self, place: FramePlace) -> Detections | None:
-        """What is in a frame; None where nobody looked. A looped stream shows the same again and again."""
+        """Returns the labels of a frame, repeated in a looped stream; None if it was not analysed."""
         table, length = self.streams.get(place.stream), self.head.frames.get(place.stream)
         if table is None:
             return None
@@ -102,23 +102,23 @@ class LabelFile:
 
 @dataclass(slots=True, eq=False)
 class LabelTable:
-    """Labels as they are made, one frame after the other.
+    """Labels to be written, collected frame by frame.
 
     Attributes:
-        head: as of the file.
-        frames: what was found in each frame, by stream.
+        head: of the file.
+        frames: detections of each frame, by stream.
     """
 
     head: LabelHead
     frames: dict[StreamId, dict[int, Detections]] = field(default_factory=dict)
 
     def finish(self, stream: StreamId, frames: int) -> None:
-        """A stream was labelled to its end."""
+        """Marks a stream as labelled to its end."""
         known = {**self.head.frames, stream: frames}
         self.head = self.head.model_copy(update={"frames": known})
 
     def save(self, path: Path) -> None:
-        """Writes all of it; a reader sees the old file or the new.
+        """Writes the file atomically; a reader sees the old file or the new.
 
         Raises:
             UserError: full disk, no permission and the like.
@@ -140,7 +140,7 @@ class LabelTable:
         counts = np.array([len(frames[frame].boxes) for frame in order], np.int64)
         rows = np.repeat(np.array(order, np.int64), np.maximum(counts, 1))
         nothing = np.repeat(counts == 0, np.maximum(counts, 1))
-        # A row of an empty frame holds nothing, but the arrays have a place for it.
+        # A row of an empty frame is masked, but needs a place in the arrays.
         boxes = np.zeros((len(rows), 4), np.float32)
         confidence = np.zeros(len(rows), np.float32)
         classes = np.zeros(len(rows), np.int64)
@@ -162,7 +162,7 @@ _EMPTY = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
 
 
 def read_head(path: Path) -> LabelHead:
-    """What a file says of all its labels.
+    """Returns the head of a label file.
 
     Raises:
         UserError: there is no such file, or it holds no labels.
@@ -171,10 +171,10 @@ def read_head(path: Path) -> LabelHead:
 
 
 def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> LabelFile:
-    """The labels of some streams, or of all.
+    """Returns the labels of some streams, or of all.
 
     Raises:
-        UserError: there is no such file, it holds no labels, or what is in it makes no sense.
+        UserError: there is no such file, it holds no labels, or its contents are invalid.
     """
     table, head = _read(path, streams)
     names = head.names or tuple(sorted(pc.unique(table["class"].drop_null()).to_pylist()))
@@ -192,7 +192,7 @@ def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> Labe
 
 
 def resumed(labels: LabelFile) -> LabelTable:
-    """A file to be gone on with."""
+    """Returns a table with these labels, to add further ones."""
     table = LabelTable(labels.head)
     for stream, of in labels.streams.items():
         found = [of.found.take(np.arange(a, b)) for a, b in zip(of.begins[:-1], of.begins[1:], strict=True)]
@@ -218,7 +218,7 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
 
 
 def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, LabelHead]:
-    """The rows of some streams; and what stands at the top."""
+    """Returns the rows of some streams, or of all, and the head."""
     if not path.is_file():
         raise UserError(f"{path}: no such file of labels; correct the path, or make it: ekya golden label.")
     try:

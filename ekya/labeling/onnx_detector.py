@@ -1,17 +1,17 @@
-"""Detectors as ONNX files, in the layouts that the YOLO family is exported in.
+"""Detectors as ONNX files, in the output layouts of the YOLO family.
 
-Supported, with C classes, N boxes, and a picture of H x W pixels fitted into it with grey borders, RGB in
-[0, 1], unless it is FastestDet:
+Supported layouts, for C classes and N boxes. The input is an image letterboxed to H x W pixels with grey
+borders, RGB in [0, 1], except for FastestDet:
 
-| answer | boxes | exported by |
+| output | boxes | exported by |
 |---|---|---|
-| (1, 4+C, N) | centre, size in pixels; a score a class | YOLOv8, v9, v11, v12 |
-| (1, N, 5+C) | centre, size in pixels; objectness; a score a class; three boxes a cell | YOLOv5, v7 |
-| (1, N, 6) | corners in pixels, score, class; suppressed already | YOLOv10, v26, and exports with NMS |
-| (N, 7) | number of the picture, corners, class, score; suppressed already | YOLOv7 with NMS |
+| (1, 4+C, N) | centre, size in pixels; a score per class | YOLOv8, v9, v11, v12 |
+| (1, N, 5+C) | centre, size in pixels; objectness; a score per class; three boxes per cell | YOLOv5, v7 |
+| (1, N, 6) | corners in pixels, score, class; after suppression | YOLOv10, v26, and exports with NMS |
+| (N, 7) | index of the image, corners, class, score; after suppression | YOLOv7 with NMS |
 | (1, 5+C, n, n) | see ``fastestdet.py`` | FastestDet |
 
-(1, N, 5+C) with one box a cell is refused: YOLOX and YOLOv6 answer it, and mean different things.
+(1, N, 5+C) with one box per cell is rejected: YOLOX and YOLOv6 use it with different meanings.
 """
 
 import ast
@@ -41,20 +41,20 @@ _Decode = Callable[[_Answer], Detections]
 
 
 def open_onnx(path: Path, min_score: float = 0.6) -> Detector:
-    """A detector from an ONNX file; what it answers is found out by asking it.
+    """Opens a detector from an ONNX file; its output layout is determined by running it once.
 
     Args:
-        path: the file. Its classes are what its maker wrote into it under ``names``, or the lines of a
-            ``.names`` file of the same name or of ``coco.names`` beside it, or COCO's.
+        path: the file. Its classes are those in its metadata under ``names``, or the lines of a ``.names``
+            file of the same name or of ``coco.names`` beside it, or COCO's.
         min_score: detections below are dropped.
 
     Raises:
-        UserError: the file is missing, damaged, or answers in none of the layouts above.
+        UserError: the file is missing, damaged, or has none of the layouts above.
     """
     file = open_onnx_file(path)
     try:
         answers = file.run(np.zeros((3, file.height, file.width), np.float32))
-    except Exception as error:  # onnxruntime's exceptions have no other base.
+    except Exception as error:  # onnxruntime's exceptions have no other common base.
         raise _refused(path, f"nothing to a black picture ({str(error)[:160]})", "export it again") from error
     shape = np.shape(answers[0])
     if len(answers) == 1 and len(shape) == 4 and shape[2] == shape[3] and shape[0] == 1:
@@ -67,7 +67,7 @@ def open_onnx(path: Path, min_score: float = 0.6) -> Detector:
 
 @dataclass(slots=True, eq=False)
 class OnnxDetector:
-    """A ``Detector``. Suppression is class-wise at IoU 0.45, which changes nothing where it was done."""
+    """``Detector`` from an ONNX file. Suppression is class-wise at IoU 0.45; repeating it changes nothing."""
 
     file: OnnxFile
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class OnnxDetector:
     _operations: int = 0
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """Objects in an (H, W, 3) uint8 BGR picture, at most 300."""
+        """Returns the objects in an (H, W, 3) uint8 BGR image, at most 300."""
         picture, scale, left, top = fitted(image, self.file.height, self.file.width)
         found = self.decode(self.file.run(picture)[0].astype(np.float32))
         keep = np.flatnonzero((found.scores >= self.min_score) & (found.classes < len(self.names)))
@@ -88,22 +88,22 @@ class OnnxDetector:
         return sure.take(nms(sure.boxes, sure.scores, sure.classes, _MAX_IOU))
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
-        """The same for every shape, as pictures are resized."""
+        """Returns the multiplications and additions; the same for every shape, as images are resized."""
         if not self._operations:
             self._operations = self.file.operations()
         return self._operations
 
 
 def fitted(image: NDArray[np.uint8], height: int, width: int) -> tuple[_Answer, float, float, float]:
-    """A picture as these networks see it: in proportion, in the middle, with grey borders.
+    """Letterboxes an image for these networks: in proportion, centred, with grey borders.
 
     Args:
         image: (H, W, 3) uint8 BGR.
         height, width: of the network's input, pixels.
 
     Returns:
-        (3, height, width) float32 RGB in [0, 1]; how much the picture was scaled; and where its left and
-        upper edges came to lie, pixels.
+        (3, height, width) float32 RGB in [0, 1]; the factor of scaling; and the left and upper border in
+        pixels.
     """
     scale = min(height / image.shape[0], width / image.shape[1])
     inner = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
@@ -115,10 +115,10 @@ def fitted(image: NDArray[np.uint8], height: int, width: int) -> tuple[_Answer, 
 
 
 def _decoder(file: OnnxFile, shape: tuple[int, ...], classes: int) -> _Decode:
-    """Which layout an answer of this shape is.
+    """Returns the decoder for an output of this shape.
 
     Raises:
-        UserError: it is none, or one that may mean two things.
+        UserError: the layout is not supported, or ambiguous.
     """
     path = file.path
     if file.notes.get("task", "detect") != "detect":
@@ -176,7 +176,7 @@ def _suppressed_of_pictures(answer: _Answer) -> Detections:
 
 
 def _best_class(boxes: _Answer, scores: _Answer) -> Detections:
-    """From centres and sizes, and a score for each class."""
+    """Returns detections from centres and sizes, and a score for each class."""
     half = boxes[:, 2:] / 2
     corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
     return Detections(corners, scores.argmax(axis=1).astype(np.int64), scores.max(axis=1))
@@ -192,7 +192,7 @@ def _names(file: OnnxFile) -> tuple[str, ...]:
 
 
 def _written_names(file: OnnxFile) -> tuple[str, ...]:
-    """What the maker wrote: ``{0: 'person', 1: 'bicycle'}`` or a list."""
+    """Returns the class names in the metadata: ``{0: 'person', 1: 'bicycle'}`` or a list."""
     try:
         written = ast.literal_eval(file.notes["names"])
         names = [written[index] for index in range(len(written))]

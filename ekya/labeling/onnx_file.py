@@ -1,7 +1,7 @@
-"""An ONNX file: what its network takes, what it answers, and how much it computes.
+"""ONNX files: input, outputs, metadata and operations of a network.
 
-Run by onnxruntime, which says what a network's input and answers look like and what its maker wrote
-beside them; OpenCV, which runs FastestDet, says none of it.
+Run by onnxruntime, which exposes the shapes of inputs and outputs and the metadata of a file; OpenCV, which
+runs FastestDet, exposes none of these.
 """
 
 import json
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ekya.errors import UserError
 
 USUAL_SIDE = 640
-"""Pixels, where a network leaves its input's size open: what these networks are trained with."""
+"""Side of a dynamic input in pixels: the size that these networks are trained with."""
 
 _TYPES: Mapping[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -26,12 +26,12 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxFile:
-    """An ONNX network that takes one picture.
+    """An ONNX network that takes one image.
 
     Attributes:
         path: of the file, for errors.
         height, width: of its input, pixels.
-        notes: what its maker wrote into it, by key.
+        notes: metadata of the file, by key.
     """
 
     path: Path
@@ -43,19 +43,19 @@ class OnnxFile:
     _type: type[np.floating[Any]]
 
     def run(self, picture: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """All answers to a picture, (3, height, width)."""
+        """Returns all outputs for an image, (3, height, width)."""
         answers: list[NDArray[Any]] = self._session.run(
             None, {self._input: np.ascontiguousarray(picture[None].astype(self._type))}
         )
         return answers
 
     def operations(self) -> int:
-        """Multiplications and additions of convolutions and matrix products, counted on a black picture."""
+        """Returns the multiplications and additions of convolutions and matrix products for one image."""
         with tempfile.TemporaryDirectory() as folder:
             options = _options()
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "counted")
-            # As it stands in the file: what is merged for speed is no longer told by its name.
+            # Without optimisation: fused layers cannot be recognised by name.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             session = onnxruntime.InferenceSession(str(self.path), options, ["CPUExecutionProvider"])
             session.run(None, {self._input: np.zeros((1, 3, self.height, self.width), self._type)})
@@ -64,16 +64,16 @@ class OnnxFile:
 
 
 def open_onnx_file(path: Path) -> OnnxFile:
-    """Load a network and find out what it takes.
+    """Load a network and read the shape of its input.
 
     Raises:
-        UserError: the file is missing or damaged, or takes something else than one picture.
+        UserError: the file is missing or damaged, or its input is not one image.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
     try:
         session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions have no other base.
+    except Exception as error:  # onnxruntime's exceptions have no other common base.
         raise UserError(
             f"{path}: no ONNX network that onnxruntime can run, named by the key 'weights' "
             f"({str(error).splitlines()[0][:160]}); export or copy it again."
@@ -92,12 +92,12 @@ def open_onnx_file(path: Path) -> OnnxFile:
 
 
 def _open(shape: Sequence[object]) -> list[object]:
-    """The number of pictures, where the network leaves it open."""
+    """Returns the batch dimension in a list, if the network leaves it open, else an empty list."""
     return [] if isinstance(shape[0], int) else [shape[0]]
 
 
 def _options() -> Any:
-    """One thread, as everything here, and silence: what is wrong is said in one sentence."""
+    """Returns session options: one thread, as in all of Ekya, and no logs, as errors are raised."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
@@ -105,12 +105,12 @@ def _options() -> Any:
 
 
 def _products(told: Mapping[str, Any]) -> int:
-    """Operations of one layer, from the shapes that it took and gave."""
+    """Returns the operations of one layer, from the shapes of its inputs and outputs."""
     if told.get("op_name") not in _PRODUCTS or "output_type_shape" not in told:
         return 0
     left, right, *_ = [next(iter(one.values())) for one in told["input_type_shape"]]
     given = next(iter(told["output_type_shape"][0].values()))
-    # How many products are summed for each number of the answer. A Gemm's left matrix may lie on its side.
+    # Number of products per value of the output. A Gemm's left matrix may be transposed.
     match told["op_name"]:
         case "Conv":
             summed = int(np.prod(right[1:]))

@@ -1,4 +1,4 @@
-"""Where the objects are, without saying what they are: that is the edge model's work."""
+"""Finds the boxes of objects, which the edge model then classifies."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,10 +18,10 @@ from ekya.streams.frame import Frame
 from ekya.streams.motion import MotionRegions
 
 MAX_BOXES = 24
-"""More objects a frame than this are not looked at: a bound on the work of one frame."""
+"""Maximum number of objects in a frame: an upper bound on the work of one frame."""
 
 MAX_EVERY = 30
-"""Followed for longer than a second of video, hardly a box is where its object is."""
+"""Upper bound of ``every``: tracked for more than a second of video, boxes rarely match their objects."""
 
 SAME_BOX_IOU = 0.6
 _TYPICAL_BOXES = 6
@@ -30,50 +30,49 @@ _COVERED_PART = 0.3
 
 
 class Proposer(Protocol):
-    """Finds objects to classify. One per stream, fed its frames in order."""
+    """Interface: finds the objects to classify of one stream, whose frames are given in order."""
 
     def propose(self, frame: Frame) -> Proposals:
-        """The objects of a frame."""
+        """Returns the boxes of the objects in a frame."""
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """Multiplications and additions for one picture of this (H, W, ...) shape, on average."""
+        """Returns the average multiplications and additions for one image of this (H, W, ...) shape."""
 
 
 class GivenBoxes:
-    """The boxes that come with the frame, as the synthetic city's do."""
+    """``Proposer`` of the boxes that come with a frame, as in the synthetic city."""
 
     def propose(self, frame: Frame) -> Proposals:
-        """The frame's own boxes.
+        """Returns the frame's own boxes.
 
         Raises:
-            UserError: it has none, so this source needs a detector.
+            UserError: the frame has none, so this source needs a detector.
         """
         if frame.boxes is None:
             raise UserError("this source gives no boxes; name a golden detector under the key 'golden'.")
         return Proposals(frame.boxes)
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """None: nothing is computed."""
+        """Returns 0: nothing is computed."""
         return 0
 
 
 class Find(StrEnum):
-    """What finds a camera's objects."""
+    """Ways to find a camera's objects."""
 
     DETECTOR_AND_MOTION = "detector+motion"
-    """For a camera that stands still."""
+    """For a fixed camera."""
 
     DETECTOR = "detector"
-    """For one that moves: all of its picture does."""
+    """For a moving camera: all of its image moves."""
 
 
 class ObjectsSpec(BaseModel):
-    """How a camera's objects are found.
+    """Settings of how a camera's objects are found.
 
     Attributes:
-        find: by what.
-        every: the detector looks at every so many-th of the frames that are looked at; between them its
-            boxes are followed.
+        find: the way to find them.
+        every: the detector runs on every ``every``-th analysed frame; in the others its boxes are tracked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,15 +83,15 @@ class ObjectsSpec(BaseModel):
 
 @dataclass(eq=False)
 class DetectorAndMotion:
-    """A detector's boxes, whatever it thinks they are, and what moves where it sees nothing.
+    """Proposes a detector's boxes, of any class, and moving regions where it finds nothing.
 
     Attributes:
-        detector: with a low least score (``PROPOSAL_SCORE``): a wrong box costs one crop that is
-            called background, a missing one an object.
-        motion: this stream's background; None for a camera that moves.
-        max_moving: at most so many moving regions a frame. On real streets most of them are leaves and
+        detector: with a low minimum score (``PROPOSAL_SCORE``): a wrong box costs one crop that is
+            classified as background, a missing one an object.
+        motion: background model of this stream; None for a moving camera.
+        max_moving: maximum number of moving regions per frame. On real streets most of them are leaves and
             shadows, and each costs as much to classify as an object does.
-        every: the detector looks at every so many-th frame; into the others its boxes are followed.
+        every: the detector runs on every ``every``-th frame; in the others its boxes are tracked.
     """
 
     detector: Detector
@@ -103,7 +102,7 @@ class DetectorAndMotion:
     _since_detected: int = field(default=0, init=False)
 
     def propose(self, frame: Frame) -> Proposals:
-        """At most ``MAX_BOXES`` boxes: the detector's, surest first, then moving regions, largest first."""
+        """Returns ``MAX_BOXES`` at most: the detector's, best first, then moving regions, largest first."""
         picture = frame.image
         self._since_detected += 1
         if self._since_detected >= self.every or not self._flow.fits(picture):
@@ -118,7 +117,7 @@ class DetectorAndMotion:
         return replace(proposals, boxes=boxes[:MAX_BOXES])
 
     def operations(self, shape: tuple[int, ...]) -> int:
-        """The detector's and the following's, on average over frames of a street.
+        """Returns the average operations of detection and tracking over frames of a street.
 
         Background subtraction is small beside them and is not counted.
         """
@@ -137,7 +136,7 @@ class DetectorAndMotion:
         return Proposals(boxes, found, partial(self.detector.operations_per_frame, picture.shape))
 
     def _uncovered(self, moving: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Moving regions that neither match a box nor lie in one nor hold one."""
+        """Returns the moving regions that neither match a box nor lie in one nor contain one."""
         size = np.prod(moving[:, 2:] - moving[:, :2], axis=1)
         moving = moving[np.argsort(-size, kind="stable")]
         if not len(boxes) or not len(moving):

@@ -1,8 +1,8 @@
-"""The golden model of the synthetic city: a small ResNeXt for crops of 32x32 pixels.
+"""Golden model of the synthetic city: a small ResNeXt for crops of 32x32 pixels.
 
-Aggregated residual transformations (Xie et al., CVPR 2017) in the 29-layer form that is used for
-small pictures: three stages of three grouped bottlenecks. It is far slimmer than the published one,
-because the whole demonstration has to fit two cores.
+Aggregated residual transformations (Xie et al., CVPR 2017) in the 29-layer form for small images: three
+stages of three grouped bottlenecks. It is far slimmer than the published one, because the whole demonstration
+has to run on two cores.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ekya.errors import UserError
 
 ARCHITECTURE = "resnext29"
-"""Name under which weights say what they are for."""
+"""Name of the architecture in the metadata of weights."""
 
 _CARDINALITY = 4
 _STEM = 32
@@ -26,7 +26,7 @@ _REMEDY = "make it again with experiments/train_golden.py"
 
 
 class _Bottleneck(nn.Module):
-    """Narrow, transform in groups, widen, and add what came in."""
+    """Residual block: narrow, grouped convolution, widen."""
 
     def __init__(self, channels_in: int, width: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -47,16 +47,16 @@ class _Bottleneck(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels_in, H, W) to (N, channels_out, H/stride, W/stride)."""
+        """Maps (N, channels_in, H, W) to (N, channels_out, H/stride, W/stride)."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 class ResNeXt29(nn.Module):
-    """(N, 3, 32, 32) float RGB in [0, 1] to (N, classes) logits; it normalises its input itself."""
+    """ResNeXt from (N, 3, 32, 32) float RGB in [0, 1] to (N, classes) logits; normalises its input itself."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        # The stem looks at full resolution and then halves it: thin things, such as a bicycle's
+        # The stem works at full resolution and then halves it: thin structures, such as a bicycle's
         # frame, survive, and the stages cost a quarter of what they would at 32x32.
         layers: list[nn.Module] = [
             nn.Conv2d(3, _STEM // 2, 3, 1, 1, bias=False),
@@ -76,7 +76,7 @@ class ResNeXt29(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, crops: Tensor) -> Tensor:
-        """Logits of crops."""
+        """Returns the logits of crops."""
         normalised = ((crops - _MEAN) / _STD).contiguous(memory_format=torch.channels_last)
         features: Tensor = self.features(normalised)
         logits: Tensor = self.head(features.mean(dim=(2, 3)))
@@ -84,24 +84,23 @@ class ResNeXt29(nn.Module):
 
 
 def build_resnext29(classes: int) -> nn.Module:
-    """An untrained ResNeXt for ``classes`` classes, laid out for fast inference on one thread.
+    """Builds an untrained ResNeXt, channels-last for fast inference on one thread.
 
-    It takes (N, 3, 32, 32) float RGB in [0, 1] and gives (N, classes) logits.
+    It maps (N, 3, 32, 32) float RGB in [0, 1] to (N, classes) logits.
     """
     return ResNeXt29(classes).to(memory_format=torch.channels_last)
 
 
 def load_resnext29(path: Path, classes: tuple[str, ...] | None) -> tuple[nn.Module, tuple[str, ...]]:
-    """The trained ResNeXt from a safetensors file, in evaluation mode, and its classes.
+    """Loads the trained ResNeXt, in evaluation mode, and its classes from a safetensors file.
 
     Args:
         path: weights with the metadata ``architecture`` and ``classes`` (names as JSON).
-        classes: the classes that the caller expects, in the order of the logits; None for those that
-            the file holds.
+        classes: the expected classes, in the order of the logits; None for those of the file.
 
     Raises:
-        UserError: the file is missing, cut off, for another architecture or other classes, or its
-            tensors have other shapes.
+        UserError: the file is missing, truncated, for another architecture or other classes, or its tensors
+            have other shapes.
     """
     try:
         with safe_open(path, framework="pt") as weights:

@@ -1,4 +1,4 @@
-"""The paper's golden model: torchvision's ResNeXt-101 with ImageNet weights (paper §5)."""
+"""Golden model of the paper: torchvision's ResNeXt-101 with ImageNet weights (paper §5)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ _IMAGENET_SIDE = 224
 def open_resnext101(
     name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path
 ) -> GoldenClassifier:
-    """ResNeXt-101 with ImageNet weights, the paper's golden model.
+    """Opens ResNeXt-101 with ImageNet weights, the paper's golden model.
 
     Args:
         name: one of ``RESNEXT101S``.
         weights: a local file, or None for torchvision's download.
         classes: the fleet's.
-        class_map: which of ImageNet's categories count for which of them.
+        class_map: file that maps ImageNet's categories to the fleet's classes.
 
     Raises:
-        UserError: the weights cannot be had or do not fit, or a class has no categories.
+        UserError: the weights cannot be loaded or do not fit, or a class has no categories.
     """
     preset = get_model_weights(name).DEFAULT
     categories = tuple(str(category) for category in preset.meta["categories"])
@@ -37,7 +37,7 @@ def open_resnext101(
 
 
 class _Normalised(nn.Module):
-    """Takes RGB in [0, 1] to what the weights were trained with."""
+    """Normalises RGB in [0, 1] as in the training of the weights, then runs the network."""
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -46,6 +46,6 @@ class _Normalised(nn.Module):
         self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
 
     def forward(self, crops: Tensor) -> Tensor:
-        """(N, 3, H, W) to logits."""
+        """Maps (N, 3, H, W) to logits."""
         logits: Tensor = self.network((crops - self.get_buffer("mean")) / self.get_buffer("std"))
         return logits

@@ -1,4 +1,4 @@
-"""What a fleet file says of the golden model."""
+"""Schema of the golden model in a fleet file."""
 
 import re
 from pathlib import Path
@@ -11,19 +11,18 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class GoldenSpec(BaseModel):
-    """What a fleet file says about its golden model.
+    """Golden model of a fleet file.
 
     Attributes:
         model: one of ``GOLDEN_NAMES``.
-        weights: a local file; None for the shipped weights or the model's own download. A file
-            that ends in ``.onnx`` is a detector's, whatever the model is called. For ``file`` it is the
-            file of labels.
-        sha256: what the file of ``weights`` must be, in hexadecimal digits; None for what its card says.
-        class_map: YAML, which of the golden model's classes count for which of the fleet's; None for
-            the shipped maps.
-        labels_per_window: at most so many objects a stream and window are labelled.
-        gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for any.
-        policy: which objects are labelled, a name in ``profiling/label_policy.py``.
+        weights: a local file; None for the shipped weights or the model's own download. A file that ends in
+            ``.onnx`` is opened as a detector even if ``model`` names another golden model. For ``file`` it
+            is the label file.
+        sha256: checksum of the file of ``weights``, in hexadecimal digits; None for that of its card.
+        class_map: YAML file that maps the golden model's classes to the fleet's; None for the shipped maps.
+        labels_per_window: maximum number of objects that are labelled per stream and window.
+        gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for no limit.
+        policy: chooses the objects to label, a name in ``profiling/label_policy.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,7 +57,7 @@ class GoldenSpec(BaseModel):
 
 
 def detector_of(spec: GoldenSpec) -> str | None:
-    """Name of the detector behind a golden model, None where it is a classifier."""
+    """Returns the name of the detector behind a golden model, None for other golden models."""
     if spec.model in DETECTOR_NAMES:
         return spec.model
     return ONNX if spec.weights is not None and spec.weights.suffix.lower() == ".onnx" else None

@@ -15,10 +15,10 @@ from ekya.labeling.torchvision_weights import load_weights
 
 
 class TorchvisionDetector:
-    """A ``Detector``; its own resizing, normalisation and suppression are torchvision's."""
+    """``Detector`` of torchvision, which resizes, normalises and suppresses itself."""
 
     def __init__(self, name: str, weights: Path | None, min_score: float = 0.5) -> None:
-        """Build and fill the model.
+        """Build the model and load its weights.
 
         Args:
             name: one of ``names.TORCHVISION_DETECTORS``.
@@ -26,10 +26,10 @@ class TorchvisionDetector:
             min_score: detections below are dropped.
 
         Raises:
-            UserError: the weights cannot be had or do not fit.
+            UserError: the weights cannot be loaded or do not fit.
         """
         self._names = coco_names()
-        # torchvision counts with the background and with numbers that COCO dropped; -1 stands for those.
+        # torchvision's labels include the background and numbers that COCO dropped; these become -1.
         index = {name: row for row, name in enumerate(self._names)}
         self._class_of = np.asarray([index.get(name, -1) for name in COCO_CATEGORIES], dtype=np.int64)
         self._min_score = min_score
@@ -46,7 +46,7 @@ class TorchvisionDetector:
         return self._names
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """Objects in an (H, W, 3) uint8 BGR picture."""
+        """Returns the objects in an (H, W, 3) uint8 BGR image."""
         rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
         with torch.inference_mode():
             found = self._model([torch.from_numpy(rgb).float() / 255])[0]
@@ -57,7 +57,10 @@ class TorchvisionDetector:
         return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).take(order)
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
-        """Counted once a shape, on grey noise: a two-stage model does more where it sees more."""
+        """Returns the operations on noise, counted once per shape.
+
+        A two-stage model does more if it finds more.
+        """
         size = (int(shape[0]), int(shape[1]))
         if size not in self._operations:
             noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Weights of torchvision's models: from a local file, or from its own download."""
+"""Loads weights of torchvision's models from a local file or torchvision's download."""
 
 import urllib.error
 from pathlib import Path
@@ -11,7 +11,7 @@ from ekya.labeling.weights import read_state
 
 
 def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
-    """Fill a torchvision model.
+    """Load weights into a torchvision model.
 
     Args:
         model: as torchvision builds it under ``name``.
@@ -25,7 +25,7 @@ def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
     state = read_state(path) if path is not None else _download(name)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     given = {key: tuple(value.shape) for key, value in state.items()}
-    # Counters of batches seen are absent from some old files, and play no part in inference.
+    # Counters of batches are absent from some old files, and are not used in inference.
     wrong = [
         key
         for key in sorted(expected.keys() | given.keys())

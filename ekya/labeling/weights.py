@@ -1,4 +1,4 @@
-"""Weights from a local file, with errors that say what to do."""
+"""Reads weights from a local file."""
 
 import pickle
 from pathlib import Path
@@ -12,10 +12,10 @@ from ekya.errors import UserError
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, from a safetensors file or a state dict of torch.
+    """Reads tensors by name from a safetensors file or a state dict of torch.
 
     Raises:
-        UserError: no such file, damaged, or something else than tensors by name.
+        UserError: the file is missing, damaged, or does not contain tensors by name.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")

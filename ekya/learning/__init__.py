@@ -1,1 +1,1 @@
-"""Edge models: what they are, how they are trained, stored and asked. The only training code."""
+"""Edge models: architectures, training, checkpoints and inference. The only training code."""

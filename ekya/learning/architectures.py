@@ -1,4 +1,4 @@
-"""The trunks of edge models: classifiers as ``cuts.py`` cuts them."""
+"""Trunks of edge models: the classifiers of ``cuts.py``, cut into blocks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from ekya.learning.resnet import RESNETS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trunk:
-    """An architecture from input to features.
+    """Layers of an architecture from the input to the features.
 
     Attributes:
-        blocks: by name, from the input on; each takes what the one before gives, one tensor.
-        features: channels of what the last gives.
+        blocks: by name, from the input on; each takes the output of the one before, a single tensor.
+        features: channels of the last block's output.
     """
 
     blocks: Mapping[str, nn.Module]
@@ -35,7 +35,7 @@ def _cut(architecture: str) -> Trunk:
 
 
 def _of_torchvision(architecture: str, how: Cut) -> nn.Module:
-    # Importing it takes as long as torch, and a process whose models are ResNets can do without.
+    # Imported here: it takes as long as torch, and a process whose models are ResNets does not need it.
     from torchvision.models import get_model
 
     options = dict(how.options)
@@ -51,10 +51,10 @@ def _together(net: nn.Module, paths: tuple[str, ...]) -> nn.Module:
 
 
 EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_cut, name) for name in CUTS}
-"""Architectures by name; one function each that builds the trunk with fresh weights."""
+"""Builders of trunks with fresh weights, by name of the architecture."""
 
 
 def get_ready_to_build(architecture: str) -> None:
-    """Imports what a trunk is built of, so that the first of a process takes no longer than the next."""
+    """Imports what a trunk is built of, so that a process's first build takes no longer than the next."""
     with torch.device("meta"):
         EDGE_MODELS[architecture]()

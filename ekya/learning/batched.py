@@ -1,8 +1,8 @@
-"""Several streams' models asked in one call, each about crops of its own.
+"""Runs several streams' models in one call, each on separate crops.
 
-What must be equal is the architecture. Blocks that all models have alike, as those that no retraining trains,
-see all crops in one ordinary batch. The others are joined, in one of two ways; heads may differ in width and
-in classes, and are asked one by one, since they cost next to nothing.
+The models must have the same architecture. Blocks that are equal in all models, as those that no retraining
+trains, run on all crops in one ordinary batch. The others are joined, in one of two ways. Heads may differ in
+width and in classes, and run one by one, since they cost next to nothing.
 """
 
 import copy
@@ -23,7 +23,7 @@ from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.predictor import prepared, resized
 
 Joined = Callable[[Tensor], Tensor]
-"""(K, N, C, h, w), the inputs of each of K modules, to (K, N, D, h', w')."""
+"""Maps (K, N, C, h, w), the inputs of each of K modules, to (K, N, D, h', w')."""
 
 _CHECKED_SIDE = 16
 
@@ -33,9 +33,9 @@ class BatchedPredictor:
 
     Args:
         models: at least one.
-        joining: key of ``JOININGS``: how blocks are joined in which the models differ.
-        device: torch's name of where the copies run.
-        way: how they run. Neither half precision nor graphs are used.
+        joining: key of ``JOININGS``: how different blocks are joined.
+        device: torch device on which the copies run.
+        way: options of their forward passes. Neither half precision nor graphs are used.
 
     Raises:
         ValueError: different architectures, or one whose blocks cannot be joined in this way.
@@ -58,7 +58,7 @@ class BatchedPredictor:
         self._heads = [prepared(model.head, device, way) for model in models]
         self._joined: Joined | None = None
         if self.shared_blocks < len(models[0].blocks):
-            # What is joined must still have its weights as torch keeps them.
+            # Joining needs weights in torch's layout.
             own = [list(model.blocks)[self.shared_blocks :] for model in models]
             unpacked = replace(way, packed_for=None)
             loose = [prepared(nn.Sequential(*blocks), device, unpacked) for blocks in own]
@@ -68,10 +68,10 @@ class BatchedPredictor:
     def predict(
         self, crops: Sequence[NDArray[np.uint8]], resolution: int
     ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Of each model, in order, what ``Predictor.predict`` answers about its own crops.
+        """Returns for each model, in order, what ``Predictor.predict`` returns for its crops.
 
         Args:
-            crops: of each model (N, S, S, 3) uint8 RGB; N may differ and may be 0, S may not differ.
+            crops: for each model (N, S, S, 3) uint8 RGB; N may differ and may be 0, S may not differ.
             resolution: side in pixels that all are resized to.
         """
         counts = [len(of) for of in crops]
@@ -86,7 +86,7 @@ class BatchedPredictor:
         return [(index.cpu().numpy(), best.cpu().numpy()) for best, index in scores]
 
     def _features(self, activations: Tensor, counts: Sequence[int]) -> Tensor:
-        """(ΣN, C, h, w) behind the shared blocks, model by model, to (ΣN, F)."""
+        """Maps (ΣN, C, h, w) after the shared blocks, model by model, to (ΣN, F)."""
         if self._joined is None:
             return pool(activations)
         most = max(counts)
@@ -98,7 +98,7 @@ class BatchedPredictor:
 
 
 def common_blocks(models: Sequence[EdgeModel]) -> int:
-    """How many blocks, from the first on, have the same weights and statistics in all models."""
+    """Returns the number of first blocks that have the same weights and statistics in all models."""
 
     def is_alike(blocks: tuple[nn.Module, ...]) -> bool:
         first, *others = blocks
@@ -108,7 +108,7 @@ def common_blocks(models: Sequence[EdgeModel]) -> int:
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules of one kind have the same weights and statistics."""
+    """Returns whether two modules of one kind have the same weights and statistics."""
     if one is other:
         return True
     pairs = zip([*one.parameters(), *one.buffers()], [*other.parameters(), *other.buffers()], strict=True)
@@ -116,7 +116,7 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 def stacked(modules: Sequence[nn.Module]) -> Joined:
-    """Weights are stacked, and ``vmap`` runs one module over the stack."""
+    """Joins modules by stacking their weights; ``vmap`` runs one module over the stack."""
     weights, buffers = stack_module_state(list(modules))
     everything = {**weights, **buffers}
     skeleton = copy.deepcopy(modules[0]).to("meta")
@@ -133,7 +133,7 @@ def stacked(modules: Sequence[nn.Module]) -> Joined:
 
 
 def grouped(modules: Sequence[nn.Module]) -> Joined:
-    """One module with K times the channels, whose convolutions keep those of each model apart."""
+    """Joins modules into one with K times the channels, whose grouped convolutions keep models separate."""
     wide = copy.deepcopy(modules[0])
     for name, module in list(wide.named_modules()):
         if isinstance(module, nn.Conv2d):
@@ -149,13 +149,13 @@ def grouped(modules: Sequence[nn.Module]) -> Joined:
 
 
 JOININGS: Mapping[str, Callable[[Sequence[nn.Module]], Joined]] = {"vmap": stacked, "grouped": grouped}
-"""How modules of one architecture become one call. ``experiments/bench_inference.py`` measures both."""
+"""Ways to join modules of one architecture. ``experiments/bench_inference.py`` measures both."""
 
 
 def _joined(
     join: Callable[[Sequence[nn.Module]], Joined], modules: Sequence[nn.Module], before: nn.Module
 ) -> Joined:
-    """Joined, if that changes no answer: blocks that mix channels themselves cannot be grouped."""
+    """Joins modules if outputs do not change: blocks that mix channels themselves cannot be grouped."""
     device = next(modules[0].parameters()).device
     made = torch.Generator().manual_seed(0)
     noise = torch.randn(len(modules), 3, _CHECKED_SIDE, _CHECKED_SIDE, generator=made).to(device)

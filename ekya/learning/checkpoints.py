@@ -1,4 +1,4 @@
-"""Models on disk and between processes: safetensors with the model's identity in its metadata."""
+"""Checkpoints of edge models: safetensors with the model's identity in the metadata."""
 
 import json
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ VERSION = "1"
 
 
 def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: bool = False) -> bytes:
-    """The model as the bytes of a safetensors file.
+    """Returns the model as the bytes of a safetensors file.
 
     Args:
-        model: any device; it is left as it is.
-        extra: more metadata, for example how the model was made.
-        half: store matrices and kernels in 16 bits, for files that are shipped. Statistics and
+        model: on any device; it is not changed.
+        extra: further metadata, for example how the model was made.
+        half: store matrices and kernels in 16 bits, for shipped files. Statistics and
             biases stay in 32 bits, where small values would be lost.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
@@ -34,7 +34,7 @@ def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: 
 
 
 def identity_of(model: EdgeModel) -> dict[str, str]:
-    """Which model it is, apart from its weights: what ``model_of`` makes it from again."""
+    """Returns the metadata that ``model_of`` needs besides the weights to rebuild the model."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -45,11 +45,11 @@ def identity_of(model: EdgeModel) -> dict[str, str]:
 
 
 def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
-    """The model in these bytes, in 32 bits on the CPU, ready to predict.
+    """Returns the model in these bytes, in 32 bits on the CPU, ready to predict.
 
     Args:
-        data: what ``to_bytes`` made.
-        source: how error messages call it.
+        data: as ``to_bytes`` returned it.
+        source: name of the data in error messages.
 
     Raises:
         UserError: the bytes are truncated, foreign, or do not fit the model that they name.
@@ -64,15 +64,15 @@ def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
 
 
 def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: str) -> EdgeModel:
-    """The model that has these weights, in 32 bits where they are, ready to predict.
+    """Builds a model from its identity and weights, in 32 bits on their device, ready to predict.
 
     Args:
-        identity: what ``identity_of`` said, perhaps among other things.
-        state: its weights by name; those of 32 bits are the model's own from now on.
-        source: how error messages call it.
+        identity: as ``identity_of`` returned it; other keys are ignored.
+        state: its weights by name; the model takes over tensors of 32 bits without a copy.
+        source: name of the data in error messages.
 
     Raises:
-        UserError: the weights do not fit the model that they are said to be.
+        UserError: the identity is unknown or damaged, or the weights do not fit it.
     """
     model = _empty_model(identity, source)
     _check_shapes(state, model, source)
@@ -107,16 +107,16 @@ def load_model(path: Path) -> EdgeModel:
 
 
 def is_edge_model(path: Path) -> bool:
-    """Whether a file of weights says that it is a model of Ekya, whole or not."""
+    """Returns whether a file of weights claims to be a model of Ekya, complete or not."""
     try:
         with safetensors.safe_open(path, framework="pt") as weights:
             return (weights.metadata() or {}).get("format") == FORMAT
     except (OSError, safetensors.SafetensorError):
-        return path.suffix == ".safetensors"  # whoever loads it says what is wrong with it
+        return path.suffix == ".safetensors"  # loading it reports what is wrong
 
 
 def read_metadata(path: Path) -> Mapping[str, str]:
-    """What is written beside the weights: identity and the ``extra`` of ``save_model``."""
+    """Returns the metadata of a model file: identity and the ``extra`` of ``save_model``."""
     try:
         return _metadata(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -145,7 +145,7 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
         head_width = int(metadata["head_width"])
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{source}: 'classes' or 'head_width' is damaged; train the model again") from error
-    # Without memory of its own: drawing weights that are replaced at once would take most of the time.
+    # Without memory: initialising weights only to replace them would take most of the time.
     with torch.device("meta"):
         return EdgeModel(architecture, classes, head_width)
 

@@ -1,6 +1,6 @@
-"""Which classifiers are edge models, and where each is cut into blocks that train or stay frozen.
+"""Classifiers that are available as edge models, and the blocks that each is cut into.
 
-No network is built here: what reads a fleet file needs the names alone, and not torch.
+No network is built here, so that a fleet file can be read without torch.
 """
 
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 DEFAULT_ARCHITECTURE = "resnet18"
-"""What a stream's model is made of unless it is told otherwise."""
+"""Architecture of a stream's model unless the fleet file names another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A batch normalisation: what it adds to a variance, and how far a batch moves its statistics."""
+    """Settings of a batch normalisation, as torch defines them."""
 
     eps: float
     momentum: float
@@ -21,16 +21,16 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a classifier of torchvision becomes a trunk.
+    """Cuts a classifier of torchvision into the blocks of a trunk.
 
     Attributes:
-        blocks: of each block's name, the paths of torchvision's modules in it, in their order.
-        features: channels of what the last block gives.
-        head: torchvision's name of what comes after, which a head of ours replaces.
-        options: of the builder.
-        norm: of its batch normalisations, where they are not to be torchvision's.
-        full_size: path of a convolution that halves the picture in torchvision and keeps its size here.
-            ImageNet's pictures have 224 pixels, a crop of a street 32: halved five times, one is left.
+        blocks: for each block's name, the paths of torchvision's modules in it, in order.
+        features: channels of the last block's output.
+        head: torchvision's name of the classifier after it, which Ekya's head replaces.
+        options: keyword arguments of the builder.
+        norm: settings of its batch normalisations, if not torchvision's.
+        full_size: path of a convolution that halves the image in torchvision and keeps its size here.
+            ImageNet's images have 224 pixels, a crop of a street 32: halved five times, one is left.
     """
 
     blocks: Mapping[str, tuple[str, ...]]
@@ -62,7 +62,7 @@ CUTS: Mapping[str, Cut] = {
         },
         576,
         "classifier",
-        # Torchvision's moves a hundredth of the way with each batch: a window has fewer batches than that.
+        # Torchvision's momentum of 0.01 is too slow: a window has fewer than a hundred batches.
         norm=Norm(eps=0.001, momentum=0.1),
         full_size="features.0.0",
     ),
@@ -90,26 +90,26 @@ CUTS: Mapping[str, Cut] = {
         },
         1280,
         "classifier",
-        # Stages left out by chance would make two trainings with one seed differ.
+        # Stochastic depth would make two trainings with one seed differ.
         {"stochastic_depth_prob": 0.0},
         full_size="features.0.0",
     ),
-    # The larger model of the paper's §2.3; too slow for a stream. Its stages begin as what they get, so
-    # that fresh weights of such depth can be trained at all.
+    # The larger model of the paper's §2.3; too slow for a stream. Its residual blocks start as identities,
+    # since fresh weights of such depth cannot be trained otherwise.
     "resnet101": Cut(_RESNET, 2048, "fc", {"zero_init_residual": True}),
 }
-"""Which of torchvision's classifiers are edge models. Names of blocks are those of the papers' tables."""
+"""Torchvision's classifiers that are edge models. Names of blocks are those of the papers' tables."""
 
 
 def block_names(architecture: str) -> tuple[str, ...]:
-    """The blocks of an architecture, from the input on."""
+    """Returns the names of an architecture's blocks, from the input on."""
     return tuple(CUTS[architecture].blocks)
 
 
 def places_of_torchvisions_modules(architecture: str) -> Mapping[str, str]:
-    """For each of torchvision's modules that a trunk is cut from, where it stands among the blocks.
+    """Returns the place among a trunk's blocks of each of torchvision's modules.
 
-    Both with a dot behind, as they begin the names of weights: ``features.3.`` stands at ``2.1.``.
+    Both are prefixes of names of weights and end in a dot: ``features.3.`` is at ``2.1.``.
     """
     places = {}
     for place, paths in enumerate(CUTS[architecture].blocks.values()):

@@ -1,4 +1,4 @@
-"""A model cut in two: the blocks that stay frozen, and what is trained (paper §3.1)."""
+"""Splits a model at the freeze boundary into frozen and trainable blocks (paper §3.1)."""
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ class Suffix(nn.Module):
         self.blocks, self.head = blocks, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Activations at the boundary, or (N, F) features where no block trains, to (N, C) logits."""
+        """Maps activations at the boundary, or (N, F) features if no block is trained, to (N, C) logits."""
         features = pool(self.blocks(inputs)) if len(self.blocks) else inputs
         logits: Tensor = self.head(features)
         return logits
@@ -27,13 +27,13 @@ class Prefix(nn.Module):
         self.blocks, self._pools = blocks, pools
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to activations at the boundary, or (N, F) features where no block trains."""
+        """Maps (N, 3, S, S) to activations at the boundary, or to (N, F) features if no block is trained."""
         activations: Tensor = self.blocks(images)
         return pool(activations) if self._pools else activations
 
 
 def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
-    """The frozen beginning and the trainable end; ``trainable_blocks`` counts from the end."""
+    """Returns the frozen beginning and the trainable end; ``trainable_blocks`` counts from the end."""
     boundary = len(model.blocks) - trainable_blocks
     if not 0 <= boundary <= len(model.blocks):
         raise ValueError(f"{model.architecture} has {len(model.blocks)} blocks, not {trainable_blocks}")
@@ -43,7 +43,7 @@ def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
 
 
 def on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
-    """A module's tensors on the CPU, by the identity of each; those that are there already are not copied."""
+    """Returns a module's tensors on the CPU, by the ``id`` of each; tensors already there are not copied."""
     weights = {
         id(weight): nn.Parameter(weight.detach().cpu(), requires_grad=False) for weight in frozen.parameters()
     }

@@ -1,4 +1,4 @@
-"""A process's GPU as torch sees it: running out of memory, freeing it, the most that was held; losing it."""
+"""GPU memory of the process, as torch measures it, and errors of exhausted memory or a lost GPU."""
 
 import threading
 from collections.abc import Callable
@@ -6,51 +6,51 @@ from collections.abc import Callable
 import torch
 
 _uses_gpu: Callable[[], bool] = torch.cuda.is_initialized
-"""Asking anything else of torch.cuda would begin to use one."""
+"""Any other call of torch.cuda would initialise it."""
 
 _REFUSED = ("can't allocate memory", "ALLOC_FAILED", "out of memory")
-"""What torch's own errors say that are not of a class of their own: its allocator on the CPU, cuBLAS and
-cuDNN, and CUDA below them."""
+"""Texts of out-of-memory errors without a separate class: of torch's allocator on the CPU, of cuBLAS and
+cuDNN, and of CUDA below them."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a computation broke for want of memory, on a GPU or on the CPU."""
+    """Returns whether a computation failed for lack of memory, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _REFUSED)
 
 
 def is_gpu_lost(error: BaseException) -> bool:
-    """Whether CUDA itself has failed: whatever a process asks of its GPU after that fails as well."""
+    """Returns whether CUDA itself has failed, after which every call of the process to its GPU fails."""
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def free_cache() -> None:
-    """Gives memory that torch keeps for later back to the GPU, where other processes need it."""
+    """Releases torch's cached GPU memory, which other processes need."""
     if _uses_gpu():
         torch.cuda.empty_cache()
 
 
 def begin_peak() -> None:
-    """From now on the most that this process holds is counted anew."""
+    """Resets the peak of this process's GPU memory."""
     if _uses_gpu():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_bytes() -> int | None:
-    """The most GPU memory that this process held since ``begin_peak``; None where it uses no GPU.
+    """Returns the peak GPU memory of this process since ``begin_peak``; None if it uses no GPU.
 
-    What torch reserved counts, not only what it used of that: nobody else can have it. What CUDA takes for
-    itself is not in it.
+    Counts what torch reserved, used or not, since other processes cannot have it. Memory that CUDA takes for
+    itself is not included.
     """
     return torch.cuda.max_memory_reserved() if _uses_gpu() else None
 
 
 class MemoryPeaks:
-    """The most GPU memory that each job of this process held. Any thread may call.
+    """Measures the peak GPU memory of each job of this process. Any thread may call.
 
-    torch counts by process: a job beside which another one ran has no number of its own.
+    torch counts per process, so a job has no peak if another one ran beside it.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class MemoryPeaks:
         self._alone: object = None
 
     def begin(self) -> object:
-        """Begins to count for a job, and returns what ``end`` takes."""
+        """Begins to measure a job and returns a token for ``end``."""
         job = object()
         with self._lock:
             if self._running:
@@ -71,7 +71,7 @@ class MemoryPeaks:
         return job
 
     def end(self, job: object) -> int | None:
-        """The most that was held while the job ran; None beside another one, or without a GPU."""
+        """Returns the job's peak in bytes; None if another job ran beside it, or without a GPU."""
         with self._lock:
             self._running.discard(job)
             return peak_bytes() if self._alone is job else None

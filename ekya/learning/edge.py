@@ -1,4 +1,4 @@
-"""The compressed classifier of one camera: a trunk of blocks and a head (paper §2.2, §3.1)."""
+"""Edge model: the compressed classifier of one camera, a trunk of blocks and a head (paper §2.2, §3.1)."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from ekya.learning.cuts import DEFAULT_ARCHITECTURE
 
 INPUT_MEAN = 0.45
 INPUT_SCALE = 0.25
-"""Pixels in [0, 1] are shifted and scaled by these before they enter a model."""
+"""Pixels in [0, 1] enter a model minus the mean and divided by the scale."""
 
 
 class EdgeModel(nn.Module):
@@ -39,29 +39,29 @@ class EdgeModel(nn.Module):
         self.head = _head(trunk.features, head_width, len(classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) float, as ``to_input`` makes them, to (N, C) logits."""
+        """Maps (N, 3, S, S) float, as ``to_input`` returns them, to (N, C) logits."""
         logits: Tensor = self.head(self.embed(images))
         return logits
 
     def embed(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) float to (N, F) float, what the head sees."""
+        """Maps (N, 3, S, S) float to (N, F) float features, the input of the head."""
         for block in self.blocks:
             images = block(images)
         return pool(images)
 
 
 def pool(maps: Tensor) -> Tensor:
-    """(N, F, h, w) feature maps to (N, F) features."""
+    """Averages (N, F, h, w) feature maps to (N, F) features."""
     return maps.mean(dim=(2, 3))
 
 
 def to_input(crops: NDArray[np.uint8], device: str) -> Tensor:
-    """(N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
+    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
     return normalised(torch.from_numpy(np.ascontiguousarray(crops)).to(device)).contiguous()
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """(N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled; it stays channels-last."""
+    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled; stays channels-last."""
     images = pixels.permute(0, 3, 1, 2).float()
     return images.div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE)
 
@@ -69,7 +69,7 @@ def normalised(pixels: Tensor) -> Tensor:
 def build_edge_model(
     classes: tuple[str, ...], head_width: int, seed: int, architecture: str = DEFAULT_ARCHITECTURE
 ) -> EdgeModel:
-    """A model with fresh weights; the same seed gives the same weights."""
+    """Builds a model with fresh weights; the same seed gives the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = EdgeModel(architecture, classes, head_width)
@@ -78,11 +78,11 @@ def build_edge_model(
 
 
 def clone(model: EdgeModel, shared: Mapping[int, Tensor] | None = None) -> EdgeModel:
-    """A copy with the same weights on the same device.
+    """Returns a copy with the same weights on the same device.
 
     Args:
-        model: what to copy.
-        shared: tensors that stand in the copy for some of the model's, by the identity of these; with none
+        model: the model to copy.
+        shared: tensors that the copy uses in place of the model's, by the ``id`` of the model's; without any
             the copy is independent.
     """
     return copy.deepcopy(model, dict(shared or {}))
@@ -95,10 +95,10 @@ def adapt(
     seed: int,
     shared: Mapping[int, Tensor] | None = None,
 ) -> EdgeModel:
-    """A copy of the model with this head; the trunk's weights stay as they are (DESIGN §4).
+    """Returns a copy of the model with this head; the trunk's weights do not change.
 
-    A changed head width re-initialises the head. With the width unchanged, the outputs of classes
-    that the model knows are kept, by name, and only new classes start fresh. ``shared`` is as of ``clone``.
+    A changed head width re-initialises the head. With the width unchanged, the outputs of classes that the
+    model knows are kept, by name, and only new classes are initialised. ``shared`` as in ``clone``.
     """
     adapted = clone(model, shared)
     if classes == model.classes and head_width == model.head_width:
@@ -113,7 +113,7 @@ def adapt(
 
 
 def known_outputs(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[list[int], list[int]]:
-    """Positions in ``old`` and in ``new`` of the classes that both have, pair by pair."""
+    """Returns the positions in ``old`` and in ``new`` of the classes that both have, pair by pair."""
     shared = [(old.index(name), place) for place, name in enumerate(new) if name in old]
     return [place for place, _ in shared], [place for _, place in shared]
 
@@ -130,7 +130,7 @@ def _keep_known_outputs(model: EdgeModel, adapted: EdgeModel) -> None:
 
 
 def linear_layers(head: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a head, from the features to the classes."""
+    """Returns the linear layers of a head, from the features to the classes."""
     return [module for module in head.modules() if isinstance(module, nn.Linear)]
 
 

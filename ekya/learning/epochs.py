@@ -1,23 +1,23 @@
-"""Which crops an epoch trains on, in which order, cut into batches. Nothing here knows a model."""
+"""Chooses the crops of an epoch, their order and their batches, independently of the model."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 REPLAY_RATIO = 0.5
-"""Exemplars mixed into an epoch, as a part of its new crops: each epoch draws others."""
+"""Exemplars in an epoch as a fraction of its new crops; each epoch draws other ones."""
 
 
 def epoch_batches(
     fresh_crops: int, exemplars: int, batch_size: int, seed: tuple[int, ...], epoch: int
 ) -> list[NDArray[np.int64]]:
-    """Every fresh crop once and some exemplars, in batches.
+    """Returns batches of every fresh crop once and some exemplars.
 
     Args:
-        fresh_crops: at positions from 0 on.
-        exemplars: at the positions that follow.
-        batch_size: as of ``batches_of``.
-        seed: of the order; with the epoch it decides everything.
-        epoch: how many are done; 0 for the first.
+        fresh_crops: number of new crops, at positions from 0 on.
+        exemplars: number of exemplars, at the positions that follow.
+        batch_size: as in ``batches_of``.
+        seed: of the choice and the order, together with the epoch.
+        epoch: number of epochs done; 0 for the first.
     """
     rng = np.random.default_rng((*seed, epoch))
     fresh = np.arange(fresh_crops)
@@ -27,12 +27,12 @@ def epoch_batches(
 
 
 def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:
-    """Crops that one epoch trains on: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
+    """Returns the number of crops in an epoch: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
     return fresh_crops + min(exemplars, round(REPLAY_RATIO * fresh_crops))
 
 
 def batches_of(order: NDArray[np.int64], batch_size: int) -> list[NDArray[np.int64]]:
-    """Cut an order into batches. Batch normalisation needs two crops, so none is left alone."""
+    """Cut an order into batches of at least two crops, as batch normalisation needs."""
     if len(order) == 1:
         return [order.repeat(2)]
     cuts = list(range(batch_size, len(order), batch_size))
@@ -42,7 +42,7 @@ def batches_of(order: NDArray[np.int64], batch_size: int) -> list[NDArray[np.int
 
 
 def steps_in_epoch(crops: int, batch_size: int) -> int:
-    """How many batches ``batches_of`` makes of so many crops; none of none."""
+    """Returns the number of batches that ``batches_of`` makes of this number of crops; 0 for 0."""
     batches = -(-crops // batch_size)
     left_alone = batches > 1 and crops - (batches - 1) * batch_size == 1
     return batches - left_alone

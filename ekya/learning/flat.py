@@ -1,4 +1,4 @@
-"""A model as one block of bytes with a table beside it: how weights lie in memory that processes share."""
+"""Layout of a model's weights as one block of bytes with a table, for memory that processes share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from ekya.learning.checkpoints import identity_of, model_of
 from ekya.learning.edge import EdgeModel
 
 ALIGNED_BYTES = 256
-"""Where a weight may begin in a block: as CUDA itself aligns memory, since kernels count on some of it."""
+"""Alignment of each weight in a block: as CUDA itself aligns memory, since some kernels rely on it."""
 
 
 class DamagedWeightsError(Exception):
-    """A block does not hold the bytes that its table was made of."""
+    """Raised if a block does not have the checksum of its table."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatWeight:
-    """Where one tensor of a model is in the block.
+    """Position of one tensor of a model in the block.
 
     Attributes:
         name: in the model's ``state_dict``.
-        dtype: torch's name of it, such as ``float32``.
+        dtype: torch's name of the type, such as ``float32``.
         shape: of the tensor.
         offset: its first byte.
     """
@@ -36,10 +36,10 @@ class FlatWeight:
 
 @dataclass(frozen=True, slots=True)
 class FlatModel:
-    """What a block holds; a plain value.
+    """Table of a block's contents; it holds no tensors itself.
 
     Attributes:
-        identity: which model it is, as in the metadata of a checkpoint.
+        identity: identity of the model, as in the metadata of a checkpoint.
         weights: all of its tensors.
         size: of the block, in bytes.
         checksum: of all of its bytes.
@@ -52,7 +52,7 @@ class FlatModel:
 
 
 def flatten(model: EdgeModel, device: str) -> tuple[FlatModel, Tensor]:
-    """The table, and (size,) uint8 on the device, complete when this returns; the model is left as it is."""
+    """Returns the table and a complete (size,) uint8 block on the device; the model is not changed."""
     table = []
     size = 0
     state = model.state_dict()
@@ -60,7 +60,7 @@ def flatten(model: EdgeModel, device: str) -> tuple[FlatModel, Tensor]:
         dtype = str(tensor.dtype).removeprefix("torch.")
         table.append(FlatWeight(name, dtype, tuple(tensor.shape), size))
         size += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
-    # Gathered where the model is, so that it goes to another device in one piece.
+    # Gathered on the model's device, so that a single transfer moves all weights.
     block = torch.zeros(size, dtype=torch.uint8, device=next(model.parameters()).device)
     for weight in table:
         tensor = state[weight.name].detach().contiguous()
@@ -70,10 +70,10 @@ def flatten(model: EdgeModel, device: str) -> tuple[FlatModel, Tensor]:
 
 
 def unflatten(flat: FlatModel, block: Tensor) -> EdgeModel:
-    """The model in a block, ready to predict, on the block's device; its weights are that memory.
+    """Returns the model in a block, ready to predict on the block's device; its weights are that memory.
 
     Raises:
-        DamagedWeightsError: the block holds other bytes.
+        DamagedWeightsError: the block has another checksum.
         UserError: the weights do not fit the model that the table names.
     """
     if _checksum(block) != flat.checksum:
@@ -87,8 +87,8 @@ def unflatten(flat: FlatModel, block: Tensor) -> EdgeModel:
 
 
 def _checksum(block: Tensor) -> int:
-    """Changes with every change of one word, and with most others. Waits for what is to be in the block."""
+    """Returns a checksum that detects every change of one word, and most others. Waits for pending writes."""
     words = block.view(torch.int64)
-    # Each place counts with an odd number of its own; sums wrap around the same way on all devices.
+    # Each word has a different odd factor; sums wrap around in the same way on all devices.
     places = torch.arange(1, 2 * len(words), 2, device=block.device)
     return int((words * places).sum().item())

@@ -1,4 +1,4 @@
-"""Bytes that training keeps, counted on the very modules that the trainer runs; no memory is taken for it."""
+"""Estimates the memory of a training from the trainer's modules, without allocating any."""
 
 from functools import lru_cache
 
@@ -19,12 +19,12 @@ _COUNTED_CLASSES = 6
 
 @lru_cache
 def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITECTURE) -> Footprint:
-    """What training this family keeps, for crops of this side in pixels, in 32 bits.
+    """Returns the memory that training this family keeps, for crops of this side in pixels, in 32 bits.
 
-    What libraries take for a convolution besides is not in it: only a GPU tells.
+    The workspace of libraries for convolutions is not included: it can only be measured on a GPU.
     """
     names = tuple(str(index) for index in range(_COUNTED_CLASSES))
-    with torch.device("meta"):  # shapes are all that counting needs
+    with torch.device("meta"):  # counting needs shapes only
         model = build_edge_model(names, family.head_width, 0, architecture)
         images = torch.zeros(_COUNTED_CROPS, 3, side, side)
         labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
@@ -47,7 +47,7 @@ def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITEC
 
 
 class _Passing:
-    """The most that any one layer holds: what goes in, and what comes out."""
+    """Measures the largest input and output of any one layer, in bytes."""
 
     def __init__(self, model: nn.Module) -> None:
         self.most_bytes = 0
@@ -58,13 +58,13 @@ class _Passing:
         self.most_bytes = max(self.most_bytes, sum(map(_bytes, inputs)) + _bytes(output))
 
     def end(self) -> None:
-        """Watches no more."""
+        """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()
 
 
 def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:
-    """What autograd keeps of a batch besides the weights, each tensor once."""
+    """Returns the bytes that autograd keeps of a batch besides the weights, each tensor once."""
     weights = {_storage(tensor) for tensor in (*suffix.parameters(), *suffix.buffers())}
     kept: dict[int, Tensor] = {}
 

@@ -1,24 +1,26 @@
-"""How a model that only predicts is run. The default is plain; what is faster on a device is found by a
-self-test there (``learning/self_test.py``)."""
+"""Options of forward passes for inference, and results of the self-test that chooses them.
+
+The self-test is in ``learning/self_test.py``.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardWay:
-    """One way to run forward passes. All give the same classes, and the same scores but for rounding.
+    """One way to run forward passes. All give the same classes, and the same scores except for rounding.
 
     Attributes:
-        channels_last: in memory the channels of a pixel lie side by side, of pictures and of kernels.
-        packed_for: (crops, side in pixels) of the pass whose shape kernels are laid out for, once, as the
-            CPU's library computes with them (``learning/packed.py``); None leaves them as torch keeps them.
-        half: torch's name of the type to compute in where the model's own answers allow it, ``float16`` or
-            ``bfloat16`` (``learning/half.py``); None stays with 32 bits.
-        graphs: a pass is recorded once a level and batch size, and launched as a whole since
+        channels_last: memory format of images and kernels.
+        packed_for: (crops, side in pixels) of the pass for whose shape kernels are packed in advance, in the
+            layout of the CPU's library (``learning/packed.py``); None keeps torch's layout.
+        half: torch's name of the type to compute in if the model's outputs allow it, ``float16`` or
+            ``bfloat16`` (``learning/half.py``); None computes in 32 bits.
+        graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
             (``learning/graphs.py``).
-        crops_at_once: crops in one pass, at most.
-        joining: of several models in one call, how blocks are joined that are not alike
-            (``learning/batched.py``); None asks those one after the other.
+        crops_at_once: maximum number of crops in one pass.
+        joining: how different blocks of several models in one call are joined (``learning/batched.py``);
+            None runs these one after the other.
     """
 
     channels_last: bool = False
@@ -29,7 +31,7 @@ class ForwardWay:
     joining: str | None = None
 
     def __str__(self) -> str:
-        """For people: what is not plain, or ``plain``."""
+        """Returns the options that are not plain, or ``plain``, for display."""
         parts = [
             "channels last" if self.channels_last else "",
             "packed kernels" if self.packed_for else "",
@@ -42,19 +44,19 @@ class ForwardWay:
 
 
 PLAIN = ForwardWay()
-"""As torch does it by itself. Runs on virtual time always take it, so that equal seeds give equal bytes, and
-the other ways are measured against it."""
+"""torch's defaults. Runs on virtual time always use it, so that equal seeds give equal bytes, and it is the
+baseline of the other ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One way that was tried.
+    """Result of a trial of one way.
 
     Attributes:
         way: the way.
-        times: what each pass took, in parts of what it took before, the typical one first; empty where
-            none was timed.
-        refused: why it was not taken, in words; empty where it was.
+        times: duration of each pass relative to the present way, the typical one first; empty if none was
+            timed.
+        refused: why it was not chosen, in words; empty if it was.
     """
 
     way: ForwardWay
@@ -64,13 +66,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What came of a self-test.
+    """Result of a self-test.
 
     Attributes:
-        way: the choice.
-        plain_ms, chosen_ms: what the typical frame's pass takes, plain and as chosen, in milliseconds.
-        tried: everything else that was tried, in order.
-        took_s: how long the test took.
+        way: the chosen way.
+        plain_ms, chosen_ms: duration of the typical frame's pass, plain and as chosen, in milliseconds.
+        tried: all other ways than plain that were tried, in order.
+        took_s: duration of the test.
     """
 
     way: ForwardWay

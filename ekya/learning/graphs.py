@@ -1,8 +1,8 @@
-"""CUDA graphs: the kernels of one forward pass are recorded once and launched together since.
+"""CUDA graphs: record the kernels of a forward pass once and launch them together from then on.
 
 A small model spends more time on launching kernels than on running them. A graph's kernels run on the SMs of
-the stream that they were recorded on, wherever it is launched. So each level, which is a stream, has graphs
-of its own, and batches are padded to few sizes, each with a graph.
+the stream on which they were recorded, wherever it is launched. So each level, which is a stream, has
+separate graphs, and batches are padded to few sizes, each with a graph.
 """
 
 import logging
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 _LOG = logging.getLogger(__name__)
-_CUDA: Any = torch.cuda  # torch's own types do not cover all of it.
+_CUDA: Any = torch.cuda  # torch's type annotations do not cover all of it.
 
 Work = Callable[[Tensor, int], Tensor]
-"""(N, S, S, 3) uint8 and a resolution to (N, …): what a graph is made of. It may not wait for the GPU."""
+"""Maps (N, S, S, 3) uint8 and a resolution to (N, …); recorded as a graph. It must not wait for the GPU."""
 
 _WARM_UPS = 3
-"""Libraries choose their kernels and take their memory in the first passes, which no graph may hold."""
+"""Passes before a recording: in the first ones libraries choose kernels and allocate memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """A pass that was recorded.
+    """A recorded pass.
 
     Attributes:
-        replay: runs it again, on what lies in ``given``.
+        replay: runs the pass again on the contents of ``given``.
         given: (B, S, S, 3) uint8.
-        answers: (B, …), what the last replay made of it.
+        answers: (B, …), output of the last replay.
     """
 
     replay: Callable[[], None]
@@ -40,24 +40,24 @@ class Recorded:
 
 
 class GraphRecorder(Protocol):
-    """What records on a GPU; ``CudaRecorder``, or what a test puts in its place."""
+    """Interface of recorders: ``CudaRecorder``, or a test's substitute."""
 
     def stream(self) -> int:
-        """Address of the calling thread's stream: its level."""
+        """Returns the address of the calling thread's stream, which is its level."""
 
     def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
         """Records one pass on the calling thread's stream.
 
         Raises:
-            RuntimeError: it cannot be recorded.
+            RuntimeError: the pass cannot be recorded.
         """
 
 
 class CudaRecorder:
-    """Records with torch's graphs. What one stream's graphs need of memory they share.
+    """Records with torch's CUDA graphs. The graphs of one stream share a memory pool.
 
     Args:
-        device: torch's name of the GPU.
+        device: torch device of the GPU.
     """
 
     def __init__(self, device: str) -> None:
@@ -65,25 +65,25 @@ class CudaRecorder:
         self._pools: dict[int, object] = {}
 
     def stream(self) -> int:
-        """Address of the calling thread's stream: its level."""
+        """Returns the address of the calling thread's stream, which is its level."""
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
-        """Records one pass on the calling thread's stream; for the default one, which cannot, on another."""
+        """Records one pass on the calling thread's stream, or on another if that is the default stream."""
         for _ in range(_WARM_UPS):
             work(given)
         address = self.stream()
         stream = torch.cuda.current_stream(self._device) if address else None
         pool = self._pools.setdefault(address, _CUDA.graph_pool_handle())
         graph = _CUDA.CUDAGraph()
-        # Other threads make weights ready meanwhile, which must neither fail nor be recorded.
+        # Other threads may prepare weights meanwhile, which must neither fail nor be recorded.
         with _CUDA.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             answers = work(given)
         return Recorded(graph.replay, given, answers)
 
 
 class Graphs:
-    """Work that is replayed, with the same answers. What cannot be recorded is done directly, and said."""
+    """Replays recorded work, with the same results. What cannot be recorded runs directly, with a warning."""
 
     def __init__(self, work: Work, recorder: GraphRecorder) -> None:
         self._work = work
@@ -91,10 +91,10 @@ class Graphs:
         self._recorded: dict[tuple[int, int, int, int], Recorded] = {}
         self._one_at_a_time = threading.Lock()
         self.refused: str | None = None
-        """Why nothing is replayed any more; None while it is."""
+        """Why nothing is replayed any more; None while graphs are used."""
 
     def __call__(self, crops: Tensor, resolution: int) -> Tensor:
-        """(N, S, S, 3) uint8, N at least 1, to (N, …)."""
+        """Maps (N, S, S, 3) uint8, N at least 1, to (N, …)."""
         with self._one_at_a_time:
             recorded = self._of(crops, resolution)
             if recorded is None:
@@ -119,5 +119,5 @@ class Graphs:
 
 
 def padded(crops: int) -> int:
-    """The next power of two: a graph has one batch size, and less than half of it is wasted."""
+    """Returns the next power of two: a graph has one batch size, and less than half of it is wasted."""
     return 1 << (crops - 1).bit_length()

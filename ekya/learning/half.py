@@ -1,4 +1,4 @@
-"""Whether a model may answer in half precision: asked of the model itself, on the device where it runs."""
+"""Measures the error of a model in half precision on the device where it runs."""
 
 import torch
 
@@ -9,10 +9,10 @@ _PICTURES, _SIDE = 32, 32
 
 
 def half_error(halved: EdgeModel, exact: EdgeModel) -> float:
-    """How far a model in half precision is off on pictures of noise: as ``relative_error``, of its logits.
+    """Returns the ``relative_error`` of the logits of a model in half precision, on images of noise.
 
-    Half precision has a small range, and some kernels have given NaN on a part of a GPU. So nothing is taken
-    for granted of a device.
+    Half precision has a small range, and some kernels have returned NaN on a part of a GPU, so every device
+    is checked.
     """
     weight = next(halved.parameters())
     made = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Labelled crops, and how they are parted into training and validation (DESIGN §4)."""
+"""Labelled crops and their split into training and validation parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 VALIDATION_FRACTION = 0.2
-"""Part of a window's labels that only measures; the rest trains (DESIGN §4)."""
+"""Fraction of a window's labels that is held out for validation; the rest is for training."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledCrops:
-    """Pictures of objects with the class that a golden model gave them.
+    """Object crops with the classes that a golden model gave them.
 
     Attributes:
         crops: (N, S, S, 3) uint8, RGB.
         classes: (N,) int64, index into the list of classes that the model is trained for.
-        tracks: (N,) int64, one number an object for as long as it lives.
+        tracks: (N,) int64, track number of the object, constant over its lifetime.
         t_us: (N,) int64, stream time of the frame that the crop was cut from.
     """
 
@@ -44,20 +44,20 @@ class LabelledCrops:
         return int(self.crops.shape[1])
 
     def take(self, indices: NDArray[np.int64]) -> "LabelledCrops":
-        """The crops at these positions, in this order."""
+        """Returns the crops at these positions, in this order."""
         return LabelledCrops(
             self.crops[indices], self.classes[indices], self.tracks[indices], self.t_us[indices]
         )
 
 
 def no_crops(side: int) -> LabelledCrops:
-    """Zero crops of this side."""
+    """Returns an empty set of crops of this side."""
     none = np.zeros(0, np.int64)
     return LabelledCrops(np.zeros((0, side, side, 3), np.uint8), none, none, none)
 
 
 def concatenate(parts: Sequence[LabelledCrops]) -> LabelledCrops:
-    """All crops of all parts, in order; at least one part, all of one side."""
+    """Concatenates all parts in order; at least one part, all of one side."""
     return LabelledCrops(
         np.concatenate([part.crops for part in parts]),
         np.concatenate([part.classes for part in parts]),
@@ -69,13 +69,12 @@ def concatenate(parts: Sequence[LabelledCrops]) -> LabelledCrops:
 def split_by_track_and_time(
     labelled: LabelledCrops, validation_fraction: float = VALIDATION_FRACTION
 ) -> tuple[LabelledCrops, LabelledCrops]:
-    """Part labels into training and validation by track and time, never by crop (DESIGN §4).
+    """Split labels into training and validation by track and time, never by crop.
 
-    A track is wholly on one side, so no object is validated with a picture of itself in training. Of
-    each class the tracks that were born last validate, until they hold ``validation_fraction`` of its
-    crops as nearly as whole tracks allow, one at least; so what is measured is what was seen, and not
-    whatever happened to come last. A class of one track trains. Where every class has one track only,
-    classes are not told apart; one track alone trains.
+    A track is wholly in one part, so no object is in both. The validation part takes the youngest tracks of
+    each class, at least one, whose crops come nearest to ``validation_fraction`` of the class; so it has the
+    class mix of the window, and not that of its last seconds. A class with a single track is for training.
+    If every class has a single track, all tracks are split as one class; a single track is for training.
 
     Returns:
         Training and validation, each in the order of ``labelled``.
@@ -96,7 +95,7 @@ def split_by_track_and_time(
 def _class_of_tracks(
     classes: NDArray[np.int64], track_of: NDArray[np.int64], tracks: int
 ) -> NDArray[np.int64]:
-    """The class that most crops of a track have; a golden model may not call an object the same always."""
+    """Returns the majority class of each track; a golden model may label one object differently over time."""
     votes = np.zeros((tracks, int(classes.max(initial=-1)) + 1), np.int64)
     np.add.at(votes, (track_of, classes), 1)
     return votes.argmax(axis=1) if votes.size else np.zeros(0, np.int64)
@@ -105,7 +104,7 @@ def _class_of_tracks(
 def _youngest(
     group: NDArray[np.int64], born_us: NDArray[np.int64], crops_of: NDArray[np.int64], fraction: float
 ) -> NDArray[np.int64]:
-    """Of these tracks the last born, as many as come nearest to this part of their crops."""
+    """Returns the youngest of these tracks, as many as come nearest to this fraction of their crops."""
     if len(group) < 2:
         return group[:0]
     youngest_first = group[np.lexsort((group, born_us[group]))[::-1]]
@@ -115,10 +114,10 @@ def _youngest(
 
 
 def class_mix_weights(training: NDArray[np.int64], validation: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How much each validation crop counts, so that classes count as often as they were seen.
+    """Returns the weights of validation crops that restore the class frequencies of all labels.
 
-    Whole tracks validate, so of a rare class half the crops may be in the validation part, and of a
-    common one a tenth; the plain mean would then be the rare one's accuracy.
+    Whole tracks are held out, so the validation part may have half the crops of a rare class and a tenth of
+    those of a common one; the plain mean would then be the rare one's accuracy.
 
     Args:
         training: (N,) classes of the training part.

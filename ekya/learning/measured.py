@@ -1,7 +1,7 @@
-"""What labels of a window are worth as a measurement: crops of one object tell one thing, and late ones more.
+"""Weights of a window's labels in accuracy measurements: one vote per object, more for late labels.
 
-A window's accuracy is wanted for what comes next. So an object counts once, however long it stayed, and
-where the scene changed while labels were taken, those of its later half count more (``weights_now``).
+A window's accuracy is measured to predict the next window. So an object counts once, however long it stayed,
+and if the scene changed while labels were taken, those of the later half count more (``weights_now``).
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from ekya.learning.labelled import LabelledCrops
 
 
 def few_of_each(classes: NDArray[np.int64], tracks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Positions of at most so many crops of each object as a class, spread over all of them, in their order.
+    """Returns positions of at most ``most`` crops of each object and class, evenly spread, in order.
 
-    The last one is always there: it is nearest to the window that comes next.
+    The last crop is always included: it is nearest to the next window.
 
     Args:
         classes: (N,) of each crop.
-        tracks: (N,) object of each crop; those of one stand in the order of time.
-        most: of an object that is always called the same.
+        tracks: (N,) object of each crop; crops of one object are in the order of time.
+        most: maximum number of crops of one object with one class.
     """
     order = np.lexsort((tracks, classes))
     begins = np.flatnonzero(np.diff(classes[order], prepend=-1) | np.diff(tracks[order], prepend=-1))
@@ -32,20 +32,20 @@ def few_of_each(classes: NDArray[np.int64], tracks: NDArray[np.int64], most: int
 def weights_now(
     labelled: LabelledCrops, tried: NDArray[np.int64], right: NDArray[np.bool_], background: int | None
 ) -> NDArray[np.float64]:
-    """How much each tried crop counts for what the scene is at the end of the window.
+    """Returns the weights of tried crops for the accuracy on the scene at the end of the window.
 
-    The accuracies of the model that serves on the earlier and on the later half say whether the scene
-    changed: with d their difference, and v the variance that it has if nothing did, the later half counts
-    d² / (d² + v) for itself alone.
+    The accuracies of the serving model on the earlier and on the later half show whether the scene changed:
+    with d their difference, and v the variance of d if it did not, the later half alone has a share of
+    d² / (d² + v) in the weights, and the whole window the rest.
 
     Args:
         labelled: all labels of the window.
-        tried: (N,) positions of those that are measured on.
-        right: (N,) which of them the model that serves gets right.
-        background: a class that does not count; None where there is none.
+        tried: (N,) positions of the crops that are measured on.
+        right: (N,) which of them the serving model gets right.
+        background: a class that does not count; None if there is none.
 
     Returns:
-        (N,) that sum to 1, or zeros where nothing counts.
+        (N,) that sum to 1, or zeros if nothing counts.
     """
     every = weights_by_object(labelled.classes, labelled.tracks, background, tried)
     later = labelled.t_us > np.median(labelled.t_us)
@@ -63,7 +63,7 @@ def weights_now(
 def _of_part(
     labelled: LabelledCrops, tried: NDArray[np.int64], part: NDArray[np.bool_], background: int | None
 ) -> NDArray[np.float64]:
-    """As ``weights_now``, where the window is but a part of its labels."""
+    """Returns the weights by object within one part of the labels, zero outside it; they sum to 1."""
     weights = np.zeros(len(tried))
     within = part[tried]
     places = np.cumsum(part) - 1
@@ -73,10 +73,10 @@ def _of_part(
 
 
 def independent_crops(weights: NDArray[np.float64], tracks: NDArray[np.int64]) -> int:
-    """Crops that are measured on, as far as each tells something of its own: 1 / Σ (object's weight)².
+    """Returns the effective number of independent crops: 1 / Σ (object's weight)².
 
     Args:
-        weights: (N,) that sum to 1: how much each crop counts.
+        weights: (N,) weight of each crop; they sum to 1.
         tracks: (N,) object of each crop.
     """
     _, of = np.unique(tracks, return_inverse=True)
@@ -89,19 +89,19 @@ def weights_by_object(
     background: int | None,
     of: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """How much each crop counts, where those of one object are right or wrong together.
+    """Returns the weight of each crop, given that crops of one object are right or wrong together.
 
-    A class counts by its crops, as it does in a window; within a class each object counts alike, since the
-    one that stayed longest is not there in the next window.
+    A class counts by its crops, as it does in a window; within a class all objects count equally, since the
+    one that stayed longest is absent from the next window.
 
     Args:
         classes: (N,) of each crop.
         tracks: (N,) object of each crop.
-        background: a class that does not count; None where there is none.
-        of: positions of the crops that stand for all; None for all.
+        background: a class that does not count; None if there is none.
+        of: positions of the crops that represent all; None for all.
 
     Returns:
-        (N,) or one a position, that sum to 1, or to less by the part of classes that no position stands for.
+        (N,), or one weight per position; they sum to 1, less the part of classes without a position.
     """
     standing = np.arange(len(classes)) if of is None else of
     weights = np.zeros(len(standing))
@@ -114,15 +114,15 @@ def weights_by_object(
 
 
 def folds_of_tracks(tracks: NDArray[np.int64], folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Each crop is held out in one fold, with all crops of its object.
+    """Assigns crops to folds: each is held out in one fold, with all crops of its object.
 
     Args:
         tracks: (N,) object of each crop.
-        folds: how many; fewer where there are fewer objects.
-        seed: of which objects go together.
+        folds: number of folds; fewer if there are fewer objects.
+        seed: of the assignment of objects.
 
     Returns:
-        (N,) of each fold, whether a crop is held out.
+        For each fold (N,) bool: which crops are held out.
     """
     drawn = np.random.default_rng((seed, folds)).permutation(np.unique(tracks))
     return [np.isin(tracks, drawn[first::folds]) for first in range(min(folds, len(drawn)))]

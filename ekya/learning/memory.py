@@ -1,4 +1,4 @@
-"""Exemplar memory after iCaRL: a few crops a class that stand for what was seen (paper §2.2, [82])."""
+"""Exemplar memory after iCaRL: a few representative crops per class (paper §2.2, [82])."""
 
 from dataclasses import dataclass
 
@@ -16,31 +16,30 @@ DEFAULT_BUDGET_CROPS = 120
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExemplarMemory:
-    """What a stream remembers of earlier windows.
+    """Exemplars that a stream keeps of earlier windows.
 
     Attributes:
-        budget_crops: at most so many exemplars, shared evenly by the classes seen.
-        kept: the exemplars, class by class, in the order in which herding chose them; None before
-            the first update.
+        budget_crops: maximum number of exemplars, shared evenly by the classes seen.
+        kept: the exemplars, class by class, in herding order; None before the first update.
     """
 
     budget_crops: int = DEFAULT_BUDGET_CROPS
     kept: LabelledCrops | None = None
 
     def exemplars(self) -> LabelledCrops | None:
-        """The exemplars, or None before the first update."""
+        """Returns the exemplars, or None before the first update."""
         return self.kept
 
     @property
     def size(self) -> int:
-        """How many exemplars there are."""
+        """Number of exemplars."""
         return 0 if self.kept is None else len(self.kept)
 
     def update(self, model: EdgeModel, labelled: LabelledCrops) -> "ExemplarMemory":
-        """The memory after this window.
+        """Returns the memory after this window.
 
-        Old exemplars and new crops of a class compete together, in the feature space of the model
-        as it is now. Deterministic: the same arguments give the same exemplars.
+        Old exemplars and new crops of a class compete in the feature space of the current model.
+        Deterministic: the same arguments give the same exemplars.
         """
         candidates = labelled if self.kept is None else concatenate([self.kept, labelled])
         if len(candidates) == 0:
@@ -56,11 +55,11 @@ class ExemplarMemory:
 
 
 def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Positions of the ``count`` rows whose running mean stays nearest to the mean of all rows.
+    """Returns the positions of the ``count`` rows whose running mean stays nearest to the mean of all rows.
 
     Args:
         features: (N, F).
-        count: how many to choose; all rows, in herding order, where there are fewer.
+        count: number of rows to choose; all rows, in herding order, if there are fewer.
 
     Returns:
         (min(N, count),) int64, most representative first; of equals the earlier row wins.
@@ -79,7 +78,7 @@ def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 @torch.inference_mode()
 def normalised_features(model: EdgeModel, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What the head sees of (N, S, S, 3) uint8 crops, each row of length 1: (N, F) float32."""
+    """Returns the (N, F) float32 features of (N, S, S, 3) uint8 crops, each row scaled to length 1."""
     model.eval()
     device = str(next(model.parameters()).device)
     rows = [

@@ -1,14 +1,14 @@
-"""The measuring half of the micro-profiler: a family of γ is tried on little (paper §4.3).
+"""Measuring half of the micro-profiler: tries a family of γ on a small part of the labels (paper §4.3).
 
-Fitting the curve and extrapolating it is done in ``ekya.profiling``. Three ways to try:
+Fitting and extrapolating the curve is done in ``ekya.profiling``. There are three ways to try a family:
 
-- *On folds*: the head alone needs the features of each crop once, and an epoch on features costs next to
-  nothing. So every object is tried on and measured on: trained in ``FOLDS`` parts, each time on the
-  others, with no object on both sides. Four fifths of a window's labels train, so this measures on five
-  times as many crops as the validation part has: what is left of its noise is less than half.
+- *On folds*: training the head alone needs the features of each crop once, and an epoch on features costs
+  next to nothing. So every object is used for training and for measuring, by cross-validation in ``FOLDS``
+  folds with no object on both sides. The validation part has a fifth of a window's labels, so this measures
+  on five times as many crops, with less than half of the noise.
 - *On a subset*, as in the paper: a few epochs on a tenth of the labels, measured on the validation part.
-- *For its time*: one batch. The other γ of the stream have shown its level by then, and what a short
-  trial of blocks shows on a small validation part is nothing but noise.
+- *For its time*: one batch, to measure the cost only. Other γ of the stream have shown the level of accuracy
+  before, and a short trial of blocks shows only noise on a small validation part.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,37 +38,37 @@ from ekya.learning.passed import KnownFeatures, PassedCrops, features_of
 from ekya.learning.trainer import Retraining
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
-"""GPU-seconds of a retraining's preparation, and of each of its epochs."""
+"""Maps a cost to the GPU-seconds of a retraining's preparation, and of each of its epochs."""
 
 SUBSET_FRACTION = 0.1
-"""Part of the window's labels that is tried on (paper §4.3: 5-10%)."""
+"""Fraction of the window's labels in the subset (paper §4.3: 5-10%)."""
 
 SUBSET_MIN_CROPS = 16
-"""At least so many crops are tried on, where there are as many: one batch."""
+"""Minimum number of crops in the subset, if there are as many: one batch."""
 
 SUBSET_EPOCHS = 5
 """Epochs on a subset (paper §6.4)."""
 
 TELLING_CROPS = 100
-"""A validation part of so many crops shows what a short trial of blocks gave."""
+"""Minimum number of validation crops for a short trial of blocks to be informative."""
 
 HEAD_EPOCHS = 6
 """Epochs of a micro-profile of the head alone."""
 
 FOLDS = 3
-"""Parts into which the labels are cut to measure the head on all of them."""
+"""Folds into which the labels are split to measure the head on all of them."""
 
 CROPS_OF_ONE = 3
-"""So many crops of one object are tried at most: a fourth tells next to nothing that three did not, and
-what this trial costs are crops: each passes the frozen blocks, and a batch of them is a step of SGD."""
+"""Maximum number of crops of one object in a trial: a fourth adds next to nothing to three, and crops are the
+cost of a trial: each passes the frozen blocks, and a batch of them is a step of SGD."""
 
 ENOUGH_CROPS = 100
-"""Fewer of each object are tried where that would make more than so many, and of more objects one crop each:
-how sure a measurement is, and what there is to learn from, is a matter of objects."""
+"""Target number of crops in a trial on folds. If more are available, fewer are taken of each object, but one
+at least: the variance of a measurement, and what can be learned, depend on the number of objects."""
 
 
 class Trying(Enum):
-    """A way to try a family; see above."""
+    """Way to try a family; see the module's docstring."""
 
     ON_FOLDS = auto()
     ON_A_SUBSET = auto()
@@ -79,13 +79,13 @@ _EPOCHS = {Trying.ON_FOLDS: HEAD_EPOCHS, Trying.ON_A_SUBSET: SUBSET_EPOCHS, Tryi
 
 
 def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int, first: bool) -> Trying:
-    """How a family is tried.
+    """Returns the way to try a family.
 
     Args:
-        profiler: which; the paper's tries every family on a subset.
+        profiler: the paper's tries every family on a subset.
         trainable_blocks: of the family.
         validation_crops: in the validation part of the labels.
-        first: whether nothing was tried on these labels before.
+        first: True if nothing was tried on these labels before.
     """
     if profiler is Profiler.PAPER:
         return Trying.ON_A_SUBSET
@@ -96,7 +96,7 @@ def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int,
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """An accuracy, and the independent crops behind it; None for the validation part."""
+    """An accuracy, and the number of independent crops behind it; None for the validation part."""
 
     accuracy: float
     crops: int | None = None
@@ -104,21 +104,20 @@ class _Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroProfile:
-    """What to try: one family of γ from one model on one window's labels.
+    """Trial of one family of γ from one model on one window's labels.
 
     Attributes:
-        start: the model that serves.
+        start: the serving model.
         family: γ whose epochs and data fraction are ignored.
-        training, validation: the window's labels, parted.
-        way: how.
-        exemplars: that a retraining would mix in; they are not tried, and only counted.
+        training, validation: the window's labels, split.
+        way: how the family is tried.
+        exemplars: number of exemplars that a retraining would mix in; they are only counted, not tried.
         classes: outputs of a retrained model.
-        background: which of them is no object and is not measured on; None where every crop shows one.
+        background: the class that is no object and is not measured on; None if every crop shows an object.
         seed: of the subset, the folds and the training.
-        clock: seconds that a whole GPU would have needed for what ``scope`` has been around so far.
-        device, scope, precision: as of ``Retraining``.
-        passed: keeps what frozen blocks make of the crops that are tried, for a retraining that follows; None
-            where nobody shares.
+        clock: returns the seconds that a whole GPU would have needed so far for the work inside ``scope``.
+        device, scope, precision: as in ``Retraining``.
+        passed: cache for the activations of tried crops, for a retraining that follows; None caches nothing.
     """
 
     start: EdgeModel
@@ -138,18 +137,18 @@ class MicroProfile:
 
     @property
     def epochs(self) -> int:
-        """How many are tried."""
+        """Number of epochs that are tried."""
         return _EPOCHS[self.way]
 
     def run(self, progress: Callable[[int], bool] = lambda _: True) -> FamilyCurve:
         """Try the family.
 
-        The curve's accuracies are fewer where it was stopped, and its ``epoch_gpu_s`` is 0.0 if no
-        epoch ran.
+        The curve has fewer accuracies if the trial was stopped, and its ``epoch_gpu_s`` is 0.0 if no epoch
+        ran.
 
         Args:
-            progress: called after the preparation (0) and after each epoch (1, 2, …), so that the
-                caller can charge for it; False stops here.
+            progress: called after the preparation (0) and after each epoch (1, 2, …), so that the caller can
+                charge for it; False stops the trial.
         """
         began = self.clock()
         points, seconds = [], []
@@ -175,11 +174,11 @@ class MicroProfile:
         return self.priced(curve, lambda cost: (rates[0] * cost.preparation, rates[1] * cost.epoch))
 
     def priced(self, curve: FamilyCurve, price: Price) -> FamilyCurve:
-        """The curve with the GPU-seconds of a real retraining.
+        """Returns the curve with the GPU-seconds of a real retraining.
 
         Args:
             curve: of this trial.
-            price: GPU-seconds of what is counted before the first epoch, and of that of one.
+            price: converts a counted cost to GPU-seconds.
         """
         every, fixed = price(self.retraining_cost()), price(self.fixed_cost())
         part = self.subset_crops / len(self.training)
@@ -193,14 +192,14 @@ class MicroProfile:
 
     @property
     def subset_crops(self) -> int:
-        """Crops that one epoch of the trial sees: the unit of work of its curve."""
+        """Number of crops in one epoch of the trial: the unit of work of its curve."""
         if self.way is Trying.ON_FOLDS:
             return max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
         wanted = SUBSET_MIN_CROPS if self.way is Trying.FOR_ITS_TIME else subset_size(self._labelled_crops)
         return min(len(self.training), wanted)
 
     def cost(self) -> RetrainingCost:
-        """What is counted of what ``run`` will do, without doing it: once, and in each of ``epochs``."""
+        """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
         family, side, kind = self.family, self.training.side, self.start.architecture
@@ -212,14 +211,14 @@ class MicroProfile:
         )
 
     def retraining_cost(self) -> RetrainingCost:
-        """What is counted of a real retraining of this family on all labels."""
+        """Returns the counted cost of a real retraining of this family on all labels."""
         fresh = len(self.training)
         return self._retraining_of(
             fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training)
         )
 
     def fixed_cost(self) -> RetrainingCost:
-        """The part of them that does not depend on how many of the labels are used."""
+        """Returns the part of ``retraining_cost`` that does not depend on the number of labels used."""
         return self._retraining_of(0, 0, 0)
 
     def _retraining_of(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
@@ -234,7 +233,7 @@ class MicroProfile:
         )
 
     def _passed_of(self, crops: LabelledCrops) -> int:
-        """How many of them a retraining need not pass through its frozen blocks any more."""
+        """Returns the number of crops that a retraining need not pass through its frozen blocks again."""
         if self.passed is None:
             return 0
         return int(self.passed.known(self.family.trainable_blocks, crops.crops).sum())
@@ -247,13 +246,13 @@ class MicroProfile:
         return concatenate([self.training, self.validation])
 
     def _tried_in_folds(self) -> NDArray[np.int64]:
-        """Positions of the crops that are tried on and measured on."""
+        """Returns the positions of the crops that are trained and measured on."""
         everything = self._everything()
         crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(everything.tracks))))
         return few_of_each(everything.classes, everything.tracks, crops_of_one)
 
     def _steps(self) -> Iterator[_Point]:
-        """Before training, then one an epoch."""
+        """Yields the accuracy before training, then after each epoch."""
         if self.way is Trying.ON_FOLDS:
             yield from self._on_folds()
             return
@@ -315,24 +314,24 @@ class MicroProfile:
 
     @torch.no_grad()
     def _right_now(self, features: Tensor, labelled: LabelledCrops) -> NDArray[np.bool_]:
-        """Which crops the model that serves gets right; its classes come first among the outputs."""
+        """Returns which crops the serving model gets right; its classes come first among the outputs."""
         head = clone(self.start).to(self.device).eval().head
         right: NDArray[np.bool_] = head(features).argmax(dim=1).cpu().numpy() == labelled.classes
         return right
 
 
 def subset_size(labelled_crops: int) -> int:
-    """Crops in a subset of a window's labels."""
+    """Returns the number of crops in a subset of a window's labels."""
     return max(SUBSET_MIN_CROPS, round(SUBSET_FRACTION * labelled_crops))
 
 
 def random_subset(training: LabelledCrops, seed: int, crops: int) -> LabelledCrops:
-    """A uniformly random subset, which the paper found most indicative (§4.3), in its order.
+    """Returns a uniformly random subset, which the paper found most indicative (§4.3), in its order.
 
     Args:
-        training: what to draw from.
+        training: crops to draw from.
         seed: of the choice.
-        crops: how many; all where there are no more.
+        crops: size of the subset; all crops if there are no more.
     """
     if crops >= len(training):
         return training

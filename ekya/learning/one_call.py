@@ -1,4 +1,4 @@
-"""Models of several owners asked in one call, each about crops of its own, while weights come and go."""
+"""Runs the models of several owners in one call, each on separate crops, while models are hot swapped."""
 
 import itertools
 import logging
@@ -19,18 +19,18 @@ from ekya.learning.predictor import Predictor, on_device
 _LOG = logging.getLogger(__name__)
 
 Answer = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Classes and confidences, as ``Predictor.predict`` gives them."""
+"""Classes and confidences, as ``Predictor.predict`` returns them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A model that can be asked together with others.
+    """A model that can run together with others.
 
     Attributes:
         model: must not change any more.
         predictor: of the model.
-        lineage: a number for each block. Two models have the same one where that block, and all before it,
-            are alike in both.
+        lineage: a number for each block. Two models have the same number if that block, and all blocks before
+            it, are equal in both.
     """
 
     model: EdgeModel
@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What a model is asked: crops (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
+    """Request to a model: crops (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
 
     member: Member
     crops: NDArray[np.uint8]
@@ -49,23 +49,23 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Joined:
-    """The newest models of all owners in one, and the place of each in it."""
+    """The newest models of all owners joined into one predictor, and the place of each in it."""
 
     predictor: BatchedPredictor
     places: Mapping[Member, int]
 
 
 class OneCall:
-    """Answers as each model by itself would. Any thread may add; one at a time asks.
+    """Gives the same answers as each model alone. Any thread may add; one thread at a time may predict.
 
-    Blocks that models have alike see the crops of all of those in one batch. From the first on that differ,
-    each model goes on by itself, or, where the way says so, all are joined. Whoever asks says which weights
-    serve its owner. So nothing need be exchanged at the same moment everywhere: while a join is not ready,
-    what is missing in it is asked by itself.
+    Blocks that are equal in several models run once, on the crops of all of these. From the first different
+    block on, each model runs separately or, if the way says so, all are joined. A request names the member,
+    and so the weights, that serves its owner. So owners need not hot-swap at the same moment: while a join is
+    not ready, a member that is missing in it runs separately.
 
     Args:
-        device: torch's name of where the predictors are.
-        way: how they run.
+        device: torch device on which the predictors are.
+        way: options of their forward passes.
     """
 
     def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
@@ -77,7 +77,7 @@ class OneCall:
         self._joined: _Joined | None = None
 
     def add(self, owner: Hashable, model: EdgeModel, predictor: Predictor) -> Member:
-        """Makes ready an owner's newest weights, while those before them are still asked. Takes time."""
+        """Prepares an owner's newest weights, while the previous ones still serve. Takes time."""
         with self._adding:
             member = Member(model, predictor, self._lineage(model))
             self._newest[owner] = member
@@ -85,14 +85,14 @@ class OneCall:
         return member
 
     def remove(self, owner: Hashable) -> None:
-        """An owner is gone."""
+        """Removes an owner."""
         with self._adding:
             self._newest.pop(owner, None)
             self._join()
 
     @torch.inference_mode()
     def predict(self, asked: Sequence[Asked]) -> list[Answer]:
-        """What each is answered, in order."""
+        """Returns the answer to each request, in order."""
         joined = self._joined
         kinds: dict[Hashable, list[int]] = {}
         for place, one in enumerate(asked):
@@ -106,7 +106,7 @@ class OneCall:
         return [answers[place] for place in range(len(asked))]
 
     def _together(self, asked: Sequence[Asked], joined: _Joined | None) -> Sequence[Answer]:
-        """At one resolution."""
+        """Answers requests of one resolution and type together."""
         first, *others = asked
         if not others:
             return [first.member.predictor.predict(first.crops, first.resolution)]
@@ -134,7 +134,7 @@ class OneCall:
         return tuple(lineage)
 
     def _join(self) -> None:
-        """Where the way says so and there are several; those that cannot be joined are asked one by one."""
+        """Joins the members if the way says so and there are several; if that fails, they run separately."""
         members = list(self._newest.values())
         self._joined = None
         if self._way.joining is None or len(members) < 2:
@@ -149,13 +149,13 @@ class OneCall:
 
 
 def _scores(members: Sequence[Member], counts: Sequence[int], images: Tensor, at: int = 0) -> list[Tensor]:
-    """Of each member (n, C) float32; members that are alike before block ``at`` go on together.
+    """Returns (n, C) float32 for each member; the members are equal before block ``at``.
 
     Args:
         members: at least one.
-        counts: how many of the crops are whose, in order.
-        images: (Σn, …), as block ``at`` takes them.
-        at: position of a block, or their number.
+        counts: number of crops of each member, in order.
+        images: (Σn, …), inputs of block ``at``.
+        at: index of a block, or the number of blocks.
     """
     blocks = members[0].predictor.model.blocks
     while at < len(blocks) and len({one.lineage[at] for one in members}) == 1:

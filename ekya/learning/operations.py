@@ -1,7 +1,7 @@
-"""Counted operations of forward passes and epochs: what the emulated world charges (DESIGN §4).
+"""Counts the operations of forward passes and epochs, which the emulated world charges.
 
-An operation is a multiplication or an addition, so a multiply-add counts twice. They are counted
-once on the very modules that the trainer runs, and scale with the crops.
+An operation is a multiplication or an addition, so a multiply-add counts twice. Operations are counted
+once, on the modules that the trainer runs, and scale with the number of crops.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _COUNTED_CLASSES = 6
 
 
 def forward_operations(resolution: int, head_width: int = 0, architecture: str = DEFAULT_ARCHITECTURE) -> int:
-    """Operations to classify one crop of this side in pixels."""
+    """Returns the operations to classify one crop of this side in pixels."""
     counts = _counts(architecture, head_width, 0, resolution)
     return counts.prefix + counts.suffix
 
@@ -41,10 +41,10 @@ def preparation_operations(
     architecture: str = DEFAULT_ARCHITECTURE,
     passed_crops: int = 0,
 ) -> int:
-    """Operations of ``Retraining.prepare`` for its ``prepared_crops``.
+    """Returns the operations of ``Retraining.prepare`` for its ``prepared_crops``.
 
-    Each crop passes the frozen beginning once, unless it has before (``passed_crops``), and then the end of
-    the start model (which is distilled from) or of the new model (which is validated).
+    Each crop passes the frozen blocks once, unless it has before (``passed_crops``), and then the end of the
+    start model (for distillation) or of the new model (for validation).
     """
     counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
     whole = crops * forward_operations(resolution, config.head_width, architecture)
@@ -58,19 +58,19 @@ def epoch_operations(
     resolution: int,
     architecture: str = DEFAULT_ARCHITECTURE,
 ) -> int:
-    """Operations of ``Retraining.run_epoch`` for its ``epoch_crops`` and ``validation_crops``."""
+    """Returns the operations of ``Retraining.run_epoch`` for its ``epoch_crops`` and ``validation_crops``."""
     counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
     return training_crops * counts.suffix_training + validation_crops * counts.suffix
 
 
 @dataclass(frozen=True, slots=True)
 class RetrainingCost:
-    """What is counted of one retraining.
+    """Counted cost of one retraining.
 
     Attributes:
         preparation: operations once, before the first epoch.
         epoch: operations of each epoch, validation included.
-        steps: of SGD in each epoch: each costs something beside its operations.
+        steps: of SGD in each epoch; each has a cost besides its operations.
     """
 
     preparation: int
@@ -79,7 +79,7 @@ class RetrainingCost:
 
 
 def retraining_cost(retraining: Retraining) -> RetrainingCost:
-    """What this retraining will cost; it need not be prepared yet."""
+    """Returns the cost of a retraining, which need not be prepared yet."""
     config, side, kind = retraining.config, retraining.side, retraining.architecture
     return RetrainingCost(
         preparation_operations(config, retraining.prepared_crops, side, kind, retraining.passed_crops),
@@ -100,7 +100,7 @@ class _Counts:
 @lru_cache
 def _counts(architecture: str, head_width: int, trainable_blocks: int, resolution: int) -> _Counts:
     names = tuple(str(index) for index in range(_COUNTED_CLASSES))
-    with torch.device("meta"):  # shapes are all that counting needs
+    with torch.device("meta"):  # counting needs shapes only
         prefix, suffix = split_at(build_edge_model(names, head_width, 0, architecture), trainable_blocks)
         images = torch.zeros(_COUNTED_CROPS, 3, resolution, resolution)
         labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
@@ -131,10 +131,10 @@ def _count(run: Callable[[], object]) -> int:
 
 
 def operations_counter() -> "FlopCounterMode":
-    """Counts what is run inside it: torch's counter, but for gradients in groups.
+    """Returns torch's operations counter, corrected for the gradients of grouped convolutions.
 
-    Torch counts these as if every output channel saw every input channel, which is hundreds of times too much
-    where each sees one.
+    Torch counts these as if every output channel depended on every input channel, which is hundreds of times
+    too much where each depends on one.
     """
     ours: dict[object, Callable[..., int]] = {torch.ops.aten.convolution_backward: _convolution_backward}
     from torch.utils.flop_counter import FlopCounterMode
@@ -156,9 +156,9 @@ def _convolution_backward(
     wanted: tuple[bool, bool, bool],
     **_: object,
 ) -> int:
-    """Operations of a convolution's gradients, from shapes: one pass for its inputs, one for its kernel.
+    """Returns the operations of a convolution's gradients: one pass for its inputs, one for its kernel.
 
-    A kernel's second dimension is the channels of one group, so groups need not be asked for.
+    A kernel's second dimension is the channels of one group, so the number of groups is not needed.
     """
     one_pass = 2 * out_gradient[0] * prod(out_gradient[2:]) * prod(kernel)
     return one_pass * (wanted[0] + wanted[1])

@@ -1,11 +1,11 @@
-"""Kernels laid out once as a CPU's library computes with them, and not anew in every pass.
+"""Packs convolution kernels once into the layout of the CPU's library, instead of in every pass.
 
-oneDNN multiplies blocks of channels. Given a kernel as torch keeps it, it brings it into that layout first,
-in every pass. For the six crops of a frame that is half of a ResNet18's time.
+oneDNN multiplies blocks of channels, and reorders a kernel from torch's layout into these in every pass. For
+the six crops of a frame that is half of a ResNet18's time.
 
-Which layout is right depends on the instruction set and on the height and width of the images, not on their
+The right layout depends on the instruction set and on the height and width of the images, not on their
 number. Packed without a shape, or for another one, a kernel may be far slower than plain. So kernels are
-packed for each size of images when it first comes, and only where a self-test has found this faster
+packed when images of a size first come, and only if a self-test found this faster
 (``learning/self_test.py``).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_ONE_DNN: Any = torch.ops.mkldnn  # what torch's own compiler uses for this; it has no public name
+_ONE_DNN: Any = torch.ops.mkldnn  # used by torch's own compiler; it has no public name
 
 _TAKES = {
     "_reorder_convolution_weight": "self padding stride dilation groups input_size",
@@ -23,11 +23,11 @@ _TAKES = {
 """The private operators that are used, and their arguments."""
 
 _HEAVY = 1 << 15
-"""Weights. Lighter kernels cost less to lay out than the packed call, those of one pixel next to nothing."""
+"""Minimum weights of a packed kernel. Reordering a lighter or 1x1 kernel costs less than the packed call."""
 
 
 class PackedConvolution(nn.Module):
-    """A convolution that only predicts, in 32 bits on a CPU, its kernel laid out for the images' size."""
+    """Convolution for inference in 32 bits on a CPU, with its kernel packed for each size of images."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class PackedConvolution(nn.Module):
         self._kernels: dict[tuple[int, ...], Tensor] = {}
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, C, h, w) to (N, D, h', w'), as the convolution."""
+        """Maps (N, C, h, w) to (N, D, h', w'), as the convolution does."""
         size = tuple(images.shape[2:])
         kernel = self._kernels.get(size)
         if kernel is None:
@@ -53,7 +53,7 @@ class PackedConvolution(nn.Module):
         return convolved
 
     def _packed_for(self, images: Tensor) -> Tensor:
-        # As torch keeps it, the kernel is in memory until it is packed once; then any layout gives it back.
+        # The unpacked kernel is dropped after the first packing; any packed one can be converted back.
         loose = self._loose if self._loose is not None else next(iter(self._kernels.values())).to_dense()
         packed: Tensor = _ONE_DNN._reorder_convolution_weight(loose, *self._how, list(images.shape))
         self._kernels[tuple(images.shape[2:])] = packed
@@ -62,7 +62,7 @@ class PackedConvolution(nn.Module):
 
 
 def pack(model: nn.Module) -> None:
-    """Packs the heavy convolutions of a model, in place; those that the library here cannot are left."""
+    """Packs the heavy convolutions of a model, in place; does nothing where torch cannot pack."""
     if not can_pack():
         return
     for parent in list(model.modules()):
@@ -76,12 +76,12 @@ def _is_heavy(convolution: nn.Conv2d) -> bool:
 
 
 def can_pack() -> bool:
-    """Whether torch here has what packing needs, with the arguments that are given to it."""
+    """Returns whether torch has the private operators that packing needs, with the expected arguments."""
     return all(_arguments(name) == takes.split() for name, takes in _TAKES.items())
 
 
 def _arguments(operator: str) -> list[str]:
-    """Names of a private operator's arguments; empty where torch was built without it."""
+    """Returns the names of a private operator's arguments; empty if torch was built without it."""
     found = getattr(_ONE_DNN, operator, None)
     overload = getattr(found, "default", None)
     return [] if overload is None else [argument.name for argument in overload._schema.arguments]

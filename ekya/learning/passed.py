@@ -1,4 +1,4 @@
-"""What frozen blocks made of crops, for whoever needs it next: what is tried may be retrained."""
+"""Caches activations and features of frozen blocks, for reuse between micro-profiling and retraining."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,10 +16,11 @@ from ekya.learning.predictor import FORWARD_BATCH
 
 
 class PassedCrops:
-    """Activations at the freeze boundary, by the crops' pixels; of one model's weights.
+    """Cache of one model's activations at freeze boundaries, by the crops' pixels.
 
-    Boundaries are told by how many blocks train behind them. What is kept is float32 on the CPU: a few
-    hundred kilobytes, which go from process to process in the time that a crop or two take to pass.
+    A boundary is identified by the number of trainable blocks after it. Activations are kept in float32 on
+    the CPU: a few hundred kilobytes, which move between processes in the time that a crop or two take to
+    pass.
     """
 
     def __init__(self) -> None:
@@ -27,12 +28,12 @@ class PassedCrops:
         self._activations: dict[int, Tensor] = {}
 
     def known(self, trainable_blocks: int, crops: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Which of (N, S, S, 3) crops have passed to this boundary: (N,)."""
+        """Returns (N,) bool: which of (N, S, S, 3) crops are cached for this boundary."""
         rows = self._rows.get(trainable_blocks, {})
         return np.fromiter((key in rows for key in _keys(crops)), np.bool_, len(crops))
 
     def keep(self, trainable_blocks: int, crops: NDArray[np.uint8], activations: Tensor) -> None:
-        """What (N, S, S, 3) crops became at this boundary, (N, …)."""
+        """Adds the (N, …) activations of (N, S, S, 3) crops at this boundary."""
         rows = self._rows.setdefault(trainable_blocks, {})
         new: dict[bytes, int] = {}
         for place, key in enumerate(_keys(crops)):
@@ -46,11 +47,11 @@ class PassedCrops:
         )
         kept = self._activations.get(trainable_blocks)
         self._activations[trainable_blocks] = added if kept is None else torch.cat([kept, added])
-        # Last, so that whoever copies meanwhile finds what stands here.
+        # Last, so that a concurrent copy finds the activations of every row.
         rows.update({key: first + place for place, key in enumerate(new)})
 
     def copy(self) -> "PassedCrops":
-        """As it is now, for another process; whoever keeps crops here may go on meanwhile."""
+        """Returns a snapshot for another process; another thread may add crops meanwhile."""
         copied = PassedCrops()
         copied._rows = {blocks: dict(rows) for blocks, rows in dict(self._rows).items() if rows}
         copied._activations = {blocks: self._activations[blocks] for blocks in copied._rows}
@@ -63,7 +64,7 @@ class PassedCrops:
         through: Callable[[NDArray[np.uint8]], Tensor],
         device: str,
     ) -> Tensor:
-        """What (N, S, S, 3) crops become there, (N, …) on the device; new ones go ``through``."""
+        """Returns the (N, …) activations of (N, S, S, 3) crops, on the device; new ones go ``through``."""
         known = self.known(trainable_blocks, crops)
         if not known.any():
             return through(crops)
@@ -82,11 +83,11 @@ def _keys(crops: NDArray[np.uint8]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownFeatures:
-    """What the head sees of crops that passed the blocks before.
+    """Features of crops that have already passed all blocks.
 
     Attributes:
-        training, validation: (N, F) and (M, F), as ``features_of`` gives them.
-        weights: (M,) how much each validation crop counts.
+        training, validation: (N, F) and (M, F), as ``features_of`` returns them.
+        weights: (M,) weight of each validation crop.
     """
 
     training: Tensor
@@ -101,7 +102,7 @@ def features_of(
     device: str,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Tensor:
-    """(N, F) what the head sees of each crop, on the device."""
+    """Returns the (N, F) features of the crops, on the device."""
     embedding = clone(model).to(device).eval()
     parts = []
     for part in torch.split(to_input(crops.crops, device), FORWARD_BATCH):

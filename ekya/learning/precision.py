@@ -1,4 +1,4 @@
-"""In which precision a device may train: half of the bits where the device counts right with them."""
+"""Chooses the training precision of a device: bfloat16 where its arithmetic is correct, else float32."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,13 +12,13 @@ from ekya.arithmetic.gate import NumericGate
 def training_precision(
     device: str, scope: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> torch.dtype:
-    """What a retraining on this device computes in: bfloat16 on a GPU that has it and counts right with it.
+    """Returns the type for retrainings: bfloat16 on a GPU that supports it and passes the gate, else float32.
 
-    A CPU's cores have no unit for it, and stay with 32 bits.
+    A CPU's cores have no unit for bfloat16 and stay with 32 bits.
 
     Args:
-        device: torch's name of it.
-        scope: of the job's share: a GPU is asked on the part of it where the job will train.
+        device: torch device.
+        scope: context of the job's share: the gate runs on the part of the GPU where the job will train.
     """
     if torch.device(device).type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float32
@@ -32,5 +32,5 @@ def _precision_of(device: str) -> torch.dtype:
 
 
 def allowed_by(gate: NumericGate) -> torch.dtype:
-    """bfloat16 where a gate for it is passed, otherwise float32."""
+    """Returns bfloat16 if its gate is passed, otherwise float32."""
     return torch.bfloat16 if all(checked.passed for checked in gate.check()) else torch.float32

@@ -1,4 +1,4 @@
-"""Asking a model: fast forward passes over crops, and the accuracy they reach."""
+"""Runs fast forward passes of a model over crops, and measures their accuracy."""
 
 import copy
 import logging
@@ -23,7 +23,7 @@ from ekya.learning.labelled import LabelledCrops
 from ekya.learning.packed import pack
 
 FORWARD_BATCH = 32
-"""Crops in one forward pass of a training; how many a ``Predictor`` takes, ``learning/forward.py`` says."""
+"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_at_once``."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,29 +31,29 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class Classifies(Protocol):
-    """Anything that can be asked like a ``Predictor``."""
+    """Interface of everything that predicts like a ``Predictor``."""
 
     def predict(
         self, crops: NDArray[np.uint8], resolution: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N, S, S, 3) uint8 RGB to classes (N,) and confidences (N,)."""
+        """Maps (N, S, S, 3) uint8 RGB to classes (N,) and confidences (N,)."""
 
 
 class Predictor:
-    """A frozen copy of a model that answers as fast as its device can.
+    """Frozen copy of a model, prepared for fast inference on a device.
 
     Args:
-        model: what is copied; on any device.
-        device: torch's name of where the copy runs.
-        way: how it runs.
-        recorder: of passes, where the way has graphs; None is CUDA's.
-        ready: as of ``prepared``.
+        model: the model to copy; on any device.
+        device: torch device on which the copy runs.
+        way: options of its forward passes.
+        recorder: of passes, if the way uses graphs; None is CUDA's.
+        ready: as in ``prepared``.
 
     Attributes:
-        source: what was copied.
+        source: the model that was copied.
         model: the copy.
-        dtype: what it computes in.
-        classes: names, in the order of the answers.
+        dtype: type that the copy computes in.
+        classes: names, in the order of the outputs.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Predictor:
             self._halve(model, getattr(torch, way.half))
         elif way.packed_for is not None:
             self._lay_out(*way.packed_for)
-        # None and not the passes themselves: what refers to itself keeps its weights until a collection.
+        # Not ``self._pass``: a reference cycle would keep the weights until the next garbage collection.
         self._graphs: Work | None = None
         if self._way.graphs:
             self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
@@ -94,7 +94,7 @@ class Predictor:
         """
         if len(crops) == 0:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        # All passes are asked for before any is waited for.
+        # All passes are launched before the first result is waited for.
         answer = self._graphs or self._pass
         scores = torch.cat([answer(part, resolution) for part in self._parts(crops)])
         best, index = scores.max(dim=1)
@@ -102,7 +102,7 @@ class Predictor:
 
     @torch.inference_mode()
     def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Of crops at their own size: how sure the model is (N,), and what its head sees (N, F)."""
+        """Returns the confidences (N,) and the features (N, F) of crops at their own size."""
         sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
         for part in self._parts(crops):
             features = self.model.embed(normalised(part).to(self.dtype))
@@ -111,23 +111,23 @@ class Predictor:
         return np.concatenate(sure), np.concatenate(seen)
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
-        """(n, S, S, 3) uint8 on the device, n crops at a time."""
+        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_at_once`` at a time."""
         for start in range(0, len(crops), self._way.crops_at_once):
             yield on_device(crops[start : start + self._way.crops_at_once], self._device)
 
     def images(self, pixels: Tensor, resolution: int) -> Tensor:
-        """(n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution), as the copy takes them."""
+        """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
         images = resized(normalised(pixels), resolution).to(self.dtype)
         return images if self._way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
-        """(n, S, S, 3) uint8 to scores (n, C) float32."""
+        """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
         logits: Tensor = self.model(self.images(pixels, resolution))
         return logits.float().softmax(dim=1)
 
     @torch.inference_mode()
     def _lay_out(self, crops: int, side: int) -> None:
-        """Has kernels packed for the shape of this pass, which nobody waits for yet."""
+        """Runs a pass of this shape, so that its kernels are packed before the first frame."""
         self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
 
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
@@ -140,30 +140,30 @@ class Predictor:
 
 
 def on_device(crops: NDArray[np.uint8], device: str) -> Tensor:
-    """(N, S, S, 3) uint8, in memory, to the same on the device."""
+    """Returns (N, S, S, 3) uint8 crops as a tensor on the device."""
     pixels = torch.from_numpy(np.ascontiguousarray(crops))
     if device == "cpu":
         return pixels
-    # From pinned memory it is copied beside the GPU's work, and nobody waits for that.
+    # From pinned memory the copy is asynchronous, beside the GPU's work.
     return pixels.pin_memory().to(device, non_blocking=True)
 
 
 def prepared(
     module: _Module, device: str, way: ForwardWay, ready: Mapping[int, nn.Module] | None = None
 ) -> _Module:
-    """A copy that predicts fast, in 32 bits and its own memory; the module is left as it is.
+    """Returns a copy for fast inference, in 32 bits and its own memory; the module is not changed.
 
     Args:
-        module: what is copied.
-        device: torch's name of where the copy runs.
-        way: how it runs.
-        ready: parts that were prepared before, for the same device and way, by the identity of the module's
-            own; the copy has them instead.
+        module: the module to copy.
+        device: torch device on which the copy runs.
+        way: options of its forward passes.
+        ready: parts that were prepared before, for the same device and way, by the ``id`` of the module's
+            parts; the copy uses them instead.
     """
     copied = fuse(copy.deepcopy(module, dict(ready or {})))
     if way.channels_last:
         copied = copied.to(memory_format=torch.channels_last)
-    # The last step: on a GPU it is over when it returns, and another thread may use what is there.
+    # The last step on a GPU: it is complete on return, and another thread may then use the copy.
     copied = copied.to(device)
     if way.packed_for is not None:
         pack(copied)
@@ -171,7 +171,7 @@ def prepared(
 
 
 def resized(images: Tensor, resolution: int) -> Tensor:
-    """(N, 3, S, S) to (N, 3, resolution, resolution), bilinear; the same tensor where S fits."""
+    """Resizes (N, 3, S, S) to (N, 3, resolution, resolution), bilinear; the same tensor if S fits."""
     if images.shape[-1] == resolution:
         return images
     return interpolate(
@@ -182,10 +182,10 @@ def resized(images: Tensor, resolution: int) -> Tensor:
 def accuracy(
     model: EdgeModel | Classifies, labelled: LabelledCrops, weights: NDArray[np.float64] | None = None
 ) -> float:
-    """Part of the crops, at their own size, that get their label's class; 0.0 for no crops.
+    """Returns the fraction of crops, at their own size, that get their label's class; 0.0 for no crops.
 
-    A label that the model does not know counts as wrong. ``weights`` (N,) says how much each crop counts;
-    None is all alike.
+    A label that the model does not know counts as wrong. ``weights`` (N,) are those of the crops; None weighs
+    all crops equally.
     """
     if len(labelled) == 0:
         return 0.0
@@ -193,7 +193,7 @@ def accuracy(
 
 
 def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:
-    """The mean over the classes that occur of the accuracy within each; 0.0 for no crops."""
+    """Returns the mean over the classes that occur of the accuracy within each; 0.0 for no crops."""
     if len(labelled) == 0:
         return 0.0
     right = _right(model, labelled)
@@ -204,7 +204,7 @@ def fuse(model: _Module) -> _Module:
     """Fold every batch normalisation into the convolution before it, in place, for prediction only.
 
     In the trunks of ``EDGE_MODELS`` a batch normalisation directly follows its convolution among the
-    children of their parent, which is how the pairs are found.
+    children of their parent; the pairs are found by this.
     """
     model.eval()
     for parent in list(model.modules()):

@@ -1,4 +1,4 @@
-"""Makes predictors of which most blocks are the same, and holds and prepares those blocks once."""
+"""Creates predictors whose models share equal blocks, which are held and prepared once."""
 
 import threading
 from weakref import WeakSet
@@ -13,14 +13,14 @@ from ekya.learning.predictor import Predictor
 
 
 class Predictors:
-    """Makes the predictors of one process. Methods may be called by any thread.
+    """Creates the predictors of one process. Methods may be called by any thread.
 
-    A retraining changes a model's head, and perhaps its last blocks. The other blocks are those of the models
-    before it, and of other streams' models. Preparing a whole model takes as long as dozens of frames.
+    A retraining changes a model's head, and perhaps its last blocks. The other blocks equal those of earlier
+    models and of other streams' models, and preparing a whole model takes as long as dozens of frames.
 
     Args:
-        device: torch's name of where they run.
-        way: how they run.
+        device: torch device on which they run.
+        way: options of their forward passes.
     """
 
     def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
@@ -30,9 +30,9 @@ class Predictors:
         self._made: WeakSet[Predictor] = WeakSet()
 
     def of(self, model: EdgeModel) -> Predictor:
-        """A predictor of a model that must not change any more.
+        """Returns a predictor of a model that must not change any more.
 
-        Blocks that a model had before with the same weights, on the same device, replace the model's own.
+        Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
         """
         with self._making:
             predictor = Predictor(model, self._device, self._way, ready=self._share_blocks(model))
@@ -40,7 +40,7 @@ class Predictors:
         return predictor
 
     def _share_blocks(self, model: EdgeModel) -> dict[int, nn.Module]:
-        """Replaces blocks; returns those that are prepared already by the identity of the model's."""
+        """Replaces blocks; returns those that are prepared already, by the ``id`` of the model's block."""
         ready: dict[int, nn.Module] = {}
         kin = [one for one in self._made if one.source.architecture == model.architecture]
         for at, block in enumerate(model.blocks):

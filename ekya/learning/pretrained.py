@@ -1,4 +1,4 @@
-"""ImageNet weights as torchvision stores them, for a model with blocks and a head of ours."""
+"""Loads torchvision's ImageNet weights into the blocks of an edge model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,23 +10,23 @@ from ekya.learning.cuts import CUTS, places_of_torchvisions_modules
 from ekya.learning.edge import EdgeModel, build_edge_model
 
 _COUNTER = "num_batches_tracked"
-"""Absent from some old files, and of no use where statistics are not averaged over all batches."""
+"""Absent from some old files; only used where statistics are averaged over all batches."""
 
 
 def from_torchvision(
     state: Mapping[str, Tensor], architecture: str, classes: tuple[str, ...], seed: int, source: Path
 ) -> EdgeModel:
-    """A model whose blocks have these weights; its head is linear and fresh.
+    """Returns a model whose blocks have these weights; its head is linear and newly initialised.
 
     Args:
-        state: torchvision's ``state_dict`` of the architecture, whatever its classes.
+        state: torchvision's ``state_dict`` of the architecture, for any classes.
         architecture: key of ``CUTS``.
         classes: names, in the order of the outputs.
         seed: of the head.
-        source: where the weights were read, for error messages.
+        source: where the weights were read from, for error messages.
 
     Raises:
-        UserError: the weights are of another architecture.
+        UserError: the architecture is none of ``CUTS``, or the weights are of another one.
     """
     if architecture not in CUTS:
         raise UserError(f"{source}: {architecture} is none of torchvision's models; give weights of Ekya.")
@@ -44,13 +44,13 @@ def from_torchvision(
             f"({len(wrong)} differences, the first at '{wrong[0]}'); give weights of that model, or "
             "name another."
         )
-    # Numbers that were stored in 16 bits are taken into 32.
+    # Weights stored in 16 bits are converted to 32 here.
     model.blocks.load_state_dict({**expected, **{name: ours[name] for name in ours if name in expected}})
     return model.eval()
 
 
 def _renamed(state: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
-    """The weights by their names among the blocks; those of the classifier left out."""
+    """Returns the weights by their names among the blocks, without those of the classifier."""
     places = places_of_torchvisions_modules(architecture)
     renamed = {}
     for name, tensor in state.items():

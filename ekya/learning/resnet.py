@@ -1,7 +1,7 @@
-"""The ResNets (He et al., CVPR 2016) for ImageNet's classes, as torchvision has them.
+"""ResNets (He et al., CVPR 2016) for ImageNet's classes, compatible with torchvision's.
 
-Names, shapes and what a seed draws are torchvision's, so weights of either are weights of the other. They
-are built here since torchvision cannot be imported in part, and all of it takes as long as torch itself.
+Names, shapes and the initial weights of a seed are torchvision's, so weights are interchangeable. The
+networks are defined here because torchvision cannot be imported in part, and takes as long as torch itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _STAGES = 4
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions of 3x3 beside a short cut; as wide at its end as inside."""
+    """Residual block of two 3x3 convolutions; its output is as wide as its inside."""
 
     widens = 1
 
@@ -31,11 +31,11 @@ class BasicBlock(nn.Module):
 
     @property
     def last_norm(self) -> nn.BatchNorm2d:
-        """What scales the block's own part of its sum."""
+        """Last normalisation of the residual branch, which scales it."""
         return self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels, H, W) to (N, width, H/stride, W/stride)."""
+        """Maps (N, channels, H, W) to (N, width, H/stride, W/stride)."""
         kept = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.bn2(self.conv2(x))
@@ -45,7 +45,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Narrows, convolves 3x3, and becomes four times as wide again, beside a short cut."""
+    """Residual block of 1x1, 3x3 and 1x1 convolutions; its output is four times as wide as its inside."""
 
     widens = 4
 
@@ -62,11 +62,11 @@ class Bottleneck(nn.Module):
 
     @property
     def last_norm(self) -> nn.BatchNorm2d:
-        """What scales the block's own part of its sum."""
+        """Last normalisation of the residual branch, which scales it."""
         return self.bn3
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels, H, W) to (N, 4 * width, H/stride, W/stride)."""
+        """Maps (N, channels, H, W) to (N, 4 * width, H/stride, W/stride)."""
         kept = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
@@ -77,19 +77,19 @@ class Bottleneck(nn.Module):
 
 
 def _short_cut(channels: int, wanted: int, stride: int) -> nn.Sequential | None:
-    """What brings the input of a block to the shape that it gives; None where that is its own."""
+    """Returns the projection of a block's input to the shape of its output; None if they are equal."""
     if stride == 1 and channels == wanted:
         return None
     return nn.Sequential(nn.Conv2d(channels, wanted, 1, stride, bias=False), nn.BatchNorm2d(wanted))
 
 
 class ResNet(nn.Module):
-    """(N, 3, H, W) to (N, 1000) logits.
+    """Residual network that maps (N, 3, H, W) to (N, 1000) logits.
 
     Args:
-        block: what its four stages are made of.
+        block: type of block in its four stages.
         depths: blocks in each stage.
-        zero_init_residual: each block begins as its short cut, so that fresh weights of a deep one can train.
+        zero_init_residual: each block starts as its shortcut, so that a deep network can be trained afresh.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ResNet(nn.Module):
         self._draw(zero_init_residual)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of normalised pictures."""
+        """Returns the logits of normalised images."""
         maps = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         for stage in range(_STAGES):
             maps = self.get_submodule(f"layer{stage + 1}")(maps)
@@ -123,9 +123,9 @@ class ResNet(nn.Module):
         return logits
 
     def _draw(self, zero_init_residual: bool) -> None:
-        """He's initialisation; normalisations begin with scale one and shift zero by themselves."""
+        """Applies He's initialisation; normalisations have scale one and shift zero by default."""
         if self.conv1.weight.is_meta:
-            return  # nothing to fill; torch would import its compiler, for a second, to say so
+            return  # nothing to fill, and torch would import its compiler, which takes a second
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -137,4 +137,4 @@ RESNETS: Mapping[str, Callable[..., nn.Module]] = {
     "resnet18": partial(ResNet, BasicBlock, (2, 2, 2, 2)),
     "resnet101": partial(ResNet, Bottleneck, (3, 4, 23, 3)),
 }
-"""How to build each, with ``zero_init_residual`` as an option."""
+"""Builders by name, with ``zero_init_residual`` as an option."""

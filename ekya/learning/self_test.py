@@ -1,7 +1,7 @@
-"""Chooses how forward passes are run on this device: right answers first, then speed against plain.
+"""Chooses how forward passes run on this device: correct answers first, then speed compared with plain.
 
 What is faster depends on the processor's instruction set, on the GPU and on the versions of libraries, and
-one machine says nothing of another. So nothing but plain is taken for granted.
+results of one machine do not hold for another. So every way but plain is tested.
 """
 
 import time
@@ -23,21 +23,21 @@ from ekya.learning.packed import can_pack
 from ekya.learning.predictor import Predictor
 
 BUDGET_S = 0.6
-"""How long all of it may take: with what is unfinished by then the choice is made."""
+"""Time limit of the whole test: the choice is made from what has been measured until then."""
 
 CLEARLY = 0.95
-"""A way is taken where the typical frame takes at most this part of what it takes otherwise."""
+"""A way is chosen if it needs at most this fraction of the present way's time for the typical frame."""
 
 NEVER_ABOVE = 1.05
-"""Nor may any other pass take longer by more than this."""
+"""No other pass may take more than this multiple of the present way's time."""
 
 _TYPICAL_CROPS = round(TYPICAL_OBJECTS)
 _MANY_CROPS = 24
-"""Of a crowded frame, or of several streams' frames in one call."""
+"""Crops of a crowded frame, or of several streams' frames in one call."""
 
 _FULL_PASS = 128
 _ROUNDING = 1e-3
-"""Scores in 32 bits differ by less, whatever the order of additions."""
+"""Upper bound of the difference of scores in 32 bits that the order of additions makes."""
 
 _ROUNDS = 9
 _LEAST_ROUNDS = 3
@@ -46,17 +46,17 @@ _CLASSES = ("a", "b", "c")
 
 
 Call = Callable[[], NDArray[np.float32]]
-"""A pass; its scores."""
+"""A forward pass that returns its scores."""
 
 
 def choose_way(architecture: str, device: str, sides: Sequence[int], budget_s: float = BUDGET_S) -> SelfTest:
-    """Tries the ways there are on a device, from plain upwards, and keeps what is clearly faster.
+    """Tries the ways available on a device, starting from plain, and keeps what is clearly faster.
 
     Args:
         architecture: of the edge model, a key of ``EDGE_MODELS``; its weights do not matter.
-        device: torch's name.
+        device: torch device.
         sides: resolutions of Λ in pixels.
-        budget_s: time for all of it.
+        budget_s: time limit of the whole test.
     """
     return _SelfTest(architecture, device, sides, budget_s).run()
 
@@ -65,7 +65,7 @@ class _SelfTest:
     def __init__(self, architecture: str, device: str, sides: Sequence[int], budget_s: float) -> None:
         self._device = device
         self._sides = sorted(sides, reverse=True)
-        # Only a GPU joins models; to make them takes longer than to try the rest.
+        # Models are joined on a GPU only, and building them takes longer than all other trials.
         count = 1 if self._on_cpu else _MODELS
         self._models = [build_edge_model(_CLASSES, 0, seed, architecture) for seed in range(count)]
         self._began_s = time.perf_counter()
@@ -109,7 +109,7 @@ class _SelfTest:
                 yield replace(self._way, joining=joining)
 
     def _passes(self, way: ForwardWay) -> list[Call]:
-        """A typical frame's pass, then others that must not be slower."""
+        """Returns a typical frame's pass, then others that must not become slower."""
         ask = Predictor(self._models[0], self._device, way)
         typical = [(_TYPICAL_CROPS, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
         return [self._call(ask, crops, side) for crops, side in (*typical, (_MANY_CROPS, self._sides[0]))]
@@ -118,7 +118,7 @@ class _SelfTest:
         return [self._call(Predictor(self._models[0], self._device, way), _FULL_PASS, self._sides[0])]
 
     def _several(self, way: ForwardWay) -> list[Call]:
-        """A typical frame of each of several streams whose models differ, in one call."""
+        """Returns one call for a typical frame of each of several streams with different models."""
         call, side = OneCall(self._device, way), self._sides[0]
         members = [
             call.add(place, model, Predictor(model, self._device, way))
@@ -133,7 +133,7 @@ class _SelfTest:
     def _take_best(
         self, candidates: Sequence[ForwardWay], passes: Callable[[ForwardWay], Sequence[Call]]
     ) -> None:
-        """Compares candidates with the way so far, and takes the fastest that is clearly faster."""
+        """Compares candidates with the present way and adopts the fastest that is clearly faster."""
         candidates = [way for way in candidates if time.perf_counter() < self._ends_s]
         if not candidates:
             return
@@ -162,7 +162,7 @@ class _SelfTest:
             self._way = compared[best][1]
 
     def _took(self, ways: Sequence[Sequence[Call]], rounds: int) -> list[list[float]]:
-        """Seconds of each call of each way: medians over rounds in which all take turns."""
+        """Returns the seconds of each call of each way: medians over rounds in which all ways alternate."""
         clock = time.thread_time if self._on_cpu else self._gpu_clock
         took: list[list[list[float]]] = [[[] for _ in calls] for calls in ways]
         for done in range(rounds):
@@ -176,7 +176,7 @@ class _SelfTest:
         return [[median(own) for own in times] for times in took]
 
     def _gpu_clock(self) -> float:
-        """What a GPU does is no time of the thread."""
+        """Returns the wall time after waiting for the GPU, whose work is not in the thread's time."""
         torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
@@ -190,7 +190,7 @@ def _parts(own: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def _best(compared: Sequence[Sequence[float]]) -> int | None:
-    """Place of the fastest that is clearly faster, and slower nowhere; of equals the first, the simplest."""
+    """Returns the index of the fastest way, if clearly faster and nowhere slower; of equals the first."""
     best: int | None = None
     for place, parts in enumerate(compared):
         if parts[0] > CLEARLY or max(parts) > NEVER_ABOVE:
@@ -201,6 +201,6 @@ def _best(compared: Sequence[Sequence[float]]) -> int | None:
 
 
 def _off_by(found: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> float:
-    """The largest difference between scores, which lie in [0, 1]; infinite where one is not finite."""
+    """Returns the largest difference between scores, which lie in [0, 1]; infinite if one is not finite."""
     off = np.concatenate([np.abs(one - other) for one, other in zip(found, expected, strict=True)])
     return float(off.max()) if np.isfinite(off).all() else float("inf")

@@ -1,4 +1,4 @@
-"""How weights are moved: the recipe, and the optimiser that follows it."""
+"""SGD for retrainings: its hyperparameters and the optimiser."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from ekya.learning.cutting import Suffix
 
 @dataclass(frozen=True, slots=True)
 class SgdRecipe:
-    """How the weights are moved. The defaults were found on drifting windows of about 80 crops.
+    """Hyperparameters of SGD. The defaults were found on drifting windows of about 80 crops.
 
-    The learning rate does not depend on how many epochs are planned, so the first epochs of a long
-    retraining are those of a short one: this is what lets a micro-profile of a few epochs be
-    extrapolated to every length (paper §4.3).
+    The learning rate does not depend on the planned number of epochs, so the first epochs of a long
+    retraining are those of a short one, and a micro-profile of a few epochs can be extrapolated to every
+    length (paper §4.3).
 
     Attributes:
-        learning_rate: of the trunk's blocks at a batch of 16; scaled by the root of the batch size.
+        learning_rate: of the trunk's blocks at a batch size of 16; scaled by the root of the batch size.
         head_learning_rate: of the head, likewise.
         momentum, weight_decay: of SGD.
-        batch_statistics: normalise trained blocks by their batches, and learn the statistics from
-            them, as fresh weights need. Otherwise by the start model's statistics, as frozen blocks
-            always do: the crops of a window show few objects, and statistics of few objects cost
-            more accuracy than they bring.
-        decay_epochs: when so many epochs are done the rates are half, after twice as many a third.
+        batch_statistics: normalise trained blocks by the statistics of their batches and update the running
+            ones, as fresh weights need. Otherwise use the start model's statistics, as frozen blocks always
+            do: the crops of a window show few objects, and statistics of few objects cost more accuracy than
+            they bring.
+        decay_epochs: after this number of epochs the rates are half, after twice as many a third.
     """
 
     learning_rate: float = 0.005
@@ -39,7 +39,7 @@ class SgdRecipe:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Weights, by name, that move at one rate: ``base`` at a batch of 16 in the first epoch, now ``rate``."""
+    """Weights, by name, of one learning rate: ``base`` at batch size 16 in epoch 1, ``rate`` now."""
 
     weights: Mapping[str, nn.Parameter]
     base: float
@@ -47,9 +47,10 @@ class _Group:
 
 
 class Sgd:
-    """Moves the trainable end of a model along the gradients that its weights have.
+    """Updates the trainable end of a model from the gradients of its weights.
 
-    What torch's optimiser does around its step brings torch's compiler, a second in each process that trains.
+    Calls torch's functional SGD: what torch's optimiser does around its step imports torch's compiler, which
+    takes a second in each process that trains.
     """
 
     def __init__(self, suffix: Suffix, recipe: SgdRecipe) -> None:
@@ -63,7 +64,7 @@ class Sgd:
         self._kept: dict[str, Tensor] = {}
 
     def set_rates(self, batch_size: int, epochs_done: int) -> None:
-        """The learning rates of steps of this batch size after so many epochs."""
+        """Sets the learning rates for steps of this batch size after this number of epochs."""
         scale = (batch_size / 16) ** 0.5
         decay = 1.0 / (1.0 + epochs_done / self._recipe.decay_epochs)
         for group in self._groups:
@@ -71,7 +72,7 @@ class Sgd:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the gradients."""
+        """Takes one step along the gradients."""
         for group in self._groups:
             moved = {
                 name: (weight, weight.grad)
@@ -95,10 +96,10 @@ class Sgd:
             self._kept |= {name: left for name, left in zip(moved, kept, strict=False) if left is not None}
 
     def coasting(self, steps: int) -> dict[str, Tensor]:
-        """How far momentum alone moves each weight in so many steps of the rates that are set.
+        """Returns how far momentum alone moves each weight in this number of steps at the current rates.
 
-        That is -η (m + m² + … + m^steps) v, with rate η, momentum m, and v what the steps so far have left.
-        Empty before the first step.
+        That is -η (m + m² + … + m^steps) v, with rate η, momentum m and momentum buffer v. Empty before the
+        first step.
         """
         kept, momentum = self.momentum(), self._recipe.momentum
         way = sum(momentum**step for step in range(1, steps + 1))
@@ -110,10 +111,10 @@ class Sgd:
         }
 
     def momentum(self) -> dict[str, Tensor]:
-        """What the steps so far have left, by weight; nothing before the first. Not a copy."""
+        """Returns the momentum buffers by name of the weight; empty before the first step. Not copies."""
         return dict(self._kept)
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
-        """As another optimiser of the same weights left it; those without a name in it begin anew."""
+        """Sets the momentum buffers to those of another optimiser; weights without one start anew."""
         weights = {name: weight for group in self._groups for name, weight in group.weights.items()}
         self._kept = {name: kept.detach().clone().to(weights[name].device) for name, kept in momentum.items()}

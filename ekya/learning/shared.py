@@ -1,4 +1,4 @@
-"""Asking many models about the same crops: what the blocks that they share make of them is kept."""
+"""Evaluates many models on the same crops; their shared blocks run once."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedTrunk:
-    """Crops as the first blocks of a family of models leave them.
+    """Activations of crops after the first blocks, which a family of models has in common.
 
     Attributes:
-        activations: (N, …) float32 at the boundary; (N, F) features where no block is left.
-        blocks_left: blocks from the boundary to the head, in which models may differ.
+        activations: (N, …) float32 at the boundary; (N, F) features if no block is left.
+        blocks_left: number of blocks from the boundary to the head; models may differ in these.
     """
 
     activations: Tensor
@@ -31,11 +31,11 @@ class SharedTrunk:
     def of(
         model: EdgeModel, blocks_left: int, crops: NDArray[np.uint8], resolution: int, device: str = "cpu"
     ) -> "SharedTrunk":
-        """Passes (N, S, S, 3) uint8 RGB crops, at a resolution, through all blocks of the model but the last.
+        """Passes (N, S, S, 3) uint8 RGB crops, at a resolution, through all but the last ``blocks_left``.
 
         Args:
-            model: one of those that have the first blocks in common.
-            blocks_left: how many blocks, counted from the end, they do not have in common.
+            model: any model of the family.
+            blocks_left: number of blocks, counted from the end, that the family does not have in common.
         """
         prefix, _ = split_at(model, blocks_left)
         shared = prepared(prefix, device, PLAIN)
@@ -45,7 +45,7 @@ class SharedTrunk:
         return SharedTrunk(torch.cat(passed), blocks_left)
 
     def without_blocks(self, model: EdgeModel) -> "SharedTrunk":
-        """The features of the crops, for models that differ from this one in their heads alone."""
+        """Returns the features of the crops, for models that differ from this one in the head only."""
         _, suffix = split_at(model, self.blocks_left)
         whole = nn.Sequential(*suffix.blocks)
         if not len(whole):
@@ -56,11 +56,11 @@ class SharedTrunk:
         return SharedTrunk(torch.cat(passed), 0)
 
     def take(self, rows: NDArray[np.int64]) -> "SharedTrunk":
-        """These crops, in this order."""
+        """Returns these crops, in this order."""
         return SharedTrunk(self.activations[torch.from_numpy(rows)], self.blocks_left)
 
     def predict(self, model: EdgeModel) -> NDArray[np.int64]:
-        """(N,) class of each crop, an index into the model's classes."""
+        """Returns the (N,) class of each crop, an index into the model's classes."""
         _, suffix = split_at(model, self.blocks_left)
         ready = self._prepared(suffix)
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Where a training stands between two epochs, as bytes: what it goes on from in another process."""
+"""Snapshots of a training between two epochs, from which another process can continue it."""
 
 import json
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ _WEIGHT, _MOMENTUM = "weight.", "momentum."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What training has changed so far. With the start model, γ and the data it is all there is.
+    """State that training has changed so far; complete together with the start model, γ and the data.
 
     Attributes:
-        epochs_done: how many epochs it comes after.
-        weights: that are trained, by name.
+        epochs_done: number of epochs done.
+        weights: trained weights, by name.
         momentum: of the optimiser, likewise; empty before the first step.
     """
 
@@ -33,14 +33,14 @@ class Snapshot:
     momentum: Mapping[str, Tensor]
 
     def to_bytes(self) -> bytes:
-        """As a safetensors file."""
+        """Returns the snapshot as a safetensors file."""
         tensors = {_WEIGHT + name: tensor.cpu().contiguous() for name, tensor in self.weights.items()}
         tensors |= {_MOMENTUM + name: tensor.cpu().contiguous() for name, tensor in self.momentum.items()}
         return save(tensors, {"format": FORMAT, "version": VERSION, "epochs_done": str(self.epochs_done)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Snapshot":
-        """What ``to_bytes`` made.
+        """Reads what ``to_bytes`` returned.
 
         Raises:
             UserError: the bytes are truncated or foreign.
@@ -60,15 +60,15 @@ class Snapshot:
 
 
 def take_snapshot(trainee: Trainee, sgd: Sgd, epochs_done: int) -> Snapshot:
-    """As it is now; what is taken shares memory with what is trained."""
+    """Takes a snapshot of the current state; it shares memory with the trained weights."""
     return Snapshot(epochs_done, trainee.suffix.state_dict(), sgd.momentum())
 
 
 def restore_weights(snapshot: Snapshot, trainee: Trainee) -> None:
-    """Brings the weights to where the snapshot was taken.
+    """Sets the trained weights to those of the snapshot.
 
     Raises:
-        UserError: it is of another model.
+        UserError: the snapshot is of another model.
     """
     there = {name: tuple(tensor.shape) for name, tensor in trainee.suffix.state_dict().items()}
     if there != {name: tuple(tensor.shape) for name, tensor in snapshot.weights.items()}:

@@ -1,4 +1,4 @@
-"""What a fleet file says of the edge models."""
+"""Schema of the edge models in a fleet file."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from ekya.learning.cuts import CUTS, DEFAULT_ARCHITECTURE, block_names
 
 
 class EdgeSpec(BaseModel):
-    """The compressed classifier that every stream begins with.
+    """The compressed classifier that every stream starts with.
 
     Attributes:
-        model: architecture; ``docs/edge.md`` names their blocks.
-        weights: the common base, a model of Ekya or torchvision's ImageNet weights; None begins with fresh
-            weights.
+        model: architecture; ``docs/edge.md`` lists the blocks of each.
+        weights: of the common base model, Ekya's or torchvision's ImageNet weights; None starts with fresh
+            ones.
         resolution: side in pixels of the square that objects are resized to for training.
     """
 
@@ -31,7 +31,7 @@ class EdgeSpec(BaseModel):
         return model
 
     def too_many(self, trainable_blocks: int) -> str | None:
-        """What is wrong with training so many blocks, with the remedy; None if the model has them."""
+        """Returns an error message with the remedy if the model has fewer blocks than this, else None."""
         names = block_names(self.model)
         if trainable_blocks <= len(names):
             return None

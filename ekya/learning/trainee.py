@@ -1,4 +1,4 @@
-"""A model in training: cut at the freeze boundary, asked in parts, and told where a batch would move it."""
+"""Model in training, cut at the freeze boundary, with access to its trained weights and gradients."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,29 +17,29 @@ from ekya.learning.edge import EdgeModel, adapt, clone, known_outputs, to_input
 from ekya.learning.predictor import FORWARD_BATCH
 
 DISTILLATION_WEIGHT = 0.5
-"""Of the distillation beside the cross-entropy."""
+"""Weight of the distillation loss relative to the cross-entropy."""
 
 DISTILLATION_TEMPERATURE = 2.0
-"""Softens the start model's answers, so that its second choices teach too."""
+"""Softens the start model's outputs, so that its second choices count too."""
 
 _NOT_MOVED: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Trainee:
-    """A start model with the head that is asked for, its last blocks ready to be trained.
+    """Copy of a start model with a requested head, whose last blocks can be trained.
 
     Args:
-        start: what it begins as; left as it is.
-        config: γ; its head and its trainable blocks.
+        start: the model to start from; it is not changed.
+        config: γ, for its head and its trainable blocks.
         classes: outputs of the trained model.
         seed: of a new head.
-        device: where to compute.
-        scope: entered around every pass of several crops.
-        keep_activations: what ``inputs_of`` gives are activations at the freeze boundary; otherwise pictures.
-        precision: what blocks compute in.
+        device: torch device.
+        scope: context entered around every pass of several crops.
+        keep_activations: ``inputs_of`` returns activations at the freeze boundary; otherwise images.
+        precision: type that blocks compute in.
 
     Attributes:
-        suffix: what is trained.
+        suffix: the trained part.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class Trainee:
         self.suffix.requires_grad_(True)
 
     def model(self) -> EdgeModel:
-        """The model as it is now, on the CPU, ready to predict.
+        """Returns the current model, on the CPU, ready to predict.
 
-        A copy of what is trained; weights that are frozen never change, and all these models share them: to
-        copy them too takes several times as long as an epoch of a head.
+        Trained weights are copied. Frozen weights never change and are shared by all returned models: copying
+        them would take several times as long as an epoch of a head.
         """
         return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
 
     def weights(self, moved: Mapping[str, Tensor] = _NOT_MOVED) -> NDArray[np.float32]:
-        """(P,) a copy of all weights that are trained, one behind the other.
+        """Returns a (P,) copy of all trained weights, concatenated.
 
         Args:
-            moved: by the names of the suffix: what is added to some of the copies.
+            moved: offsets that are added to some of the copies, by names in ``suffix``.
         """
         return _flat(
             weight.detach() + moved[name] if name in moved else weight.detach()
@@ -84,52 +84,52 @@ class Trainee:
         )
 
     def set_weights(self, flat: NDArray[np.float32]) -> None:
-        """As ``weights`` of another trainee of the same kind gave them."""
+        """Sets the trained weights to what ``weights`` of an equal trainee returned."""
         with torch.no_grad():
             for weight, new in self._each(flat):
                 weight.copy_(new)
 
     def gradient(self) -> NDArray[np.float32]:
-        """(P,) a copy of what the last ``Lesson.backward`` left, in the order of ``weights``."""
+        """Returns a (P,) copy of the last ``Lesson.backward``'s gradient, in the order of ``weights``."""
         return _flat(
             torch.zeros_like(weight) if weight.grad is None else weight.grad
             for weight in self.suffix.parameters()
         )
 
     def set_gradient(self, flat: NDArray[np.float32]) -> None:
-        """As if a batch had left it; the array is the trainee's from then on."""
+        """Sets the gradient, in the order of ``weights``; takes ownership of the array."""
         for weight, new in self._each(flat):
             weight.grad = new.to(weight.device)
 
     def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
         weights = list(self.suffix.parameters())
-        # What came from another process may not be written to, and torch takes nothing of that kind.
+        # Arrays from another process may be read-only, which torch does not support.
         whole = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
         parts = torch.split(whole, [weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):
             yield weight, part.view_as(weight)
 
     def inputs_of(self, crops: NDArray[np.uint8]) -> Tensor:
-        """(N, S, S, 3) uint8 as ``logits`` takes them: (N, …) on the device."""
+        """Converts (N, S, S, 3) uint8 crops to inputs of ``logits``, (N, …) on the device."""
         inputs = to_input(crops, self.device)
         return self.in_batches(self._prefix, inputs) if self._keeps else inputs
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """What the model makes of inputs, as they are kept, in 32 bits."""
+        """Returns the logits, in 32 bits, of what ``inputs_of`` returned."""
         with self._in_precision():
             logits: Tensor = self.suffix(inputs if self._keeps else self._prefix(inputs))
         return logits.float()
 
     @torch.no_grad()
     def answers(self, inputs: Tensor) -> NDArray[np.int64]:
-        """(N,) the classes that it sees in them."""
+        """Returns the (N,) predicted classes of what ``inputs_of`` returned."""
         self.suffix.eval()
         classes: NDArray[np.int64] = self.in_batches(self.logits, inputs).argmax(dim=1).cpu().numpy()
         return classes
 
     @torch.no_grad()
     def in_batches(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """All of (N, …) through a module, a part at a time."""
+        """Passes (N, …) inputs through a module, ``FORWARD_BATCH`` at a time."""
         parts = []
         for part in torch.split(inputs, FORWARD_BATCH):
             with self.scope(), self._in_precision():
@@ -137,7 +137,7 @@ class Trainee:
         return torch.cat(parts)
 
     def lesson(self, inputs: Tensor, labels: NDArray[np.int64], distillation_weight: float) -> "Lesson":
-        """Crops, as ``inputs_of`` gives them, to learn from; 0 switches distillation off."""
+        """Returns a lesson on crops, as ``inputs_of`` returns them; weight 0 disables distillation."""
         there = torch.from_numpy(labels).to(self.device)
         teaching = self._teaching(inputs, there) if distillation_weight > 0 else None
         return Lesson(self, inputs, there, distillation_weight, teaching)
@@ -147,10 +147,10 @@ class Trainee:
         return torch.autocast(torch.device(self.device).type, self._precision) if mixed else nullcontext()
 
     def _teaching(self, inputs: Tensor, labels: Tensor) -> "_Teaching":
-        """The start model's soft answers, and where they may be trusted.
+        """Returns the start model's softened outputs, and where they are trusted.
 
-        It is no teacher on crops that drifted away from it: where the label is a class that it knows
-        and it answers otherwise, only the label counts.
+        The start model is no teacher on crops that drifted away from it: where the label is a class that it
+        knows and it predicts another one, only the label counts.
         """
         old, new = known_outputs(self._start.classes, self._classes)
         frozen, suffix = split_at(self._start, self._blocks)
@@ -169,11 +169,11 @@ def _flat(tensors: Iterable[Tensor]) -> NDArray[np.float32]:
 
 
 class _Teaching:
-    """What the start model said of crops.
+    """Outputs of the start model on crops, as targets of distillation.
 
     Args:
         known: outputs of the trained model for the classes that the start model has.
-        answers: (N, K) softened, over these.
+        answers: (N, K) softened probabilities over these outputs.
         trusted: (N,) 1.0 where they count, else 0.0.
     """
 
@@ -181,7 +181,7 @@ class _Teaching:
         self._known, self._answers, self._trusted = known, answers, trusted
 
     def distance(self, logits: Tensor, batch: Tensor) -> Tensor:
-        """How far the answers over the known classes are from those of the start model."""
+        """Returns the distillation loss: KL divergence from the start model over the known classes."""
         heat = DISTILLATION_TEMPERATURE
         answers = (logits[:, self._known] / heat).log_softmax(dim=1)
         divergence = kl_div(answers, self._answers[batch], reduction="none").sum(dim=1)
@@ -189,7 +189,7 @@ class _Teaching:
 
 
 class Lesson:
-    """Crops with their labels, and what the start model says of them. ``Trainee.lesson`` makes it."""
+    """Crops with labels and the start model's outputs. Created by ``Trainee.lesson``."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Lesson:
         self._distillation_weight, self._teaching = distillation_weight, teaching
 
     def backward(self, batch: Tensor) -> Tensor:
-        """Leaves the gradient of the mean loss over (B,) positions in the trainee's weights.
+        """Computes the gradient of the mean loss over (B,) positions into the trainee's weights.
 
         Returns:
             The loss, on the device.

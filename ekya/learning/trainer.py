@@ -21,7 +21,7 @@ from ekya.learning.trainee import DISTILLATION_WEIGHT, Trainee
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What one epoch gave.
+    """Result of one epoch.
 
     Attributes:
         epoch: 1 for the first.
@@ -38,24 +38,24 @@ class Retraining:
     """Retrains a model with γ, epoch by epoch; between two epochs it holds no hidden state.
 
     Args:
-        start: the model to begin with and to be distilled from; it is left as it is.
+        start: the model to start from and to distil from; it is not changed.
         config: γ.
-        training: what to learn from; labels index ``classes``.
-        validation: what accuracy is measured on; no track of ``training``.
+        training: crops to train on; labels index ``classes``.
+        validation: crops to measure accuracy on; no track of ``training``.
         memory: exemplars to mix in, or None.
         classes: outputs of the retrained model.
         seed: of the head, the choice of tracks and the order of crops.
-        device: where to compute, for example ``cuda``.
-        scope: entered around every batch; a share backend waits here for its turn.
-        distillation_weight: 0 switches distillation off.
-        recipe: learning rates and the like.
-        known: features of the crops, where a caller has them already. Only the head may train then, on
+        device: torch device, for example ``cuda``.
+        scope: context entered around every batch; a share backend waits here for its time slice.
+        distillation_weight: 0 disables distillation.
+        recipe: learning rates and other settings of SGD.
+        known: features of the crops, if the caller has them already. Then only the head may be trained, on
             all data and without exemplars.
-        keep_activations: pass each crop through the frozen blocks once and keep what comes out, so that an
-            epoch costs what trains. Otherwise the pictures are kept and passed anew in every epoch: much
-            slower, and the way to train on crops whose activations do not fit into memory.
-        passed: what the same blocks made of crops that passed them before; those pass no more.
-        precision: what trained and frozen blocks compute in; weights, their gradients and losses stay in 32
+        keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
+            epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
+            much slower, but possible for crops whose activations do not fit into memory.
+        passed: activations of crops that passed the same blocks before; these are not passed again.
+        precision: type that trained and frozen blocks compute in; weights, gradients and losses stay in 32
             bits. See ``learning.precision``.
     """
 
@@ -100,27 +100,27 @@ class Retraining:
 
     @property
     def architecture(self) -> str:
-        """Of the start model and the retrained one."""
+        """Architecture of the start model and the retrained one."""
         return self._start.architecture
 
     @property
     def side(self) -> int:
-        """Of the crops, in pixels."""
+        """Side of the crops in pixels."""
         return self._fresh.side
 
     @property
     def fresh_crops(self) -> int:
-        """Training crops that γ's data fraction leaves, without exemplars."""
+        """Number of training crops in γ's data fraction, without exemplars."""
         return len(self._fresh)
 
     @property
     def prepared_crops(self) -> int:
-        """Crops that ``prepare`` shows the model: fresh, exemplars and validation."""
+        """Number of crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
         return sum(len(part) for part in self._prepared)
 
     @property
     def passed_crops(self) -> int:
-        """Those of them that have passed the frozen blocks before."""
+        """Number of prepared crops that have passed the frozen blocks before."""
         if self._passed is None:
             return 0
         blocks = self.config.trainable_blocks
@@ -132,21 +132,21 @@ class Retraining:
 
     @property
     def epoch_crops(self) -> int:
-        """Crops that an epoch trains on, exemplars included."""
+        """Number of crops in an epoch, exemplars included."""
         return crops_in_epoch(len(self._fresh), len(self._replay))
 
     @property
     def validation_crops(self) -> int:
-        """Crops that measure the accuracy after each epoch."""
+        """Number of crops on which the accuracy is measured after each epoch."""
         return len(self._validation)
 
     @property
     def done(self) -> bool:
-        """Whether every epoch of γ has run."""
+        """True if every epoch of γ has run."""
         return self.epochs_done >= self.config.epochs
 
     def prepare(self) -> float:
-        """Build the model, compute what stays the same over all epochs, and measure the start.
+        """Build the model, compute what is constant over all epochs, and measure the starting accuracy.
 
         Returns:
             Validation accuracy before the first epoch; 0.0 without validation crops.
@@ -170,7 +170,7 @@ class Retraining:
         return self._evaluate()
 
     def share(self, passed: PassedCrops) -> None:
-        """Keeps there what the frozen blocks made of the crops, once they have been prepared."""
+        """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
         crops = concatenate([self._fresh, self._replay]).crops
         passed.keep(self.config.trainable_blocks, crops, self._lesson.inputs)
         passed.keep(self.config.trainable_blocks, self._validation.crops, self._validation_inputs)
@@ -182,12 +182,12 @@ class Retraining:
         losses = [self._step(batch) for batch in self._batches()]
         self.epochs_done += 1
         accuracy = self._evaluate()
-        # Read when all is done: to ask a device for a number stops it, so no step does.
+        # Read after the last step: reading a number from a device waits for it.
         told = torch.stack(losses).cpu().numpy().astype(np.float64)
         return EpochResult(self.epochs_done, accuracy, float(np.mean(told)))
 
     def model(self) -> EdgeModel:
-        """The model as it is now, as of ``Trainee.model``."""
+        """Returns the current model, as ``Trainee.model`` does."""
         return self._trainee.model()
 
     def _batches(self) -> Iterator[Tensor]:
@@ -218,13 +218,13 @@ class Retraining:
 
 
 def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:
-    """The crops of a uniformly random part of the tracks, at least one track, in their order."""
+    """Returns the crops of a uniformly random fraction of the tracks, at least one track, in their order."""
     taken = places_of_tracks(labelled.tracks, fraction, seed)
     return labelled if len(taken) == len(labelled) else labelled.take(taken)
 
 
 def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
-    """Where those crops stand, of (N,) tracks of all."""
+    """Returns the positions that ``fraction_of_tracks`` takes of crops with these (N,) tracks."""
     different = np.unique(tracks)
     count = max(1, round(fraction * len(different)))
     if count >= len(different):
@@ -234,7 +234,7 @@ def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> N
 
 
 def usable_exemplars(memory: ExemplarMemory | None, validation: LabelledCrops) -> LabelledCrops:
-    """Exemplars of objects that do not validate: a long-lived object may be in both."""
+    """Returns the exemplars of objects outside the validation part; a long-lived object may be in both."""
     exemplars = memory.exemplars() if memory is not None else None
     if exemplars is None:
         return no_crops(validation.side)

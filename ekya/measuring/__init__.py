@@ -1,1 +1,1 @@
-"""What a run was worth: accuracy, shares and counts, from the records of the run."""
+"""Measures a run from its records: accuracy, shares, counts, energy and health."""

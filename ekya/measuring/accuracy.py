@@ -1,4 +1,4 @@
-"""Accuracy, exactly as DESIGN §4 fixes it: every object of every frame that arrived counts."""
+"""Measures the accuracy of streams: every object of every frame that arrived counts."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from ekya.measuring.overlap import SAME_OBJECT_IOU, iou, pairs, rows_of, spans_o
 
 @dataclass(frozen=True, slots=True)
 class WindowScore:
-    """One stream in one window.
+    """Score of one stream in one window.
 
     Attributes:
         index: the window.
-        counted_by_class, correct_by_class: objects that count, and those of them that were answered
+        counted_by_class, correct_by_class: objects that count, and those that were answered
             correctly, for each of the fleet's classes by true class.
     """
 
@@ -26,22 +26,22 @@ class WindowScore:
 
     @property
     def counted(self) -> int:
-        """Objects that count."""
+        """Number of objects that count."""
         return sum(self.counted_by_class)
 
     @property
     def correct(self) -> int:
-        """Those that were answered correctly."""
+        """Number of objects that were answered correctly."""
         return sum(self.correct_by_class)
 
     @property
     def accuracy(self) -> float | None:
-        """Part of the objects that was answered correctly; None where none counts."""
+        """Fraction of the objects that was answered correctly; None if none counts."""
         return self.correct / self.counted if self.counted else None
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """Mean over the classes that occur of their accuracies; None where no object counts."""
+        """Mean accuracy over the classes that occur; None if no object counts."""
         return mean_or_none(
             [
                 correct / counted if counted else None
@@ -52,13 +52,13 @@ class WindowScore:
 
 @dataclass(frozen=True, slots=True)
 class FrameCounts:
-    """What became of the frames of a stream, or of all streams.
+    """Numbers of frames of a stream, or of all streams.
 
     Attributes:
         arrived: frames that were decoded.
-        analysed: frames that the model looked at.
-        skipped: frames that λ or the share left out; an earlier frame's boxes answer for them.
-        lost: frames that appear in no prediction. A run that works loses none.
+        analysed: frames that the model analysed.
+        skipped: frames left out because of λ or the share; an earlier frame's boxes answer for them.
+        lost: frames that appear in no prediction. A correct run loses none.
     """
 
     arrived: int
@@ -69,10 +69,10 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreSeries:
-    """Objects that count and are correct, second by second.
+    """Objects that count and objects that are correct, by second.
 
     Attributes:
-        start_us: (S,) int64, where each second begins; rising, seconds without a frame are left out.
+        start_us: (S,) int64, start of each second; rising, seconds without a frame are left out.
         counted, correct: (S,) int64.
     """
 
@@ -83,16 +83,16 @@ class ScoreSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamScore:
-    """One stream over the whole run.
+    """Score of one stream over the whole run.
 
     Attributes:
         windows: in order, those in which a frame arrived.
         series: for figures.
-        frames: what became of them.
-        excluded_objects: objects left out because labels were taken from them.
-        called_objects: boxes of analysed frames.
-        false_alarms: those that no reference object of their frame overlaps and that were called a
-            class other than the background; 0 where the source itself gives the true boxes.
+        frames: their numbers.
+        excluded_objects: objects excluded because labels were taken from them.
+        called_objects: boxes of analysed frames that have a reference.
+        false_alarms: those that no reference object of their frame overlaps and that were classified as
+            other than background; 0 if the source gives the true boxes.
     """
 
     windows: tuple[WindowScore, ...]
@@ -104,17 +104,17 @@ class StreamScore:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean over the windows in which objects count; None where there is none."""
+        """Mean over the windows in which objects count; None if there is none."""
         return mean_or_none([window.accuracy for window in self.windows])
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """As ``accuracy``, with each window balanced over its classes."""
+        """Mean of the windows' balanced accuracies; None if there is none."""
         return mean_or_none([window.balanced_accuracy for window in self.windows])
 
     @property
     def false_alarm_share(self) -> float | None:
-        """False alarms as a part of the boxes of analysed frames; None where there is no box."""
+        """False alarms as a fraction of ``called_objects``; None if there are none."""
         return self.false_alarms / self.called_objects if self.called_objects else None
 
 
@@ -130,17 +130,17 @@ def score_stream(
     """Scores one stream against its reference.
 
     A true object is correct only if one of the boxes that answer for its frame overlaps it at
-    ``SAME_OBJECT_IOU`` or more and has its class. A lost frame is answered by nothing, and counts in
-    the window of the frame before it. An object of which any box was labelled for training or
-    validation counts in no window.
+    ``SAME_OBJECT_IOU`` or more and has its class. A lost frame has no answer, and counts in the window
+    of the frame before it. An object of which any box was labelled for training or validation counts in
+    no window.
 
     Args:
         predictions: strictly rising by frame.
-        reference: strictly rising by frame; frames that never arrived may be among them.
-        labelled: where training and validation labels were taken, in any order.
-        decoded: frames that arrived: those from 0 to ``decoded - 1``.
-        class_count: classes of the fleet; classes outside this range are never correct.
-        background: index of the class that says "no object", if the fleet has one.
+        reference: strictly rising by frame; may include frames that never arrived.
+        labelled: boxes with training and validation labels, in any order.
+        decoded: number of frames that arrived: those from 0 to ``decoded - 1``.
+        class_count: number of classes of the fleet; classes outside this range are never correct.
+        background: index of the class "no object", if the fleet has one.
 
     Raises:
         ValueError: rows are not in rising order, or a frame is answered by a later one.
@@ -178,7 +178,7 @@ def score_stream(
 
 
 def mean_or_none(values: list[float | None]) -> float | None:
-    """Mean of those that are not None; None where there is none."""
+    """Returns the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -192,12 +192,12 @@ def _check(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
 
 
 def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDArray[np.int64]:
-    """(T,) tracks of the reference objects that the labelled boxes overlap best, sorted."""
+    """Returns the (T,) tracks of the reference objects that labelled boxes overlap best, sorted."""
     rows = rows_of(labelled.frame, reference.frame)
     tracks = [np.empty(0, np.int64)]
     for left, right in pairs(*spans_of(rows, reference.offsets)):
         overlap = iou(labelled.boxes[left], reference.boxes[right])
-        # By label, best overlap first; of equal ones the first object.
+        # Sorted by label, then best overlap first; of equal overlaps the first object.
         order = np.lexsort((right, -overlap, left))
         best = order[np.append(True, left[order][1:] != left[order][:-1])[: len(order)]]
         tracks.append(reference.tracks[right[best[overlap[best] >= SAME_OBJECT_IOU]]])
@@ -207,7 +207,7 @@ def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDA
 def _answered_correctly(
     predictions: PredictionColumns, reference: ReferenceColumns, row_of_object: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """(objects,) whether a box of the frame that answers overlaps the object with its class."""
+    """Returns (objects,) bool: a box of the answering frame overlaps the object and has its class."""
     own = rows_of(reference.frame, predictions.frame)
     answering = np.full(len(own), -1, np.int64)
     answering[own >= 0] = predictions.answered_by[own[own >= 0]]
@@ -222,7 +222,7 @@ def _answered_correctly(
 
 
 def _windows(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(frames,) window of each frame; a lost one is in that of the frame before it."""
+    """Returns the (frames,) window of each frame; a lost frame is in that of the frame before it."""
     if len(predictions.frame) == 0:
         return np.zeros(len(frames), np.int64)
     at = np.searchsorted(predictions.frame, frames, side="right") - 1
@@ -236,7 +236,7 @@ def _by_window(
     correct: NDArray[np.bool_],
     class_count: int,
 ) -> tuple[WindowScore, ...]:
-    """Scores of ``windows``, which rise, from the objects that count."""
+    """Returns the scores of ``windows``, which rise, from the objects that count."""
     place = np.searchsorted(windows, window_of_object) * class_count + classes
     cells = len(windows) * class_count
     counted = np.bincount(place, minlength=cells).reshape(len(windows), class_count)
@@ -267,7 +267,7 @@ def _by_second(
 def _false_alarms(
     predictions: PredictionColumns, reference: ReferenceColumns, background: int | None
 ) -> tuple[int, int]:
-    """Boxes of analysed frames that have a reference, and the false alarms among them."""
+    """Returns the number of boxes of analysed frames with a reference, and of false alarms among them."""
     rows = np.repeat(rows_of(predictions.frame, reference.frame), np.diff(predictions.offsets))
     analysed = np.repeat(predictions.analysed, np.diff(predictions.offsets)) & (rows >= 0)
     matched = np.zeros(len(rows), np.bool_)

@@ -1,4 +1,4 @@
-"""What a fleet's script had happen, and what became of the shares at that."""
+"""Events of a fleet's script that occurred in a run, and the shares before and after each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ekya.measuring.shares import ShareBook
 
 
 class Happening(StrEnum):
-    """What can happen to a stream. The loop is told of the first three, and finds out about the others."""
+    """Scripted events of a stream. The loop receives the first three as events and must detect the others."""
 
     JOINS = "joins"
     LOST = "lost"
@@ -31,11 +31,11 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """A moment of the script.
+    """One scripted event.
 
     Attributes:
         t_us: run time at which it is due.
-        until_us: run time at which it is over; None for what does not last.
+        until_us: run time at which it is over; None if it has no duration.
     """
 
     t_us: int
@@ -46,12 +46,12 @@ class Cue:
 
 @dataclass(frozen=True, slots=True)
 class CueTold:
-    """A cue that has come.
+    """A cue that has occurred.
 
     Attributes:
-        t_us: when it came.
-        before, after: shares of retraining and of inference of each stream, before and after the turn in
-            which the loop was told, or which was the first one after it.
+        t_us: run time at which it occurred.
+        before, after: shares of retraining and inference of each stream, before and after the step in which
+            the loop received the event, or else the first step after it.
     """
 
     cue: Cue
@@ -60,7 +60,7 @@ class CueTold:
     after: Mapping[StreamId, tuple[int, int]]
 
     def values(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns the cue and its shares as JSON values."""
         until_us = self.cue.until_us
         return {
             "at_s": us_to_seconds(self.t_us),
@@ -73,14 +73,14 @@ class CueTold:
 
 
 class CueFollower:
-    """Follows a run turn by turn, and says which cues have come."""
+    """Follows a run step by step and finds the cues that have occurred."""
 
     def __init__(self, cues: Sequence[Cue]) -> None:
         self._waiting = sorted(cues, key=lambda cue: cue.t_us)
         self._book = ShareBook()
 
     def follow(self, turn: TurnRecord) -> list[CueTold]:
-        """The cues that came in this turn, in order."""
+        """Applies a step of the loop and returns the cues that occurred in it, in order."""
         before = self._book.now()
         self._book.follow(turn)
         came = {cue: at_us for cue in self._waiting if (at_us := _came_us(cue, turn)) is not None}
@@ -90,7 +90,7 @@ class CueFollower:
 
 
 def told_cues(cues: Sequence[Cue], turns: Sequence[TurnRecord]) -> Iterator[CueTold]:
-    """All cues that came in a run."""
+    """Yields all cues that occurred in a run."""
     follower = CueFollower(cues)
     for turn in turns:
         yield from follower.follow(turn)
@@ -102,7 +102,7 @@ def _came_us(cue: Cue, turn: TurnRecord) -> int | None:
         return cue.t_us if cue.t_us <= turn.now_us else None
     for event in turn.events:
         match event:
-            # What is told late must not be taken for the next of its kind.
+            # A late event of an earlier occurrence must not match the next cue of its kind.
             case ev.StreamAdded() | ev.StreamLost() | ev.StreamBack() if (
                 isinstance(event, kind) and event.stream == cue.stream and event.t_us >= cue.t_us
             ):

@@ -1,10 +1,9 @@
-"""What each job is likely to have cost in energy: a model. A GPU has one meter for all that runs on it.
+"""Model of the energy that each job cost; a GPU has one meter for all that runs on it.
 
-Of a window's energy the *idle* part is what the GPU would have drawn with nothing to do: the lowest power
-that was read in the run so far, for as long as was measured. The rest is shared out by the GPU time that each
-job really used (its measured share times the time in which it was measured). So a job that draws more power
-than another in the same GPU time is charged too little, and whatever other programs did on the GPU is charged
-to ours.
+Of a window's energy the *idle* part is what the GPU would have drawn without work: the lowest power read in
+the run so far, over the measured time. The rest is divided by the GPU time that each job used (its measured
+share times the time over which it was measured). So a job that draws more power than another in the same GPU
+time is charged too little, and the work of other programs on the GPU is charged to Ekya's jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,20 +16,20 @@ from ekya.core.turns import TurnRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 
 Job = tuple[StreamId, str]
-"""A stream, and what was done for it: ``inference``, ``retraining`` or ``preparation``."""
+"""A stream, and the work for it: ``inference``, ``retraining`` or ``preparation``."""
 
 PREPARATION = "preparation"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelledEnergy:
-    """One GPU's energy of one window, shared out by the model above.
+    """Energy of one GPU in one window, divided by the model above.
 
     Attributes:
-        window, gpu: which; ``gpu`` is a position among those of the run.
-        idle_j: what it would have drawn with nothing to do.
-        jobs_j: of each job that used it.
-        unexplained_j: above idle, in a window in which no job's use was measured.
+        window, gpu: index of the window; position of the GPU among those of the run.
+        idle_j: energy that the GPU would have drawn without work.
+        jobs_j: of each job that used the GPU.
+        unexplained_j: energy above idle in a window in which no job's use was measured.
     """
 
     window: int
@@ -42,7 +41,7 @@ class ModelledEnergy:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """GPU time that a job used, as told at one moment."""
+    """GPU time that a job used, as reported at one moment."""
 
     t_us: int
     job: Job
@@ -51,7 +50,7 @@ class _Used:
 
 @dataclass(frozen=True, slots=True)
 class JobPlaces:
-    """On which GPU jobs run, as positions among those of the run.
+    """GPUs of the jobs, as positions among those of the run.
 
     Attributes:
         streams: inference and retraining of each stream.
@@ -62,12 +61,12 @@ class JobPlaces:
     preparation: int
 
     def of(self, job: Job) -> int | None:
-        """Where a job runs; None for a stream that is not of the run."""
+        """Returns the GPU of a job; None for a stream that is not of the run."""
         return self.preparation if job[1] == PREPARATION else self.streams.get(job[0])
 
 
 def modelled_energy(turns: Sequence[TurnRecord], places: JobPlaces) -> tuple[ModelledEnergy, ...]:
-    """The model for every window and GPU of which energy and power were measured; ``turns`` are a run's."""
+    """Returns the modelled energy of each window and GPU whose energy and power were measured."""
     uses = list(_uses(turns))
     shared = []
     since_us = 0
@@ -100,7 +99,7 @@ def _shared_out(window: int, gpu: GpuUse, uses: Iterable[_Used]) -> ModelledEner
 
 
 def _uses(turns: Sequence[TurnRecord]) -> Iterable[_Used]:
-    """Every measurement of a job's use. A share holds for the time since the last one of its worker."""
+    """Yields all measurements of jobs' use. A share holds for the time since the last one of its worker."""
     told_us: dict[Job, int] = {}
     for turn in turns:
         for event in turn.events:

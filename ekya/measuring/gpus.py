@@ -1,4 +1,4 @@
-"""What a run's journal says of its GPUs, as the summary has it."""
+"""GPU section of a run's summary, from its journal."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _DIGITS = 3
 
 
 def gpu_facts(turns: Sequence[TurnRecord], places: JobPlaces) -> dict[str, Any]:
-    """Of each GPU that was measured, by its position, the JSON values of ``host.gpus``; else empty."""
+    """Returns the JSON values of ``host.gpus`` by position of the measured GPUs; empty without any."""
     measured: dict[int, list[GpuUse]] = {}
     for turn in turns:
         for event in turn.events:
@@ -60,7 +60,7 @@ def _modelled(modelled: Sequence[ModelledEnergy]) -> dict[str, Any]:
 
 
 def _over_time(uses: Sequence[GpuUse], values: Sequence[float | None]) -> float | None:
-    """Mean over the windows that know the value, each by the time that it covers."""
+    """Returns the mean over the windows with a value, weighted by the time that each covers."""
     known = [(use.covered_us, value) for use, value in zip(uses, values, strict=True) if value is not None]
     covered_us = sum(us for us, _ in known)
     if not covered_us:
@@ -69,13 +69,13 @@ def _over_time(uses: Sequence[GpuUse], values: Sequence[float | None]) -> float 
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Of the windows that know it; None where none does."""
+    """Returns the sum over the windows with a value; None if none has one."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _ways(names: Iterable[str]) -> str | None:
-    """How it was measured; where windows differ, all the ways."""
+    """Returns the way of measuring; all ways if windows differ."""
     used = sorted({name for name in names if name})
     return " and ".join(used) if used else None
 

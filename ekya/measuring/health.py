@@ -1,4 +1,4 @@
-"""Whether a stream got in a window what it needs: a state, the reason, and what would help."""
+"""Judges whether a stream got what it needs in a window: a state, its reason and a remedy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,35 +13,35 @@ from ekya.core.records import PredictionColumns
 from ekya.core.units import us_to_seconds
 
 TOLERATED_PART = 0.1
-"""Of the frames that λ intends, and of a window's time, this much may be missing without a word."""
+"""Fraction of the frames that λ intends, and of a window's time, that may be missing without a report."""
 
 FEWEST_FRAMES = 10
-"""Of fewer frames nothing is said."""
+"""Minimum number of intended frames for a judgement."""
 
 STALE_GAIN = 0.1
-"""A retraining pays where the micro-profile itself, shorter than any retraining, gains at least this much."""
+"""Minimum gain of a micro-profile, which is shorter than any retraining, for a retraining to pay."""
 
 UNWELL_PART = 0.5
-"""A run in which more of its stream-windows than this are not ``ok`` has not done what it is for."""
+"""A run with a larger fraction of stream-windows that are not ``ok`` has failed its purpose."""
 
 
 class HealthState(StrEnum):
-    """How a stream is; of several that hold, the last named here is told."""
+    """State of a stream; if several hold, the last one listed here is reported."""
 
     OK = "ok"
     STALE = "stale"
-    """Retraining pays, and could not be had."""
+    """Retraining would pay, but did not take place."""
     UNLABELLED = "unlabelled"
     """Its labels came too late or not at all."""
     BEHIND = "behind"
     """Frames that λ intends were dropped."""
     LOST = "lost"
-    """Its camera gave nothing, or nothing looked at what it gave."""
+    """Its camera gave no frames, or they were not analysed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A state, why, and what would help, each in one line; both are empty for ``ok``."""
+    """A state, its reason and a remedy, each in one line; reason and remedy are empty for ``ok``."""
 
     state: HealthState = HealthState.OK
     reason: str = ""
@@ -49,7 +49,7 @@ class Health:
 
     @property
     def line(self) -> str:
-        """All three as a person reads them."""
+        """State, reason and remedy in one line, for display."""
         return f"{self.state}: {self.reason}; {self.remedy}" if self.reason else str(self.state)
 
 
@@ -58,14 +58,14 @@ WELL = Health()
 
 @dataclass(frozen=True, slots=True)
 class FrameCount:
-    """Frames that λ intends to have analysed, and frames that were."""
+    """Number of frames that λ intends to have analysed, and of frames that were."""
 
     due: int = 0
     analysed: int = 0
 
     @property
     def dropped(self) -> int:
-        """Intended and not analysed."""
+        """Number of intended frames that were not analysed."""
         return max(self.due - self.analysed, 0)
 
     def __add__(self, other: "FrameCount") -> "FrameCount":
@@ -73,7 +73,7 @@ class FrameCount:
 
 
 class Labels(StrEnum):
-    """What became of a stream's labels in a window."""
+    """State of a stream's labels in a window."""
 
     NOT_DUE = "not due"
     IN_TIME = "in time"
@@ -82,7 +82,7 @@ class Labels(StrEnum):
 
 
 class Gone(StrEnum):
-    """Why a stream is away; of several that hold, the last named here is told."""
+    """Reason why a stream is away; if several hold, the last one listed here is reported."""
 
     CAMERA = "camera"
     INFERENCE = "inference"
@@ -91,19 +91,19 @@ class Gone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """What is known of one stream in one window.
+    """Facts of one stream in one window.
 
     Attributes:
         index: the window.
-        span_us: how long the stream was in it.
-        away_us, gone, why: for how much of that it gave no answers, and the last reason.
-        frames: what became of its frames.
-        inference, share_milli: λ and the inference share that it was given last.
-        labels: those that its retraining would be made from.
-        broke: why its last retraining broke; None where none did.
+        span_us: time for which the stream was in it.
+        away_us, gone, why: part of that time without answers, and the last reason.
+        frames: numbers of its frames.
+        inference, share_milli: λ and the inference share that were assigned last.
+        labels: state of the labels for its retraining.
+        broke: why its last retraining failed; None if none did.
         unfinished: its retraining reached no epoch before the window ended.
-        retrained: a retraining of the window came to an epoch.
-        missed_gain: what its best micro-profile gained.
+        retrained: a retraining of the window completed an epoch.
+        missed_gain: gain of its best micro-profile.
     """
 
     index: int
@@ -123,14 +123,14 @@ class WindowFacts:
 
 @dataclass(frozen=True, slots=True)
 class WindowHealth:
-    """How a stream was in a window."""
+    """Health of a stream in one window."""
 
     index: int
     health: Health
 
 
 def judge(facts: WindowFacts) -> Health:
-    """How a stream was."""
+    """Returns the health of a stream in a window."""
     if facts.away_us > TOLERATED_PART * facts.span_us:
         return _lost(facts)
     if is_behind(facts.frames):
@@ -141,12 +141,12 @@ def judge(facts: WindowFacts) -> Health:
 
 
 def is_behind(frames: FrameCount) -> bool:
-    """Whether too many of the intended frames were dropped."""
+    """Returns whether too many of the intended frames were dropped."""
     return frames.due >= FEWEST_FRAMES and frames.dropped > TOLERATED_PART * frames.due
 
 
 def counted_frames(predictions: PredictionColumns) -> Mapping[int, FrameCount]:
-    """What became of a stream's frames, by window."""
+    """Returns the numbers of a stream's frames by window."""
     due = predictions.frame % np.maximum(predictions.every, 1) == 0
     return {
         int(window): FrameCount(
@@ -158,7 +158,7 @@ def counted_frames(predictions: PredictionColumns) -> Mapping[int, FrameCount]:
 
 
 def health_values(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> dict[str, Any]:
-    """``health`` of a summary."""
+    """Returns ``health`` of a summary."""
     judged = _judged(streams)
     states = [one.health.state for one in judged]
     return {
@@ -181,13 +181,13 @@ def health_values(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> dict[st
 
 
 def _judged(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> list[WindowHealth]:
-    """Window 0 only collects, and counts where there is no other."""
+    """Returns the judged windows: not window 0, which only collects data, unless there is no other."""
     every = [one for windows in streams.values() for one in windows]
     return [one for one in every if one.index > 0] or every
 
 
 def _sentence(judged: Sequence[WindowHealth]) -> str | None:
-    """What is wrong with a run, None where it has done what it is for."""
+    """Returns in one sentence what is wrong with a run; None if it served its purpose."""
     unwell = [one.health for one in judged if one.health.state is not HealthState.OK]
     if len(unwell) <= UNWELL_PART * len(judged):
         return None

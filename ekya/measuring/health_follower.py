@@ -1,4 +1,4 @@
-"""From a run's turns to what is known of each stream in each window, while the run goes on or afterwards."""
+"""Derives the health of each stream in each window from a run's steps, during the run or afterwards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,17 +22,17 @@ from ekya.measuring.health import (
 )
 
 _A_WHILE_US = 10_000_000
-"""Frames of an open window say nothing before this, or half the window: a swap or a crowd passes."""
+"""Frames of an open window are not judged before this or half the window: hot swaps and crowds pass."""
 
 
 def health_of(
     turns: Sequence[TurnRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
 ) -> dict[StreamId, tuple[WindowHealth, ...]]:
-    """How every stream was in each window, from the one in which it was added until it ended.
+    """Returns the health of each stream in each window, from the one in which it was added to its end.
 
     Args:
-        turns: of a run.
-        frames: what became of each stream's frames, by window.
+        turns: steps of a run.
+        frames: numbers of each stream's frames, by window.
     """
     follower = HealthFollower()
     for turn in turns:
@@ -50,7 +50,7 @@ def health_of(
 
 
 class HealthFollower:
-    """Follows a run turn by turn."""
+    """Tracks the health of a run's streams step by step."""
 
     def __init__(self) -> None:
         self._streams: dict[StreamId, _Stream] = {}
@@ -60,7 +60,7 @@ class HealthFollower:
         self._prepared: bool | None = None
 
     def follow(self, turn: TurnRecord) -> None:
-        """What a turn changes. Frames are known by events only where they are counted while they come."""
+        """Applies a step of the loop. Only runs that count frames as they come report them in events."""
         for event in ev.in_order(turn.events):
             self._now_us = max(self._now_us, event.t_us)
             self._take(event)
@@ -69,7 +69,7 @@ class HealthFollower:
             self._carry_out(command, turn.now_us)
 
     def now(self) -> dict[StreamId, Health]:
-        """How each stream is by what is known so far; one that has ended is left out."""
+        """Returns the present health of each stream that has not ended."""
         return {
             name: stream.present(self._now_us)
             for name, stream in sorted(self._streams.items())
@@ -77,7 +77,7 @@ class HealthFollower:
         }
 
     def windows(self) -> Iterator[tuple[StreamId, tuple[WindowFacts, ...]]]:
-        """What is known of each stream in each window; the open one's is what is known so far."""
+        """Yields the facts of each stream in each window; those of the open window so far."""
         for name, stream in sorted(self._streams.items()):
             if stream.facts is None:
                 yield name, tuple(stream.past)
@@ -124,7 +124,7 @@ class HealthFollower:
                 self._of(command.stream, now_us).job = command.job
 
     def _of(self, stream: StreamId, now_us: int) -> "_Stream":
-        """A stream; one that is met for the first time is there from now on, as after a resume."""
+        """Returns a stream; an unknown one is added from now on, as after a resume."""
         if stream not in self._streams:
             self._streams[stream] = _Stream()
             if self._window >= 0:
@@ -140,17 +140,18 @@ class HealthFollower:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One stream.
+    """State of one stream.
 
     Attributes:
-        past: of the windows that are over.
-        facts: of the open one, without what goes on; None between windows and after the stream's end.
-        from_us, until_us: since when it is in the open window, and when that ends.
-        since_us: since when it is away, in the open window; None while it is not.
-        gone: why it is away.
-        job: its retraining, until that is over.
+        past: facts of the windows that are over.
+        facts: of the open window, without what is in progress; None between windows and after the stream's
+            end.
+        from_us, until_us: when it entered the open window, and when that ends.
+        since_us: since when it is away in the open window; None while it is not.
+        gone: reasons why it is away.
+        job: its retraining, until the first epoch or its end.
         labels_due: it is to be labelled in the open window.
-        carried: how it was when the last window closed.
+        carried: its health when the last window closed.
     """
 
     past: list[WindowFacts] = field(default_factory=list)
@@ -168,7 +169,7 @@ class _Stream:
     carried: Health = WELL
 
     def open(self, index: int, t_us: int, until_us: int) -> None:
-        """A window begins."""
+        """Begins a window."""
         if self.ended:
             return
         self.facts, self.job = WindowFacts(index, 0), None
@@ -178,7 +179,7 @@ class _Stream:
             self._is_away(t_us)
 
     def close(self, t_us: int) -> None:
-        """The window is over; a retraining that has shown nothing by now never will."""
+        """Ends the window; a retraining without an epoch until then is unfinished."""
         if self.facts is None:
             return
         if self.job is not None:
@@ -190,7 +191,7 @@ class _Stream:
         self.facts = self.since_us = None
 
     def so_far(self, now_us: int) -> WindowFacts:
-        """What is known of the open window."""
+        """Returns the facts of the open window so far."""
         assert self.facts is not None
         away_us = self.facts.away_us + (0 if self.since_us is None else max(now_us - self.since_us, 0))
         return replace(
@@ -202,7 +203,7 @@ class _Stream:
         )
 
     def take(self, event: ev.Event) -> None:
-        """Something of the stream's own has happened."""
+        """Applies an event of the stream."""
         match event:
             case ev.StreamLost():
                 self.lost_us = event.t_us
@@ -244,7 +245,7 @@ class _Stream:
                 return facts
 
     def go(self, gone: Gone, why: str, t_us: int) -> None:
-        """It is away from now on."""
+        """Marks the stream as away from now on."""
         self.gone[gone] = why
         self._is_away(t_us)
 
@@ -255,7 +256,7 @@ class _Stream:
             self.since_us = t_us if self.since_us is None else self.since_us
 
     def come_back(self, gone: Gone, t_us: int) -> None:
-        """One reason to be away is over."""
+        """Removes one reason for being away."""
         self.gone.pop(gone, None)
         if self.gone or self.since_us is None or self.facts is None:
             return
@@ -263,7 +264,7 @@ class _Stream:
         self.since_us = None
 
     def end(self, t_us: int) -> None:
-        """Its last frame has come; one that is lost in that moment has not ended, it broke off."""
+        """Ends the stream; one that is lost at the same moment broke off and has not ended."""
         if Gone.CAMERA in self.gone and self.lost_us == t_us:
             return
         self.come_back(Gone.CAMERA, t_us)
@@ -273,7 +274,10 @@ class _Stream:
         self.ended = True
 
     def expect_labels(self, *, asked: bool) -> None:
-        """Labelling begins, perhaps once more. A stream that was away and could not be asked goes without."""
+        """Begins labelling, perhaps again.
+
+        Labels are due even from a stream that is away and could not be labelled.
+        """
         if self.facts is None or not (asked or (self.gone and self.past)):
             return
         self.labels_due = True
@@ -281,28 +285,28 @@ class _Stream:
             self.facts = replace(self.facts, labels=Labels.NOT_DUE)
 
     def end_preparation(self) -> None:
-        """Labelling is over."""
+        """Ends labelling; labels that are due and not ready are missing."""
         if self.facts is not None and self.labels_due and self.facts.labels is Labels.NOT_DUE:
             self.facts = replace(self.facts, labels=Labels.MISSING)
 
     def present(self, now_us: int) -> Health:
-        """How it is by what is known so far."""
+        """Returns the present health."""
         if self.facts is None:
             return self.carried
         facts = self.so_far(now_us)
         if self.gone:
             return judge(replace(facts, away_us=max(facts.away_us, 1), span_us=0))
-        # Whether a retraining could be had is known when the window is over.
+        # Whether a retraining was missed is decided when the window is over.
         health = judge(replace(facts, away_us=0, missed_gain=0.0, frames=self._telling(facts)))
         return health if health.state is not HealthState.OK or not self._still_holds(facts) else self.carried
 
     def _telling(self, facts: WindowFacts) -> FrameCount:
-        """The open window's frames, once they are those of a while."""
+        """Returns the open window's frames, or none while they are too few to judge."""
         while_us = min(_A_WHILE_US, (self.until_us - self.from_us) // 2)
         return facts.frames if facts.span_us >= while_us else FrameCount()
 
     def _still_holds(self, facts: WindowFacts) -> bool:
-        """Whether nothing in this window has shown yet that the last one's state is over."""
+        """Returns whether this window has not yet shown that the last window's state is over."""
         match self.carried.state:
             case HealthState.BEHIND:
                 return self._telling(facts).due < FEWEST_FRAMES

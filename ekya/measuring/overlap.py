@@ -1,4 +1,4 @@
-"""Which boxes overlap which, over the frames of a whole stream at once."""
+"""Overlaps of boxes over all frames of a stream."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAME_OBJECT_IOU = 0.5
-"""Two boxes that overlap at least this much are of one object (DESIGN §4)."""
+"""Minimum IoU of two boxes of the same object."""
 
 _PAIRS_AT_ONCE = 500_000
 
@@ -14,13 +14,13 @@ _PAIRS_AT_ONCE = 500_000
 def pairs(
     first: NDArray[np.int64], count: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """All pairs of a left item and each of its right items, some hundred thousand at a time.
+    """Yields all pairs of a left item and each of its right items, some hundred thousand at a time.
 
-    The pairs of one left item are never split over two portions.
+    The pairs of one left item are always in one batch.
 
     Args:
         first: (L,) index of each left item's first right item.
-        count: (L,) how many right items it has, one after the other.
+        count: (L,) number of its right items, which are consecutive.
 
     Yields:
         (left, right), each (P,), sorted by left and then by right.
@@ -38,13 +38,13 @@ def pairs(
 
 
 def iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Intersection over union of boxes that stand side by side.
+    """Returns the intersection over union of boxes, row by row.
 
     Args:
         a, b: (P, 4) x0 y0 x1 y1.
 
     Returns:
-        (P,) in [0, 1]; 0 where both boxes are empty.
+        (P,) in [0, 1]; 0 if both boxes are empty.
     """
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     size = np.minimum(a64[:, 2:], b64[:, 2:]) - np.maximum(a64[:, :2], b64[:, :2])
@@ -56,7 +56,7 @@ def iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def rows_of(wanted: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each wanted frame stands in ``frames``, which rises strictly; -1 where it does not."""
+    """Returns the position of each wanted frame in ``frames``, which rises strictly; -1 if it is absent."""
     if len(frames) == 0:
         return np.full(len(wanted), -1, np.int64)
     at = np.minimum(np.searchsorted(frames, wanted), len(frames) - 1)
@@ -66,7 +66,7 @@ def rows_of(wanted: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.
 def spans_of(
     rows: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First item and number of items of each row, 0 and 0 for row -1: the arguments of ``pairs``."""
+    """Returns the first item and number of items of each row, the arguments of ``pairs``; 0 for row -1."""
     known = rows >= 0
     safe = np.where(known, rows, 0)
     if len(offsets) == 1:

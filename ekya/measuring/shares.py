@@ -1,4 +1,4 @@
-"""Who held which share when, from turn to turn."""
+"""Shares of each stream over time, from the steps of the control loop."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,21 +10,21 @@ from ekya.measuring.timeline import ShareSample
 
 
 class ShareBook:
-    """Every stream's shares as they were last commanded, or given back by what happened."""
+    """Tracks every stream's shares, as last commanded, or as released by events."""
 
     def __init__(self) -> None:
         self._inference: dict[StreamId, int] = {}
         self._retraining: dict[StreamId, int] = {}
 
     def now(self) -> dict[StreamId, tuple[int, int]]:
-        """Shares of retraining and of inference, in thousandths, of every stream that ever had one."""
+        """Returns all streams' shares of retraining and inference, in thousandths, if they ever had any."""
         streams = sorted({*self._inference, *self._retraining})
         return {
             stream: (self._retraining.get(stream, 0), self._inference.get(stream, 0)) for stream in streams
         }
 
     def follow(self, turn: TurnRecord) -> list[ShareSample]:
-        """What a turn changes."""
+        """Applies a step of the loop and returns the shares that it changes."""
         changed = {*self._after_events(turn), *self._after_commands(turn)}
         now = self.now()
         return [ShareSample(turn.now_us, stream, *now[stream]) for stream in sorted(changed)]
@@ -59,7 +59,7 @@ class ShareBook:
 
 
 def share_samples(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
-    """All shares of a run, whenever they changed."""
+    """Yields all changes of shares in a run."""
     book = ShareBook()
     for turn in turns:
         yield from book.follow(turn)

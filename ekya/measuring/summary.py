@@ -1,4 +1,4 @@
-"""``summary.json``: the numbers of a run, field by field as ``docs/summary.md`` describes them."""
+"""Builds ``summary.json``, the numbers of a run; ``docs/summary.md`` describes each field."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,17 +15,17 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class WindowOutcome:
-    """What a stream did in one window.
+    """Outcome of a stream in one window.
 
     Attributes:
-        stream, index: whose, and which window.
+        stream, index: the stream, and the index of the window.
         retrained: a model that was retrained in this window came into service.
-        gamma: γ of the retraining that ran, None where none ran.
-        inference: λ that held longest, None where the stream did not serve.
+        gamma: γ of the retraining that ran, None if none ran.
+        inference: λ that held longest, None if the stream did not serve.
         retrain_share_milli, inference_share_milli: averaged over the window.
-        reason: why the scheduler decided so, in one sentence.
-        validation_accuracy: of the model that served when the labels of the window before were there, on
-            their validation part; None where there were none.
+        reason: of the scheduler's decision, in one sentence.
+        validation_accuracy: of the model that served when the labels of the window before were ready, on
+            their validation part; None if there were none.
     """
 
     stream: StreamId
@@ -41,13 +41,13 @@ class WindowOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What is known of a stream beside its score.
+    """Facts of a stream besides its score.
 
     Attributes:
-        stream: which.
-        damaged: frames that could not be decoded; they did not arrive.
-        set_aside: why the stream was given up, None where it was not.
-        lost_s: seconds for which its camera gave nothing, of the time from when it was added.
+        stream: the stream.
+        damaged: number of frames that could not be decoded; they did not arrive.
+        set_aside: why the stream was given up, None if it was not.
+        lost_s: seconds without frames from its camera since the stream was added.
     """
 
     stream: StreamId
@@ -58,13 +58,13 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the host's clock measured.
+    """Measurements by the host's clock.
 
     Attributes:
-        planning_ms: how long each call of the scheduler took.
-        swap_ms: how long inference could not take a frame, for each swap of models.
-        swap_delay_ms: from the command to serve new weights until they served, for each swap; None
-            in a world in which the host's clock does not tell.
+        planning_ms: duration of each call of the scheduler.
+        swap_ms: time for which inference could not take a frame, for each hot swap.
+        swap_delay_ms: time from the command to serve new weights until they served, for each hot swap; None
+            in a world in which the host's clock cannot measure it.
         others: further JSON values by name, for example ``wall_s`` or ``cpu``.
     """
 
@@ -76,7 +76,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class WarningTold:
-    """What processes of a run warned of, and the names of those that did."""
+    """Warning of a run's processes, and the names of those that issued it."""
 
     text: str
     sources: tuple[str, ...]
@@ -84,23 +84,23 @@ class WarningTold:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What holds for the whole run.
+    """Facts of the whole run.
 
     Attributes:
         world: ``live``, ``emulated`` or ``trace``.
         scheduler: its name.
         seed: of the run.
-        gpus: GPUs that were there.
+        gpus: number of GPUs.
         window_s: length of a window.
-        streams: one each, in any order.
+        streams: one entry each, in any order.
         retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
-            the others; the rest was stopped by the end of its window.
-        profiling_gpu_s, labelling_gpu_s: what these cost over the whole run.
-        golden_gpu_s: what of both the golden model took.
-        label_budget_gpu_s: what the golden model was allowed for the windows that were labelled, bursts
-            included; None without a limit.
-        host: from the host's clock.
-        health: how each stream was in its windows.
+            the others; the rest were stopped by the end of their window.
+        profiling_gpu_s, labelling_gpu_s: cost of these over the whole run.
+        golden_gpu_s: part of both that the golden model took.
+        label_budget_gpu_s: budget of the golden model for the windows that were labelled, bursts included;
+            None without a limit.
+        host: measurements by the host's clock.
+        health: of each stream in its windows.
         warnings: of the run's processes.
     """
 
@@ -124,11 +124,11 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledAccuracy:
-    """Accuracies on the same frames, those that were sampled for labelling.
+    """Accuracies on the same frames, those sampled for labelling.
 
     Attributes:
-        base: of the base model, every frame analysed.
-        served: of what was really answered, skipped frames included.
+        base: of the base model, with every frame analysed.
+        served: of the actual answers, skipped frames included.
     """
 
     base: float | None
@@ -136,7 +136,7 @@ class SampledAccuracy:
 
     @property
     def gain(self) -> float | None:
-        """What serving has over the base model."""
+        """Accuracy of the actual answers minus that of the base model."""
         return None if self.base is None or self.served is None else self.served - self.base
 
 
@@ -146,13 +146,13 @@ def build_summary(
     scores: Mapping[StreamId, StreamScore],
     sampled: Mapping[StreamId, SampledAccuracy],
 ) -> dict[str, Any]:
-    """The summary as JSON values. The same input gives the same bytes when it is dumped.
+    """Builds the summary as JSON values. The same input gives the same bytes when it is dumped.
 
     Args:
         facts: of the run.
         outcomes: in any order; a window without one is not listed and does not count.
         scores: of every stream in ``facts``.
-        sampled: what the sampled frames say, for the streams of which it is known.
+        sampled: accuracies on sampled frames, for the streams that have them.
 
     Raises:
         KeyError: a stream has no score.
@@ -242,13 +242,13 @@ def _mean_of(
     score: StreamScore,
     measure: Callable[[WindowScore], float | None],
 ) -> float | None:
-    """Mean over the windows that are listed, so that the numbers of a summary agree with each other."""
+    """Returns the mean over the listed windows, so that the numbers of a summary are consistent."""
     windows = {window.index: window for window in score.windows}
     return mean_or_none([measure(windows[o.index]) for o in outcomes if o.index in windows])
 
 
 def window_values(outcome: WindowOutcome, accuracy: float | None) -> dict[str, Any]:
-    """An entry of a stream's ``windows``."""
+    """Returns an entry of a stream's ``windows``."""
     return {
         "index": outcome.index,
         "accuracy": _rounded(accuracy),

@@ -1,4 +1,4 @@
-"""What happened when: the material of figures and of shares averaged over time."""
+"""Timeline of a run: data of its figures and of time-averaged shares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ekya.measuring.accuracy import ScoreSeries
 
 @dataclass(frozen=True, slots=True)
 class ShareSample:
-    """From ``t_us`` on a stream's jobs have these shares, until its next sample or the run's end."""
+    """Shares of a stream's jobs from ``t_us`` until its next sample or the run's end."""
 
     t_us: int
     stream: StreamId
@@ -22,10 +22,10 @@ class RetrainSpan:
     """One retraining.
 
     Attributes:
-        stream: whose model was retrained.
+        stream: the stream of the retrained model.
         start_us, end_us: run time.
-        gamma_name: γ, for people.
-        finished: it came to its end; False where it failed or the window ended first.
+        gamma_name: γ, for display.
+        finished: True if it completed; False if it failed or the window ended first.
     """
 
     stream: StreamId
@@ -37,7 +37,7 @@ class RetrainSpan:
 
 @dataclass(frozen=True, slots=True)
 class PreparationSpan:
-    """Labelling and profiling, for all streams together, and the share that was kept for them."""
+    """Labelling and profiling of all streams together, and the share reserved for them."""
 
     start_us: int
     end_us: int
@@ -46,7 +46,7 @@ class PreparationSpan:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """From ``t_us`` on a stream serves another model."""
+    """Hot swap: from ``t_us`` on a stream serves another model."""
 
     t_us: int
     stream: StreamId
@@ -55,7 +55,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpan:
-    """When a window began and ended, in run time."""
+    """Start and end of a window, in run time."""
 
     index: int
     start_us: int
@@ -64,7 +64,7 @@ class WindowSpan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Accuracy of a stream in one run: second by second, and its mean as the summary has it."""
+    """Accuracy of a stream in one run: by second, and its mean as in the summary."""
 
     series: ScoreSeries
     mean_accuracy: float | None
@@ -72,12 +72,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamCurves:
-    """What a figure shows of one stream.
+    """Curves of one stream in a figure.
 
     Attributes:
-        stream: which.
+        stream: the stream.
         measured: in this run.
-        without_retraining: of the base model on the sampled frames, where it is known.
+        without_retraining: of the base model on the sampled frames, if measured.
     """
 
     stream: StreamId
@@ -87,13 +87,13 @@ class StreamCurves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTimeline:
-    """Everything that a figure of a run shows.
+    """Data of a figure of a run.
 
     Attributes:
         windows: in order.
-        streams: in the order in which they are drawn.
+        streams: in the order of drawing.
         shares, retrainings, swaps, preparations: in rising order of time.
-        capacity_milli: share of all GPUs together.
+        capacity_milli: total share of all GPUs.
     """
 
     windows: tuple[WindowSpan, ...]
@@ -106,18 +106,18 @@ class RunTimeline:
 
     @property
     def end_us(self) -> int:
-        """When the last window ended; 0 without windows."""
+        """End of the last window; 0 without windows."""
         return self.windows[-1].end_us if self.windows else 0
 
 
 def mean_shares(
     samples: Sequence[ShareSample], stream: StreamId, start_us: int, end_us: int
 ) -> tuple[int, int]:
-    """Retraining and inference share of a stream, averaged over a span of time, in whole thousandths.
+    """Returns a stream's mean shares of retraining and inference over a span, in whole thousandths.
 
     Args:
         samples: of any streams, in rising order of time. Before its first a stream has no share.
-        stream: whose.
+        stream: the stream.
         start_us, end_us: the span; end after start.
     """
     own = [sample for sample in samples if sample.stream == stream and sample.t_us < end_us]

@@ -1,4 +1,4 @@
-"""A run's turns, as the journal holds them, to what its summary and its figures say of it."""
+"""Extracts the data of summary and figures from the control-loop steps in a run's journal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ekya.measuring.timeline import (
 
 @dataclass(frozen=True, slots=True)
 class RetrainRun:
-    """One retraining from its start to whatever ended it."""
+    """One retraining from its start to its end, for any reason."""
 
     stream: StreamId
     job: JobId
@@ -39,7 +39,7 @@ class RetrainRun:
 
 @dataclass(frozen=True, slots=True)
 class LostSpan:
-    """A time in which a camera gave nothing."""
+    """Span of time in which a camera gave no frames."""
 
     stream: StreamId
     start_us: int
@@ -48,22 +48,22 @@ class LostSpan:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Everything of a run's turns that is measured afterwards.
+    """All measurements from the steps of a run.
 
     Attributes:
-        windows: with the time they really covered; the last one may have been cut off.
-        shares: as they were commanded, whenever they changed.
-        preparations: when labelling and profiling held a share.
+        windows: with the time that they actually covered; the last one may have been cut off.
+        shares: as commanded, at each change.
+        preparations: spans in which labelling and profiling held a share.
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
-        swaps: models that came into service.
+        swaps: hot swaps of models.
         served: retrainings of which at least one checkpoint came into service.
-        added_us: when each stream was added.
-        lost: when cameras gave nothing; a stream that ends while it is lost is lost no more.
-        stalls_us: how long each swap held inference up.
-        swap_delays_us: how long after each command to serve a model it served.
-        labellings: how often a stream's window was labelled.
+        added_us: time at which each stream was added.
+        lost: spans in which cameras gave no frames; the end of a stream ends its span.
+        stalls_us: how long each hot swap stalled inference.
+        swap_delays_us: time from each command to serve a model until it served.
+        labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
-        golden_gpu_s: what of both the golden model took.
+        golden_gpu_s: part of both that the golden model took.
     """
 
     streams: tuple[StreamId, ...]
@@ -85,19 +85,19 @@ class Told:
 
     @property
     def spans(self) -> tuple[RetrainSpan, ...]:
-        """The retrainings as a figure shows them."""
+        """The retrainings as shown in a figure."""
         return tuple(
             RetrainSpan(run.stream, run.start_us, run.end_us, run.config.name, run.ended == "finished")
             for run in self.retrainings
         )
 
     def ended(self, how: str) -> int:
-        """How many retrainings ended this way."""
+        """Returns the number of retrainings that ended this way."""
         return sum(run.ended == how for run in self.retrainings)
 
 
 def tell(turns: Sequence[TurnRecord]) -> Told:
-    """What a run's turns say of it."""
+    """Measures a run from its steps."""
     events = [event for turn in turns for event in turn.events]
     end_us = turns[-1].now_us if turns else 0
     return Told(
@@ -142,7 +142,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
 
 
 def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ...]:
-    """What every stream did in every window, but those that were over when it was added."""
+    """Returns the outcome of each stream in each window that was not over when the stream was added."""
     return tuple(
         _outcome(turns, told, stream, window)
         for stream in told.streams
@@ -152,7 +152,7 @@ def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ..
 
 
 def warnings_of(turns: Sequence[TurnRecord]) -> tuple[WarningTold, ...]:
-    """What the run's processes warned of: each text once, with everybody who said it."""
+    """Returns the warnings of the run's processes: each text once, with all of its sources."""
     sources: dict[str, list[str]] = {}
     for turn in turns:
         for event in turn.events:
@@ -162,7 +162,7 @@ def warnings_of(turns: Sequence[TurnRecord]) -> tuple[WarningTold, ...]:
 
 
 def profile_records(told: Told) -> tuple[ProfileRecord, ...]:
-    """What each retraining that ran was expected to give, and gave."""
+    """Returns the expected and the achieved accuracy of each retraining that ran."""
     return tuple(
         ProfileRecord(
             window=run.window,
@@ -191,7 +191,7 @@ def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
 
 
 def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[PreparationSpan]:
-    """From the command until everything was there, its time was up, or its window was over."""
+    """Yields spans from the command until everything was ready, the time was up, or the window was over."""
     open_: tuple[int, int] | None = None
     for turn in turns:
         ended = any(isinstance(event, ev.PreparationEnded | ev.WindowClosed) for event in turn.events)
@@ -207,10 +207,10 @@ def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[Preparat
 
 
 def _swap_delays_us(turns: Sequence[TurnRecord]) -> Iterator[int]:
-    """For each model that came into service, how long ago it was asked for.
+    """Yields for each model that came into service the time since the command.
 
-    Every command to serve or to go back makes the stream's next version, so the version tells which command
-    a swap answers even where a newer model overtook one that never served.
+    Every command to serve or to roll back creates the stream's next version, so the version identifies the
+    command of a hot swap, even if a newer model overtook one that never served.
     """
     asked: dict[StreamId, list[tuple[JobId | None, int]]] = {}
     for turn in turns:
@@ -292,7 +292,7 @@ def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: 
 
 
 def _validation_accuracy(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> float | None:
-    """What the labels that became ready in a window said of the serving model."""
+    """Returns the serving model's accuracy on the validation labels that became ready in a window."""
     for turn in turns:
         for event in turn.events:
             if (
@@ -325,7 +325,7 @@ def _longest_inference(
 
 
 def _reason(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> str:
-    """The reason of the plan that started this window's last retraining, else of the last plan in it."""
+    """Returns the reason of the plan that started the window's last retraining, else of its last plan."""
     reason = started = ""
     for turn in turns:
         if turn.plan is None or not window.start_us <= turn.now_us < window.end_us:

@@ -1,1 +1,1 @@
-"""From the shares a plan asks for to those that the GPUs can give."""
+"""Placement: rounds the shares of a plan to ones that the GPUs can give, and packs them."""

@@ -1,4 +1,4 @@
-"""Shares of any size packed on whole GPUs: best fit, in descending order (green contexts allow it)."""
+"""Best-fit decreasing packing of shares of any size onto whole GPUs (green contexts allow any size)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -13,16 +13,16 @@ JobT = TypeVar("JobT")
 class BestFit(Generic[JobT]):
     """Granted shares on GPUs, of any size that the backend can grant.
 
-    The largest job comes first, each on the GPU that has least room of those on which it fits. One that
-    fits on none is cut to what the emptiest GPU has left: no job stands on two GPUs.
+    The largest job comes first, each on the GPU with the least left of those on which it fits. A job that
+    fits on none is cut to what the emptiest GPU has left: no job runs on two GPUs.
     """
 
     def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], steps: Steps[JobT]) -> None:
-        """Packs.
+        """Packs the shares.
 
         Args:
             shares: the share asked for by each job, in thousandths of a GPU.
-            gpus_milli: what each GPU has, 0 to 1000.
+            gpus_milli: capacity of each GPU, 0 to 1000.
             steps: what can be granted.
 
         Raises:
@@ -43,7 +43,7 @@ class BestFit(Generic[JobT]):
 
     @property
     def spare_milli(self) -> int:
-        """What nobody holds, over all GPUs."""
+        """Spare capacity over all GPUs."""
         return sum(self._free)
 
     @property
@@ -52,19 +52,20 @@ class BestFit(Generic[JobT]):
         return dict(self._gpus)
 
     def share_milli(self, job: JobT) -> int:
-        """What a job holds; 0 for one that was not asked for."""
+        """Returns the share of a job; 0 for a job that was not asked for."""
         return self._shares.get(job, 0)
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
-        """The smallest share of at least ``wanted_milli`` that the job can grow to, where it stands or on
-        another GPU; None if none fits.
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits.
+
+        The job may have to move to another GPU for it.
         """
         share = self._steps.up(job, wanted_milli)
         room = max((self._room(job, gpu) for gpu in range(len(self._free))), default=0)
         return share if share <= min(room, FULL_GPU_MILLI) else None
 
     def grow(self, job: JobT, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` named; it moves only where it must."""
+        """Gives a job a share that ``fitting_milli`` returned; it moves only where it must."""
         here = self._gpus.get(job)
         there = here if here is not None and share_milli <= self._room(job, here) else None
         if there is None:

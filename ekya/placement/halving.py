@@ -1,15 +1,15 @@
 """Shares quantised to inverse powers of two and packed on whole GPUs (paper §5, placement onto GPUs).
 
-A job of level k gets 1/2^k of a GPU and takes a slot of that size. Slots are packed in descending
-order, each on the first GPU on which it still fits. **Nothing is lost by that**, whatever the sizes of
-the GPUs. When a slot of size s is to be placed, every slot that stands already is a multiple of s.
-So a GPU with room for C of which u is used has room for floor(C / s) - u / s more slots of size s, and
-where there is none on any GPU, the slots of size s or more would fill
+A job of level k gets 1/2^k of a GPU and takes a slot of that size. Slots are packed in descending order,
+each on the first GPU on which it still fits. **Nothing is lost by that** for any sizes of the GPUs. When a
+slot of size s is to be placed, every slot placed before is a multiple of s. So a GPU of capacity C of which
+u is used can take floor(C / s) - u / s more slots of size s, and where no GPU can take any, the slots of
+size s or more would fill
 
     sum over GPUs of floor(C / s) · s,
 
-which no packing can exceed. Hence a set of levels can be packed if and only if that holds for every s,
-and asking whether a share may grow needs no packing (``_fits``).
+which no packing can exceed. Hence a set of levels can be packed if and only if, for every s, the slots of
+size s or more fill no more than that; testing whether a share may grow needs no packing (``_fits``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ from ekya.placement.steps import Steps
 JobT = TypeVar("JobT")
 
 LAST_LEVEL = FULL_GPU_MILLI.bit_length() - 1
-"""The smallest share that is not nothing: 1/512 of a GPU, one thousandth."""
+"""Level of the smallest share above 0: 1/512 of a GPU, one thousandth."""
 
 _WHOLE = 1 << LAST_LEVEL
-"""Slots of the smallest size on a GPU."""
+"""Number of slots of the smallest size on a GPU."""
 
 
 def share_of_level(level: int) -> int:
-    """1/2^level of a GPU in thousandths, rounded down."""
+    """Returns 1/2^level of a GPU in thousandths, rounded down."""
     return FULL_GPU_MILLI >> level
 
 
 class Halves(Generic[JobT]):
     """Granted shares on GPUs, all of them inverse powers of two; they grow to the next larger ones.
 
-    Which GPU a job stands on follows from the shares alone, so a share that grows can move others.
+    The GPU of a job follows from the shares alone, so a share that grows can move other jobs.
     """
 
     def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], steps: Steps[JobT]) -> None:
@@ -43,8 +43,8 @@ class Halves(Generic[JobT]):
 
         Args:
             shares: the share asked for by each job, in thousandths of a GPU.
-            gpus_milli: what each GPU has, 0 to 1000.
-            steps: what can be granted: a job of a slot gets what fits into it.
+            gpus_milli: capacity of each GPU, 0 to 1000.
+            steps: what can be granted: a job gets what fits into its slot.
 
         Raises:
             ValueError: a negative share.
@@ -65,7 +65,7 @@ class Halves(Generic[JobT]):
 
     @property
     def spare_milli(self) -> int:
-        """What nobody holds, over all GPUs."""
+        """Spare capacity over all GPUs."""
         used = sum(count << (LAST_LEVEL - level) for level, count in enumerate(self._counts[:-1]))
         return (sum(self._rooms) - used) * FULL_GPU_MILLI // _WHOLE
 
@@ -89,11 +89,11 @@ class Halves(Generic[JobT]):
         return placed
 
     def share_milli(self, job: JobT) -> int:
-        """What a job holds; 0 for one that was not asked for."""
+        """Returns the share of a job; 0 for a job that was not asked for."""
         return self._share(job, self._levels.get(job, LAST_LEVEL + 1))
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
-        """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         shares = ((level, self._share(job, level)) for level in range(LAST_LEVEL, -1, -1))
         level = next((level for level, share in shares if share >= max(wanted_milli, 1)), None)
         if level is None:
@@ -105,11 +105,11 @@ class Halves(Generic[JobT]):
         return self._share(job, level) if fits else None
 
     def grow(self, job: JobT, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` named."""
+        """Gives a job a share that ``fitting_milli`` returned."""
         self._move(job, self._level_below(job, share_milli))
 
     def _fits(self) -> bool:
-        """Whether the slots of each size or more are no more than there is room for."""
+        """Returns whether, for each size, the slots of that size or more fit on the GPUs."""
         used = 0
         for level, limit in enumerate(self._limits):
             used += self._counts[level] << (LAST_LEVEL - level)
@@ -127,7 +127,7 @@ class Halves(Generic[JobT]):
         return self._steps.down(job, share_of_level(level)) if level <= LAST_LEVEL else 0
 
     def _level_below(self, job: JobT, share_milli: int) -> int:
-        """The largest inverse power of two that is not above a share; nothing is the level after the last."""
+        """Returns the level of the largest slot not above a share; the level after the last for none."""
         fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(job, level) <= share_milli)
         return next(fitting, LAST_LEVEL + 1)
 
@@ -136,6 +136,6 @@ class Halves(Generic[JobT]):
 
 
 def _slots(rooms: Sequence[int], level: int) -> int:
-    """What slots of this size or more can fill at most, in slots of the smallest size."""
+    """Returns the most that slots of this size or more can fill, in slots of the smallest size."""
     slot = 1 << (LAST_LEVEL - level)
     return sum(room // slot * slot for room in rooms)

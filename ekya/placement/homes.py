@@ -11,28 +11,29 @@ from ekya.placement.steps import Steps
 JobT = TypeVar("JobT")
 
 PREPARATION_GPU = 0
-"""Where the preparation is at home: the GPU of which there is always as much as of any other."""
+"""Home of the preparation: no GPU has more capacity than this one."""
 
 
 class Processes(StrEnum):
-    """Which streams share a process of a live run, their inferences one and their retrainings another."""
+    """Sharing of processes by the streams of a live run; inferences and retrainings never share one."""
 
     AUTO = "auto"
     """``stream`` on GPUs under MPS, where there is memory for it; ``gpu`` elsewhere."""
 
     STREAM = "stream"
-    """None: each has two of its own, and a fault ends one stream's."""
+    """No sharing: each stream has two processes, so that a fault ends one stream's only."""
 
     GPU = "gpu"
-    """All that are at home on a GPU, or on a core where cores stand for GPUs: models are asked together."""
+    """All streams at home on a GPU (or on a core where cores stand for GPUs) share; their models run in one
+    batch."""
 
 
 def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
-    """The GPU of every stream: each in turn is at home where there is most room for one more.
+    """Returns the home GPU of every stream: each in turn goes where most capacity is left for one more.
 
     Args:
-        streams: how many there are.
-        capacity_milli: what there is over all GPUs; a part of a GPU is the last one's.
+        streams: number of streams.
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
     """
     rooms = rooms_milli(max(capacity_milli, 1), ())
     living = [0] * len(rooms)
@@ -45,19 +46,20 @@ def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
 
 
 def guests_gpu(capacity_milli: int) -> int:
-    """The GPU on which jobs of other servers are at home: of those with most room the last one.
+    """Returns the home GPU of other servers' jobs: the last one of those with most capacity.
 
-    So what is lent comes off one GPU, no guest stands on two, and of several it is not the preparation's.
+    So lent capacity comes off one GPU, no guest runs on two, and with several GPUs it is not the
+    preparation's.
 
     Args:
-        capacity_milli: what there is over all GPUs; a part of a GPU is the last one's.
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
     """
     rooms = rooms_milli(max(capacity_milli, 1), ())
     return max(range(len(rooms)), key=lambda gpu: (rooms[gpu], gpu))
 
 
 class AtHome(Generic[JobT]):
-    """Granted shares of which each GPU packs those of its own jobs; they grow where they are."""
+    """Granted shares, packed on each GPU for the jobs at home there; they grow only on that GPU."""
 
     def __init__(
         self,
@@ -67,17 +69,17 @@ class AtHome(Generic[JobT]):
         gpus_milli: Sequence[int],
         steps: Steps[JobT],
     ) -> None:
-        """Packs.
+        """Packs the shares.
 
         Args:
-            packing: how, on each GPU.
+            packing: method, on each GPU.
             shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
-            home: the GPU of a job, also of one that is not among these.
-            gpus_milli: what each GPU has, 0 to 1000.
+            home: returns the GPU of a job, also of one that is not in ``shares``.
+            gpus_milli: capacity of each GPU, 0 to 1000.
             steps: what can be granted.
 
         Raises:
-            ValueError: a negative share, or more than a GPU in one.
+            ValueError: a negative share, or a GPU of more than 1000.
         """
         if any(milli > FULL_GPU_MILLI for milli in gpus_milli):
             raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
@@ -96,7 +98,7 @@ class AtHome(Generic[JobT]):
 
     @property
     def spare_milli(self) -> int:
-        """What nobody holds, over all GPUs."""
+        """Spare capacity over all GPUs."""
         return sum(gpu.spare_milli for gpu in self._gpus)
 
     @property
@@ -105,13 +107,13 @@ class AtHome(Generic[JobT]):
         return {job: self._home(job) for job in self._jobs if self.share_milli(job) > 0}
 
     def share_milli(self, job: JobT) -> int:
-        """What a job holds; 0 for one that was not asked for."""
+        """Returns the share of a job; 0 for a job that was not asked for."""
         return self._gpus[self._home(job)].share_milli(job)
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
-        """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         return self._gpus[self._home(job)].fitting_milli(job, wanted_milli)
 
     def grow(self, job: JobT, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` named."""
+        """Gives a job a share that ``fitting_milli`` returned."""
         self._gpus[self._home(job)].grow(job, share_milli)

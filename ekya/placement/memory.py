@@ -1,4 +1,4 @@
-"""Memory that is promised to jobs on a GPU before the driver can see that they have it."""
+"""Memory promised to jobs on a GPU before the driver reports it as taken."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that has been let in and may not have taken its memory yet.
+    """Memory of an admitted job that may not have taken it yet.
 
     Attributes:
-        job: whatever tells jobs apart.
+        job: any key that identifies the job.
         gpu: position of its GPU.
-        size_bytes: what it will need.
+        size_bytes: memory that it will need.
     """
 
     job: Hashable
@@ -21,22 +21,22 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBook:
-    """Who was let in. A claim is given up as soon as the driver's figures have it in them, or never will."""
+    """Claims of admitted jobs; each is dropped once the driver's figures include it, or never will."""
 
     claims: tuple[Claim, ...] = ()
 
     def promised_bytes(self, gpu: int) -> int:
-        """To all jobs on a GPU."""
+        """Returns the bytes promised to all jobs on a GPU."""
         return sum(claim.size_bytes for claim in self.claims if claim.gpu == gpu)
 
     def fits(self, gpu: int, size_bytes: int, free_bytes: int) -> bool:
-        """Whether so much is left of what the driver calls free."""
+        """Returns whether this size is left of the memory that the driver reports as free."""
         return size_bytes + self.promised_bytes(gpu) <= free_bytes
 
     def with_claim(self, claim: Claim) -> "MemoryBook":
-        """With one more job."""
+        """Returns the book with one more claim."""
         return MemoryBook((*self.claims, claim))
 
     def without(self, job: Hashable) -> "MemoryBook":
-        """Without a job; the same where it has no claim."""
+        """Returns the book without a job's claim; the same where it has none."""
         return MemoryBook(tuple(claim for claim in self.claims if claim.job != job))

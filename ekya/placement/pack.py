@@ -1,4 +1,4 @@
-"""From the shares a plan asks for to shares that stand on GPUs (paper §5, placement onto GPUs)."""
+"""Packs the shares of a plan onto GPUs (paper §5, placement onto GPUs)."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,10 +14,10 @@ JobT = TypeVar("JobT")
 
 
 class Packing(StrEnum):
-    """How shares come to stand on GPUs.
+    """Method of packing shares onto GPUs.
 
-    ``pool``: they do not; all GPUs are one pool, as the cores of a CPU machine are. ``quantised``:
-    inverse powers of two, as in the paper. ``best-fit``: in steps of the share backend.
+    ``pool``: none; all GPUs are one pool, as the cores of a CPU machine are. ``quantised``: inverse powers
+    of two, as in the paper. ``best-fit``: in steps of the share backend.
     """
 
     POOL = "pool"
@@ -26,7 +26,7 @@ class Packing(StrEnum):
 
 
 Placed = Pool[JobT] | Halves[JobT] | BestFit[JobT]
-"""Granted shares that may still grow into what is left, and the GPU of each job."""
+"""Granted shares that may still grow into spare capacity, and the GPU of each job."""
 
 
 def pack(
@@ -40,10 +40,10 @@ def pack(
     """Rounds shares down to what can be granted, and packs them.
 
     Args:
-        packing: how.
+        packing: method.
         shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
-        capacity_milli: what there is over all GPUs; a part of a GPU is the last one's.
-        held_milli: what others hold and keep, such as the preparation.
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
+        held_milli: shares that others hold and keep, such as the preparation.
         steps: what can be granted.
 
     Raises:
@@ -59,10 +59,10 @@ def pack(
 
 
 def rooms_milli(capacity_milli: int, held_milli: Sequence[int]) -> tuple[int, ...]:
-    """What each GPU has beside what others hold.
+    """Returns the share of each GPU that is left beside what others hold.
 
-    The largest holder comes first, on the GPU that has least room of those on which it fits, so that the
-    others stay whole. Only one that fits on none is spread, over the emptiest.
+    The largest holder comes first, on the GPU with the least left of those on which it fits, so that the
+    other GPUs stay whole. Only a holder that fits on none is spread, over the emptiest.
     """
     whole, part = divmod(capacity_milli, FULL_GPU_MILLI)
     rooms = [FULL_GPU_MILLI] * whole + [part] * (part > 0)

@@ -1,4 +1,4 @@
-"""Shares of what is one pool: the cores of a CPU machine, which the operating system shares out."""
+"""Shares of a single pool: the cores of a CPU machine, which the operating system divides."""
 
 from collections.abc import Mapping
 from typing import Generic, TypeVar
@@ -10,19 +10,19 @@ JobT = TypeVar("JobT")
 
 
 def round_down(shares: Mapping[JobT, int], steps: Steps[JobT], capacity_milli: int) -> dict[JobT, int]:
-    """Every share rounded down to one that can be granted.
+    """Rounds every share down to one that can be granted.
 
-    Where the shares ask for more than there is, the largest grants give way step by step, the last
-    asked for first among equals, so that a small share is not the one that disappears.
+    Where the shares exceed the capacity, the largest grants are reduced step by step, the last of equal ones
+    first, so that a small share is not the one that disappears.
 
     Args:
         shares: the share asked for by each job, in thousandths of a GPU.
         steps: what can be granted.
-        capacity_milli: what there is over all GPUs.
+        capacity_milli: total over all GPUs.
 
     Returns:
-        Granted shares in the order in which they were asked for: at most one GPU each, together at most
-        the capacity.
+        Granted shares in the order in which they were asked for: at most one GPU each, together at most the
+            capacity.
 
     Raises:
         ValueError: a negative share or capacity.
@@ -38,7 +38,7 @@ def round_down(shares: Mapping[JobT, int], steps: Steps[JobT], capacity_milli: i
 
 
 class Pool(Generic[JobT]):
-    """Granted shares of one pool, which may still grow into what is left. Nobody stands on a GPU."""
+    """Granted shares of one pool, which may still grow into spare capacity; no job is bound to a GPU."""
 
     def __init__(self, shares: Mapping[JobT, int], capacity_milli: int, steps: Steps[JobT]) -> None:
         """See ``round_down``."""
@@ -48,25 +48,25 @@ class Pool(Generic[JobT]):
 
     @property
     def spare_milli(self) -> int:
-        """What nobody holds, in whole steps."""
+        """Spare capacity, in whole steps."""
         return self._spare_milli
 
     @property
     def gpus(self) -> Mapping[JobT, int]:
-        """Which GPU a job stands on: no job does on one."""
+        """Always empty: no job is bound to a GPU."""
         return {}
 
     def share_milli(self, job: JobT) -> int:
-        """What a job holds; 0 for one that was not asked for."""
+        """Returns the share of a job; 0 for a job that was not asked for."""
         return self._shares.get(job, 0)
 
     def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
-        """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         share = self._steps.up(job, wanted_milli)
         fits = share <= FULL_GPU_MILLI and share - self.share_milli(job) <= self._spare_milli
         return share if fits else None
 
     def grow(self, job: JobT, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` named."""
+        """Gives a job a share that ``fitting_milli`` returned."""
         self._spare_milli -= share_milli - self.share_milli(job)
         self._shares[job] = share_milli

@@ -1,4 +1,4 @@
-"""The shares that jobs can have."""
+"""Rounds shares to ones that jobs can have."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -9,19 +9,20 @@ from ekya.core.units import FULL_GPU_MILLI
 JobT = TypeVar("JobT")
 
 GroupsOf = Callable[[JobT], GpuGroups | None]
-"""In which groups a job has multiprocessors of its own; None for one that has none, and goes by the step."""
+"""Groups of multiprocessors that a job can have exclusively; None for a job that is rounded to the step
+instead."""
 
 
 def no_groups(_job: object) -> None:
-    """Nobody has multiprocessors of its own."""
+    """Returns None: no job has exclusive multiprocessors."""
 
 
 class Steps(Generic[JobT]):
-    """From any share to one that a job can have.
+    """Rounds any share to one that a job can have.
 
     Args:
         step_milli: the smallest difference between two shares, 1 to 1000.
-        groups: for whom that is whole groups of multiprocessors instead.
+        groups: groups of multiprocessors of a job; where it has these, its shares are whole groups instead.
 
     Raises:
         ValueError: a step outside 1 to 1000.
@@ -34,15 +35,15 @@ class Steps(Generic[JobT]):
         self._groups = groups
 
     def down(self, job: JobT, share_milli: int) -> int:
-        """The largest share that is not above this one, of one GPU at most."""
+        """Returns the largest share that is not above this one, of one GPU at most."""
         share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
         return self.whole(share_milli) if groups is None else groups.down(share_milli)
 
     def up(self, job: JobT, share_milli: int) -> int:
-        """The smallest share that is not below this one; can be more than a GPU."""
+        """Returns the smallest share that is not below this one; can be more than a GPU."""
         groups = self._groups(job)
         return -self.whole(-share_milli) if groups is None else groups.up(share_milli)
 
     def whole(self, milli: int) -> int:
-        """Rounded down to the step."""
+        """Rounds down to the step."""
         return milli // self._step_milli * self._step_milli

@@ -1,1 +1,1 @@
-"""What a γ would give, estimated from short trainings, earlier windows and running retrainings."""
+"""Estimates what a γ would give, from short trainings, earlier windows and running retrainings."""

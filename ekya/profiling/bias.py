@@ -1,4 +1,4 @@
-"""A lasting bias of estimates, from those that could be checked."""
+"""Correction of a lasting bias of estimates, from those that could be checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ekya.profiling.history import ProfileHistory
 
 @dataclass(frozen=True, slots=True)
 class BiasCorrection:
-    """What estimates were off by, on average, when they could be checked.
+    """Corrections of estimates, from those that could be checked.
 
     Attributes:
         overall: correction of the accuracy after retraining for a family without a history.
@@ -21,12 +21,12 @@ class BiasCorrection:
     by_family: Mapping[Family, float]
 
     def of(self, family: Family) -> float:
-        """To be added to an estimated accuracy of this family."""
+        """Returns the correction to be added to an estimated accuracy of this family."""
         return self.by_family.get(family, self.overall)
 
 
 def bias_correction(history: ProfileHistory, shrink: float = 3.0) -> BiasCorrection:
-    """Median of achieved minus predicted gain, shrunk while there is little to go by.
+    """Returns the median of achieved minus predicted gain, shrunk while there are few checks.
 
     Over all families the median of n checks is multiplied by n / (n + shrink). A family's own median of m
     checks then moves it by m / (m + shrink) of the way. So one lucky retraining changes little.

@@ -1,36 +1,35 @@
-"""The learning curve of the micro-profiler: points of a short training, and what follows them (paper §4.3).
+"""Learning curve of the micro-profiler, fitted to the points of a short training (paper §4.3).
 
     error(x) = (b0 · x + b1)^-c + b2        with b0, b1, b2 ≥ 0 and 0 < c ≤ 1
 
-x counts work in crops seen: epochs times crops in an epoch. SGD has no other clock, so a curve measured
-on a small subset for a few epochs speaks about more data and more epochs alike.
+x counts work in crops seen: epochs times crops in an epoch. SGD has no other clock, so a curve measured on a
+small subset for a few epochs also predicts more data and more epochs.
 
-With c = 1 this is the curve of Optimus (the paper's reference 64), and ``fit_optimus`` is the paper's
-plain version: the one (b0, b1, b2) that meets the points best. A few points cannot tell how the error
-goes on to fall, though. The best inverse may put a floor b2 right below the last point, or none at all,
-and its forecasts differ by tenths. So ``fit_mixture``, the default, holds several shapes to be possible
-at once: slow power laws and the inverse, each with no floor, and with a low one. Each is fitted, and they
-are averaged by
+With c = 1 this is the curve of Optimus (the paper's reference 64), and ``fit_optimus`` is the paper's plain
+version: the one (b0, b1, b2) that meets the points best. A few points do not determine how the error goes on
+to fall, though. The best inverse may put a floor b2 right below the last point, or none at all, and its
+forecasts differ by tenths. So ``fit_mixture``, the default, considers several shapes: slow power laws and
+the inverse, each with no floor, and with a low one. Each is fitted, and they are averaged by
 
     weight = prior · exp(−squared residuals / 2 σ²)
 
-where σ is the noise of the points. The prior favours no floor: measured curves show one late, if at
-all. How far the shapes disagree at some x is how little is known of it.
+where σ is the noise of the points. The prior favours no floor: measured curves show one late, if at all. The
+disagreement of the shapes at some x measures the uncertainty there.
 
 For a fixed (c, b2) the rest is linear, (error − b2)^(-1/c) = b0 · x + b1, and ``scipy.optimize.nnls`` solves
-it. The inverse distorts distances, so each row is weighted by the derivative that turns a residual of
-the inverse back into one of the error; later points count more, since the extrapolation starts there.
+it. The inverse distorts distances, so each row is weighted by the derivative that turns a residual of the
+inverse back into one of the error; later points count more, since the extrapolation starts there.
 
-**Honesty about the part nobody has seen.** A few points on a few dozen validation crops cannot tell a
-line from a bend, and a curve alone would happily run to 1.0. Two limits hold beyond the last point:
+**Limits of the extrapolation.** A few points on a few dozen validation crops cannot distinguish a line from
+a bend, and a curve alone would run to 1.0. Two limits hold beyond the last point:
 
-- *A bend is assumed.* Each doubling of the work may add at most ``gain_per_doubling`` of what all
-  the work before it gave. On the inverse with b2 = 0 that ratio is 1 / (1 + 2u), where u = b0 · x / b1 is
-  how far the error has bent at the last point; it nears 1 only while no bend is visible. The default
-  of 1/2 reads such points as u = 1/2: a third of the reducible error is gone.
-- *Noise is not gain.* An accuracy a on n crops has the variance a(1 − a)/n. With g the fitted gain over
-  the points seen and s² the variance of the difference between two halves of them, the unseen gain is
-  multiplied by g² / (g² + s²), which is what is left of it if the true gain were drawn around zero.
+- *A bend is assumed.* Each doubling of the work may add at most ``gain_per_doubling`` of what all the work
+  before it gave. On the inverse with b2 = 0 that ratio is 1 / (1 + 2u), where u = b0 · x / b1 is how far the
+  error has bent at the last point; it nears 1 only while no bend is visible. The default of 1/2 reads such
+  points as u = 1/2: a third of the reducible error is gone.
+- *Noise is not gain.* An accuracy a on n crops has the variance a(1 − a)/n. With g the fitted gain over the
+  points seen and s² the variance of the difference between two halves of them, the unseen gain is multiplied
+  by g² / (g² + s²), which is what is left of it if the true gain were drawn around zero.
 """
 
 import math
@@ -43,10 +42,10 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 LEAST_ERROR = 1e-3
-"""No few dozen crops can show a smaller error; keeps the inverse finite."""
+"""A few dozen crops cannot show a smaller error; keeps the inverse finite."""
 
 LEAST_NOISE = 0.02
-"""Standard deviation of a point that many crops measured: what the order of the crops alone does."""
+"""Standard deviation of a point measured on many crops: the effect of the order of the crops alone."""
 
 COARSE, FINE = 7, 4
 """Grid points for Optimus' b2: over its whole range, and then on either side of the best of these."""
@@ -55,21 +54,21 @@ SHAPES = (1 / 3, 1 / 2, 3 / 4, 1.0)
 """Exponents c of the mixture."""
 
 FLOORS = {0.0: 1.0, 0.25: 0.5, 0.5: 0.25}
-"""Floors b2 of the mixture, as parts of the least error seen, and how much each is believed beforehand."""
+"""Floors b2 of the mixture, as parts of the least error seen, and the prior of each."""
 
 REWEIGHTED = 2
-"""How often a fit is repeated with the derivatives that it found."""
+"""Number of repetitions of a fit with the derivatives that it found."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitLimits:
-    """How far points may be trusted.
+    """Limits of trust in the points.
 
     Attributes:
-        gain_per_doubling: gain that each doubling of the work may add beyond the last point, as a part
-            of the gain seen.
-        dip: where the accuracy falls by more than this from the first point to the second, training
-            began by losing ground (a new head, a new class) and the first point is not on the curve.
+        gain_per_doubling: gain that each doubling of the work may add beyond the last point, as a part of
+            the gain seen.
+        dip: where the accuracy falls by more than this from the first point to the second, training began by
+            losing ground (a new head, a new class) and the first point is not on the curve.
     """
 
     gain_per_doubling: float = 0.5
@@ -81,10 +80,10 @@ DEFAULT_LIMITS = FitLimits()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way in which the points may go on: error(x) = (b0 · x + b1)^-c + b2.
+    """One possible continuation of the points: error(x) = (b0 · x + b1)^-c + b2.
 
     Attributes:
-        weight: how much it is believed; those of a curve sum to 1.
+        weight: its probability; those of a curve sum to 1.
     """
 
     b0: float
@@ -94,7 +93,7 @@ class Shape:
     weight: float = 1.0
 
     def accuracy_at(self, x: float) -> float:
-        """1 − error; below 0 where the curve says so."""
+        """Returns 1 − error; below 0 where the curve says so."""
         inverse = self.b0 * max(0.0, x) + self.b1
         return 1.0 - self.b2 - inverse**-self.c if inverse > 0.0 else 0.0
 
@@ -104,7 +103,7 @@ class LearningCurve:
     """Accuracy over work; non-decreasing.
 
     Attributes:
-        shapes: what may be, for x in crops seen.
+        shapes: possible continuations, for x in crops seen.
         last_x: work at the last measured point.
         reliability: part of the gain beyond ``last_x`` that is believed, in [0, 1].
         doubling_gain: the most that a doubling of the work adds beyond ``last_x``; infinite for no limit.
@@ -118,11 +117,14 @@ class LearningCurve:
     level_sd: float = 0.0
 
     def accuracy_at(self, x: float) -> float:
-        """Validation accuracy after ``x`` crops seen, in [0, 1]."""
+        """Returns the validation accuracy after ``x`` crops seen, in [0, 1]."""
         return sum(shape.weight * accuracy for shape, accuracy in self._each(x))
 
     def sd_at(self, x: float) -> float:
-        """Standard deviation of ``accuracy_at``: level, disagreement of shapes, gain that is not believed."""
+        """Returns the standard deviation of ``accuracy_at``.
+
+        It adds up the level's, the disagreement of shapes, and the gain that is not believed.
+        """
         each = self._each(x)
         mean = sum(shape.weight * accuracy for shape, accuracy in each)
         between = sum(shape.weight * (accuracy - mean) ** 2 for shape, accuracy in each)
@@ -150,13 +152,13 @@ def fit_mixture(
     validation_crops: int | None = None,
     limits: FitLimits = DEFAULT_LIMITS,
 ) -> LearningCurve:
-    """The average of several shapes, within limits; one point, or points that fall, give a flat one.
+    """Returns the average of several shapes, within limits; flat for one point, or points that fall.
 
     Args:
         xs: crops seen at each point, rising, the first usually 0.
         accuracies: validation accuracy in [0, 1] at each point.
         validation_crops: crops behind each accuracy; None trusts the points.
-        limits: how far the points may be trusted.
+        limits: limits of trust in the points.
 
     Raises:
         ValueError: no points, lengths that differ, xs that do not rise, or values out of range.
@@ -185,9 +187,9 @@ def fit_optimus(
     validation_crops: int | None = None,
     limits: FitLimits = DEFAULT_LIMITS,
 ) -> LearningCurve:
-    """The paper's plain version: the one inverse curve that meets the points best, whatever they are.
+    """Returns the paper's plain version: the one inverse curve that meets any points best.
 
-    Takes the same as ``fit_mixture``; noise and limits are not looked at.
+    Takes the same as ``fit_mixture``; noise and limits are ignored.
     """
     del validation_crops, limits
     _check(xs, accuracies)
@@ -203,7 +205,7 @@ def fit_optimus(
 
 
 CurveFit = Callable[..., LearningCurve]
-"""Takes what ``fit_mixture`` takes."""
+"""Signature of ``fit_mixture``."""
 
 CURVE_FITS: Mapping[str, CurveFit] = {"mixture": fit_mixture, "optimus": fit_optimus}
 """Ways to continue a curve, by name."""
@@ -211,7 +213,7 @@ CURVE_FITS: Mapping[str, CurveFit] = {"mixture": fit_mixture, "optimus": fit_opt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Points:
-    """Points as a fit needs them: x in parts of the last one, errors, and how much each point counts."""
+    """Points as a fit needs them: x in parts of the last one, errors, and the weight of each point."""
 
     design: NDArray[np.float64]
     error: NDArray[np.float64]
@@ -259,7 +261,7 @@ def _mixed(points: _Points, noise: float) -> tuple[Shape, ...]:
 
 
 def _solve(points: _Points, c: float, b2: float) -> _Solution:
-    """(b0, b1) of one shape with the least weighted squared error."""
+    """Returns (b0, b1) of one shape with the least weighted squared error."""
     part = points.error - b2
     target = part ** (-1.0 / c)
     inverse = target
@@ -275,13 +277,16 @@ def _solve(points: _Points, c: float, b2: float) -> _Solution:
 
 
 def _best(solutions: Sequence[_Solution]) -> _Solution:
-    """The least cost; what differs by rounding alone goes to the larger b2, which promises less."""
+    """Returns the solution of least cost; of equal costs (up to rounding) that with the largest b2.
+
+    The largest b2 promises least.
+    """
     least = min(solution.cost for solution in solutions)
     return max((s for s in solutions if s.cost <= least + 1e-12), key=lambda s: s.b2)
 
 
 def _noise(y: NDArray[np.float64], validation_crops: int | None) -> float:
-    """Standard deviation of one point."""
+    """Returns the standard deviation of one point."""
     if validation_crops is None:
         return LEAST_NOISE
     # An accuracy of exactly 0 or 1 on few crops is not free of noise: one crop's worth is kept.

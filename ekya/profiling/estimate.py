@@ -1,24 +1,23 @@
-"""From measured family curves to the options a scheduler chooses from (paper §4.3).
+"""Estimates the options that a scheduler chooses from, from measured family curves (paper §4.3).
 
 Two estimators, in ``ESTIMATORS``:
 
 - ``paper``: Optimus' curve through each family's points, at the crops that γ sees.
-- ``ekya``, the default. On the labels of one window a curve is mostly noise: sixteen validation crops
-  miss by ten points, while the γ of one stream differ by less. What γ do to each other is much the same in
-  every window, though: ``expected_error`` says it in three exponents, of which that of the blocks grows
-  with the objects there are to learn from. So the curves of all families first tell one thing together,
-  the *level*: the error that all labels, ``USUAL_EPOCHS`` and the head alone leave on this
-  scene. Then each family's own curve moves its γ away from what is expected of them, as far as its noise
-  allows:
+- ``ekya``, the default. On the labels of one window a curve is mostly noise: sixteen validation crops miss
+  by ten points, while the γ of one stream differ by less. The differences between γ are much the same in
+  every window, though: ``expected_error`` models them with three exponents, of which that of the blocks
+  grows with the number of objects to learn from. So the curves of all families together first determine the
+  *level*: the error that all labels, ``USUAL_EPOCHS`` and the head alone leave on this scene. Then each
+  family's own curve moves its γ away from what is expected of them, as far as its noise allows:
 
       accuracy(γ) = (1 − κ) · (1 − level · expected_error(γ)) + κ · curve(γ)
       κ = FAMILY_SD² / (FAMILY_SD² + variance of the curve)
 
   Both parts rise with epochs and with data and lie in [0, 1], so their mixture does.
 
-The standard deviation of an estimate adds up what the level, the curve and the shape leave open, and
-``OUTCOME_SD``: the model will be asked about the next window's objects, which are others than were
-labelled. Where past estimates were further off than it says, it grows (``outcome_sd``).
+The variance of an estimate adds up the uncertainty of level, curve and shape, and ``OUTCOME_SD``: the model
+will run on the next window's objects, not on those that were labelled. This part grows where past estimates
+were further off than expected (``outcome_sd``).
 """
 
 import math
@@ -43,47 +42,48 @@ from ekya.profiling.history import ProfileHistory
 EMPTY_HISTORY = ProfileHistory()
 
 DATA_EXPONENT = 0.35
-"""How fast the error falls with the number of labels: error ~ labels^-0.35, as learning curves of deep
-networks do at their steepest. A curve knows how often crops were seen, and not how many different ones
-there were: without this, half of the labels seen twice would be as good as all of them."""
+"""Exponent of the error in the number of labels: error ~ labels^-0.35, as learning curves of deep networks
+do at their steepest. A curve counts how often crops were seen, and not how many different ones there were:
+without this, half of the labels seen twice would be as good as all of them."""
 
 
 EPOCHS_EXPONENT = 0.1
-"""How fast the error falls with epochs between 4 and 16: measured on streets that no figure is made of."""
+"""Exponent of the error in epochs between 4 and 16, measured on streets that no reported figure uses."""
 
 USUAL_OBJECTS = 15
 """Independent objects that the labels of a short window show."""
 
 DEPTH_EXPONENT, DEPTH_GROWTH = 0.15, 0.3
-"""How fast it falls with 1 + trained blocks where labels show ``USUAL_OBJECTS`` independent objects, and
-how much faster with each e-fold of them: blocks learn from many what a head cannot."""
+"""Exponent of the error in 1 + trained blocks where labels show ``USUAL_OBJECTS`` independent objects, and
+its increase with each e-fold of them: from many objects blocks learn what a head cannot."""
 
 USUAL_EPOCHS = 16
 """Epochs that the level refers to."""
 
 USUAL_LEVEL, LEVEL_SD = 0.3, 0.06
-"""The level before a curve is looked at, and how much it differs from stream to stream: about as much as
-the noise of an accuracy on fifty independent objects."""
+"""The level before any curve is seen, and its standard deviation between streams: about the noise of an
+accuracy on fifty independent objects."""
 
 LEFT_PART, MOST_LEFT = 0.8, 0.9
-"""Parts of the error that a retraining begins with: what it usually leaves at most, and what the level is at
-most, whatever a few labels say. Where it would leave more, what served goes on to serve."""
+"""Upper bounds of the level, as parts of the error before a retraining: of the usual level, and of the
+estimated level, since few labels may show too much. Where a retraining would leave more, the current model
+goes on to serve."""
 
 FAMILY_SD = 0.04
-"""By how much a family's γ differ from what is expected of them, beside the level."""
+"""Standard deviation of a family's γ from what is expected of them, beside that of the level."""
 
 SHAPE_SD = 0.03
-"""By how much a single γ differs from its family."""
+"""Standard deviation of a single γ from its family."""
 
 OUTCOME_SD, CHANGE_SD = 0.12, 0.05
-"""By how much a model does better or worse on the next window's objects than on the labels' scene: where a
-window shows ``USUAL_OBJECTS``, and where it shows so many that nothing but change is left."""
+"""Standard deviation of a model's accuracy on the next window's objects from that on the labels' scene:
+where a window shows ``USUAL_OBJECTS``, and where it shows enough that only change of the scene is left."""
 
 OUTCOME_CHECKS = 5.0
-"""``OUTCOME_SD`` counts as so many checked estimates."""
+"""Weight of ``OUTCOME_SD``, in checked estimates."""
 
 ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
-"""Parts of a γ's epochs at which it is asked what it has gained by then."""
+"""Parts of a γ's epochs at which its gain so far is sampled."""
 
 
 def options(
@@ -97,20 +97,20 @@ def options(
     limits: FitLimits = DEFAULT_LIMITS,
     profiler: Profiler = Profiler.EKYA,
 ) -> tuple[RetrainOption, ...]:
-    """What each γ would give on the whole training part; γ whose family was not profiled are left out.
+    """Returns what each γ would give on the whole training part; γ of families not profiled are left out.
 
-    GPU-seconds are those measured for as many crops as the subset has, scaled by crops and epochs.
+    GPU-seconds are those measured for the crops of the subset, scaled by crops and epochs.
 
     Args:
         curves: micro-profiles, at most one a family.
         configs: Γ.
         training_crops: labelled crops that a retraining with all data would use, at least 1.
-        validation_crops: crops behind each measured accuracy of a curve that names no number of its own;
-            None trusts them.
+        validation_crops: crops behind each measured accuracy, for curves that give no number; None trusts
+            them.
         serving_accuracy: of the model that serves, where no curve measured it.
-        history: of past windows, to correct a lasting bias and to know how far estimates were off.
-        limits: how far the points may be trusted.
-        profiler: what is made of the curves.
+        history: of past windows, to correct a lasting bias and to learn how far estimates were off.
+        limits: limits of trust in the points.
+        profiler: estimator to use.
 
     Returns:
         Options sorted by γ.
@@ -143,7 +143,7 @@ def options(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is known of one stream's window, and which γ are asked about; see ``options``."""
+    """Measurements of one stream's window, and the γ to estimate; see ``options``."""
 
     measured: Mapping[Family, FamilyCurve]
     configs: tuple[RetrainConfig, ...]
@@ -154,22 +154,22 @@ class Question:
     limits: FitLimits
 
     def crops_of(self, curve: FamilyCurve) -> int | None:
-        """Crops behind each accuracy of a curve; None trusts them."""
+        """Returns the crops behind each accuracy of a curve; None trusts them."""
         return self.validation_crops if curve.validation_crops is None else curve.validation_crops
 
     def work(self, config: RetrainConfig) -> int:
-        """Crops that γ sees."""
+        """Returns the number of crops that γ sees."""
         return config.epochs * crops_used(config, self.training_crops)
 
     def gpu_s(self, config: RetrainConfig) -> float:
-        """GPU-seconds of γ."""
+        """Returns the GPU-seconds of γ."""
         curve = self.measured[family_of(config)]
         scale = crops_used(config, self.training_crops) / curve.subset_crops
         fixed = curve.fixed_prepare_gpu_s + config.epochs * curve.fixed_epoch_gpu_s
         return fixed + scale * (curve.prepare_gpu_s + config.epochs * curve.epoch_gpu_s)
 
     def training_part(self, config: RetrainConfig) -> float:
-        """Part of γ's GPU-seconds that its epochs take; the rest goes into what is prepared before."""
+        """Returns the part of γ's GPU-seconds that its epochs take; the rest is preparation before them."""
         curve, gpu_s = self.measured[family_of(config)], self.gpu_s(config)
         scale = crops_used(config, self.training_crops) / curve.subset_crops
         prepared = curve.fixed_prepare_gpu_s + scale * curve.prepare_gpu_s
@@ -177,16 +177,16 @@ class Question:
 
     @property
     def objects(self) -> int:
-        """Independent objects that the labels show, as far as a curve tells."""
+        """Independent objects that the labels show, as far as the curves record it."""
         return objects_shown(self.told.values())
 
     def expected_error(self, config: RetrainConfig) -> float:
-        """Error that γ usually leaves on these labels, as a part of the level."""
+        """Returns the error that γ usually leaves on these labels, as a part of the level."""
         return expected_error(config, self.objects)
 
     @property
     def told(self) -> dict[Family, FamilyCurve]:
-        """The curves that show more than a time."""
+        """The curves that hold accuracies, and not only times."""
         return {family: curve for family, curve in self.measured.items() if curve.accuracies}
 
 
@@ -194,7 +194,7 @@ class Question:
 class Estimate:
     """Accuracy in [0, 1] of the retrained model, its standard deviation, and ``RetrainOption.early_part``.
 
-    The latter two are 0.0 where none is given.
+    The latter two are 0.0 where they are not estimated.
     """
 
     accuracy: float
@@ -203,11 +203,11 @@ class Estimate:
 
 
 Estimator = Callable[[Question], Mapping[RetrainConfig, Estimate]]
-"""An estimate for each γ of the question that it can say something of."""
+"""Returns an estimate for each γ of the question that it can estimate."""
 
 
 def estimate_as_in_the_paper(question: Question) -> dict[RetrainConfig, Estimate]:
-    """Optimus' curve through each family's points, and nothing else."""
+    """Estimates by Optimus' curve through each family's points, and nothing else."""
     fitted = {
         family: fit_optimus(_work_of(curve), curve.accuracies) for family, curve in question.told.items()
     }
@@ -219,7 +219,10 @@ def estimate_as_in_the_paper(question: Question) -> dict[RetrainConfig, Estimate
 
 
 def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
-    """A level that all families share, what is expected of γ, and each family's own curve; see above."""
+    """Estimates by the level of all families, the expectation for γ, and each family's own curve.
+
+    The formula is in the module's docstring.
+    """
     fitted = {
         family: fit_mixture(
             _work_of(curve),
@@ -252,7 +255,7 @@ def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """One γ while it trains: what error is expected of it, and its family's curve as far as ``own`` goes."""
+    """One γ while it trains: its expected error, and its family's curve with the weight ``own``."""
 
     question: Question
     config: RetrainConfig
@@ -261,16 +264,16 @@ class _Course:
     curve: LearningCurve | None
 
     def accuracy_after(self, part: float) -> float:
-        """Accuracy after a part of its epochs."""
+        """Returns the accuracy after a part of its epochs."""
         accuracy = 1.0 - self.error * float(part**-EPOCHS_EXPONENT)
         if self.curve is not None:
             accuracy += self.own * (_on_its_labels(self.config, self.curve, self.question, part) - accuracy)
         return accuracy
 
     def early_part(self, before: float) -> float:
-        """Mean part of its gain over ``before`` that it has on the way; 0.0 where it gains nothing.
+        """Returns the mean part of its gain over ``before`` that it has on the way; 0.0 without a gain.
 
-        It has nothing while its features are prepared.
+        It has no gain while its features are prepared.
         """
         gain = self.accuracy_after(1.0) - before
         if gain <= 0.0:
@@ -283,11 +286,14 @@ ESTIMATORS: Mapping[Profiler, Estimator] = {
     Profiler.EKYA: estimate,
     Profiler.PAPER: estimate_as_in_the_paper,
 }
-"""How accuracies are estimated."""
+"""Estimators by profiler."""
 
 
 def expected_error(config: RetrainConfig, objects: int = USUAL_OBJECTS) -> float:
-    """Error that γ usually leaves, as a part of the level, where labels show so many independent objects."""
+    """Returns the error that γ usually leaves, as a part of the level.
+
+    ``objects`` is the number of independent objects that the labels show.
+    """
     data = config.data_fraction**-DATA_EXPONENT
     epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
     depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, USUAL_OBJECTS) / USUAL_OBJECTS)
@@ -295,13 +301,13 @@ def expected_error(config: RetrainConfig, objects: int = USUAL_OBJECTS) -> float
 
 
 def objects_shown(curves: Iterable[FamilyCurve]) -> int:
-    """Independent objects that a window's labels show, as far as a curve tells."""
+    """Returns the number of independent objects that a window's labels show, as far as curves record it."""
     known = [curve.validation_crops for curve in curves if curve.accuracies]
     return max((crops for crops in known if crops is not None), default=USUAL_OBJECTS)
 
 
 def outcome_sd(history: ProfileHistory, objects: int = USUAL_OBJECTS) -> float:
-    """How far estimates are off for reasons that no curve shows, from those that could be checked.
+    """Returns the standard deviation of estimates for reasons that no curve shows, from those checked.
 
     Where labels show more objects the next window does, too, and there is less chance in its accuracy.
     """
@@ -313,7 +319,7 @@ def outcome_sd(history: ProfileHistory, objects: int = USUAL_OBJECTS) -> float:
 
 
 def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[float, float]:
-    """The level and its standard deviation: what the curves say, each as far as its noise allows."""
+    """Returns the level and its standard deviation: the prior and the curves, weighted by their precision."""
     precision = LEVEL_SD**-2
     total = min(USUAL_LEVEL, LEFT_PART * _error_before(question)) * precision
     for family, curve in fitted.items():
@@ -327,21 +333,24 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
             weight = max(sd, LEAST_NOISE) ** -2
             precision += weight
             total += weight * fmean(levels)
-    # An error above 1 is none, whatever the worst γ would make of it.
+    # No γ, not even the worst, may have an error above 1.
     largest = 1.0 / max((question.expected_error(config) for config in question.configs), default=1.0)
     level = min(total / precision, MOST_LEFT * _error_before(question), largest)
     return max(level, 0.0), precision**-0.5
 
 
 def _error_before(question: Question) -> float:
-    """Of the model that serves, on the most labels that any curve measured on."""
+    """Returns the error of the model that serves, on the most labels that any curve was measured on."""
     measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.told.values()]
     trusted = [(math.inf if crops is None else crops, accuracy) for crops, accuracy in measured]
     return 1.0 - max(trusted, default=(0, question.serving_accuracy))[1]
 
 
 def _variance(family: Family, curve: LearningCurve, question: Question) -> float:
-    """Of a family's curve where it is asked furthest out: one for all, so that more never promises less."""
+    """Returns the variance of a family's curve at the furthest point that its γ need.
+
+    It is one value for all its γ, so that more work never promises less.
+    """
     own = [question.work(config) for config in question.configs if family_of(config) == family]
     return max((curve.sd_at(work) for work in own), default=0.0) ** 2
 
@@ -349,9 +358,9 @@ def _variance(family: Family, curve: LearningCurve, question: Question) -> float
 def _on_its_labels(
     config: RetrainConfig, curve: LearningCurve, question: Question, part: float = 1.0
 ) -> float:
-    """A family's curve at the crops that γ sees, or has seen after a part of its epochs.
+    """Returns the accuracy of a family's curve at the crops that γ has seen after ``part`` of its epochs.
 
-    With the error that its part of the labels leaves.
+    The error is scaled to γ's part of the labels.
     """
     error = 1.0 - curve.accuracy_at(part * question.work(config))
     return max(0.0, 1.0 - error * float(config.data_fraction**-DATA_EXPONENT))
@@ -362,24 +371,24 @@ def _work_of(curve: FamilyCurve) -> list[float]:
 
 
 def crops_used(config: RetrainConfig, training_crops: int) -> int:
-    """Crops in one epoch of γ: its part of the training labels, at least one."""
+    """Returns the crops in one epoch of γ: its part of the training labels, at least one."""
     return max(1, round(config.data_fraction * training_crops))
 
 
 def served_after(
     option: RetrainOption, serving: float, history: ProfileHistory, objects: int = USUAL_OBJECTS
 ) -> float:
-    """Expected accuracy of what serves after a retraining, since weights that turn out worse never do.
+    """Returns the expected accuracy of what serves after a retraining, since worse weights never serve.
 
     So a γ that is likely to gain nothing, but may gain much, is worth its GPU time. This is the mean of
-    max(serving, X) for a normal X. What only the next window's objects will tell is left out of its
-    standard deviation: no validation sees it.
+    max(serving, X) for a normal X. Its standard deviation leaves out what only the next window's objects
+    will show: no validation sees it.
 
     Args:
         option: a γ, as estimated.
         serving: accuracy of what serves now.
         history: of past windows.
-        objects: that the labels show, where it was estimated.
+        objects: number that the labels showed when the option was estimated.
     """
     sd = math.sqrt(max(option.accuracy_sd**2 - outcome_sd(history, objects) ** 2, 0.0))
     if sd == 0.0:

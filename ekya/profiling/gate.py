@@ -1,37 +1,38 @@
-"""The shadow gate: whether new weights serve, by what they and the old ones make of the newest labels.
+"""Shadow gate: decides whether new weights serve, by the accuracy of new and old ones on the newest labels.
 
-It is asked twice: when a retraining is over, on the labels that it was measured with, and once more when the
-window is labelled in which its weights have served.
+It runs twice: when a retraining completes, on the labels that it was measured with, and again when the
+window in which its weights have served is labelled.
 """
 
 from ekya.core.compared import Compared
 
 SERVE_MARGIN = 0.0
-"""How much worse new weights may measure than those that serve, and serve all the same."""
+"""Margin by which new weights may measure worse than those that serve, and serve all the same."""
 
 ROLL_BACK_MARGIN = 0.12
-"""How much worse new weights may do on the labels of a window that they have served in, and stay: twice of
-what such a difference is off by (``experiments/shadow_gate.py``). A narrower margin gains nothing there."""
+"""Margin by which new weights may do worse on the labels of a window that they have served in, and stay:
+twice the error of such a difference (``experiments/shadow_gate.py``). A narrower margin gains nothing
+there."""
 
 NEVER_BACK = 1.0
-"""With this margin no weights ever go back, and nobody need compare them."""
+"""Margin with which no weights are ever rolled back, so that none need be compared."""
 
 LEAST_OBJECTS = 8
-"""Of fewer nothing is concluded."""
+"""With fewer objects nothing is concluded."""
 
 NOTHING_RIGHT = 1e-9
-"""Weights below this accuracy have shown nothing."""
+"""Accuracy below which weights have shown nothing."""
 
 
 def why_not(new: float, old: float, margin: float) -> str | None:
-    """Why new weights may not serve, in words for an operator; None where they may.
+    """Returns the reason why new weights may not serve, in words for the operator; None where they may.
 
-    Both accuracies are of the same newest labels. Weights that get nothing right are no better than what
-    serves, even where that gets nothing right.
+    Both accuracies are of the same newest labels. Weights that get nothing right are no better than those
+    that serve, even where these get nothing right either.
 
     Args:
         new: accuracy of the new weights.
-        old: of those that serve.
+        old: accuracy of those that serve.
         margin: how much worse the new ones may be.
     """
     if new < NOTHING_RIGHT:
@@ -45,7 +46,7 @@ def why_not(new: float, old: float, margin: float) -> str | None:
 
 
 def why_back(compared: Compared, margin: float) -> str | None:
-    """Why the weights before those that serve are to serve again; None where they are not."""
+    """Returns the reason why the previous weights are to serve again; None where they are not."""
     if compared.objects < LEAST_OBJECTS or compared.new >= compared.old - margin:
         return None
     return (

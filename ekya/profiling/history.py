@@ -1,4 +1,4 @@
-"""What γ gave in past windows: what pruning and the correction of estimates learn from."""
+"""Results of γ in past windows, from which pruning and the correction of estimates learn."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Observation:
         config: γ.
         gain: accuracy after minus before: measured where it was retrained, else as profiled.
         gpu_s: GPU-seconds at 100% of one GPU that it took, or was profiled to take.
-        predicted_gain: what the micro-profile promised, where the gain was really measured; else None.
+        predicted_gain: prediction of the micro-profile, where the gain was measured; else None.
     """
 
     window: int
@@ -30,17 +30,16 @@ class ProfileHistory:
 
     Attributes:
         observations: in the order in which they came.
-        memory_windows: how many of the latest windows are remembered; scenes change.
+        memory_windows: number of latest windows that are kept, since scenes change.
     """
 
     observations: tuple[Observation, ...] = ()
     memory_windows: int = 6
 
     def with_observation(self, observation: Observation) -> "ProfileHistory":
-        """This history and one more, with what is too old forgotten.
+        """Returns this history with one more observation, and without those that are too old.
 
-        It takes the place of an earlier one of the same γ and window: what was measured replaces
-        what was profiled.
+        It replaces an earlier one of the same γ and window: what was measured replaces what was profiled.
         """
         same = (observation.window, observation.config)
         kept = (*(o for o in self.observations if (o.window, o.config) != same), observation)

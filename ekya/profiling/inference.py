@@ -1,4 +1,4 @@
-"""What leaving frames out costs: the inference profiler (paper §3.1)."""
+"""Inference profiler (paper §3.1): relative accuracy, needed share and age of results for each λ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,15 @@ from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.core.view import InferenceOption
 
 HEADROOM = 1.15
-"""Frames differ in how many objects they show; a share without slack would drop the crowded ones."""
+"""Slack of a needed share: frames differ in how many objects they show, and crowded ones would be dropped
+without it."""
 
 KEEPS_UP_PART = 0.95
-"""A λ keeps up with the share to look at this part of its frames, once it is known what they really take."""
+"""Part of its frames that a λ must be able to analyse to keep up, once their real cost is measured."""
 
 PRIOR_OBJECTS = 2.0
-"""What is guessed of a λ counts as much as this many objects of a burst: two cars that stand at a light show
-how those two move, and not how the street does."""
+"""Weight of a guess about λ, in objects of a burst: two cars that stand at a light show how those two move,
+and not how the street does."""
 
 _SAME_OBJECT_IOU = 0.5
 
@@ -41,18 +42,19 @@ class BurstFrame:
 
 
 def prior_relative_accuracy(config: InferenceConfig, finest: int) -> float:
-    """A guess until a burst is measured.
+    """Returns a guess, used until a burst is measured.
 
-    Every halving of the frame rate costs about a fifth. A model that was trained at one side answers much
-    worse at another: a quarter less costs about half.
+    Every halving of the frame rate costs about a fifth. A model that was trained at one resolution answers
+    much worse at another: a quarter less costs about half.
     """
     return float(config.every**-0.35 * (config.resolution / finest) ** 2.5)
 
 
 def measured_relative_accuracy(config: InferenceConfig, finest: int, burst: Sequence[BurstFrame]) -> float:
-    """What a burst with objects shows of λ; a burst of k frames shows no λ that leaves out more than k - 1.
+    """Returns the relative accuracy of λ on a burst with objects.
 
-    Of one that does, the burst shows the first part, and the rest is guessed.
+    A burst of k frames shows only λ that leave out at most k - 1. Of any other λ it shows the first part,
+    and the rest is guessed.
     """
     shown = min(config.every, len(burst))
     guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest)
@@ -67,13 +69,13 @@ def inference_options(
     fps: float,
     speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
-    """Λ: accuracy relative to the most demanding λ, the share that each needs, how old its results get.
+    """Returns Λ: for each λ its accuracy relative to the most demanding one, needed share and age of results.
 
-    A burst shows few objects, and a model that has drifted gets most of them wrong, so counting what λ gets
-    right would mostly count luck, and say nothing of the model that is about to be retrained. Relative
-    accuracy is therefore the product of two parts that a burst shows well whatever the model knows: how many
-    objects are still where an earlier frame's box of their class was, and how many are called the same at a
-    lower resolution. What few objects or few frames show is mixed with a guess.
+    A burst shows few objects, and a model that has drifted gets most of them wrong, so the number of correct
+    answers would mostly be luck, and say nothing of the model that is about to be retrained. Relative
+    accuracy is therefore the product of two parts that a burst shows well for any model: how many objects
+    are still where an earlier frame's box of their class was, and how many are classified the same at a
+    lower resolution. Results of few objects or few frames are mixed with a guess.
 
     Args:
         configs: Λ.
@@ -98,7 +100,7 @@ def inference_options(
 
 
 def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
-    """The share that a λ uses if it looks at all of its frames; above 1000 where no GPU is enough for it."""
+    """Returns the share that a λ uses to analyse all its frames; above 1000 where one GPU is not enough."""
     return speed.share_for(frame_gpu_s * fps / config.every)
 
 
@@ -108,15 +110,15 @@ def at_measured_use(
     share_milli: int,
     speed: SpeedCurve = LINEAR,
 ) -> tuple[InferenceOption, ...]:
-    """Λ with the shares that they need, where one of them was seen to use another than was profiled.
+    """Returns Λ with their needed shares, after one λ was measured to use another share than was profiled.
 
-    What made its frames dearer or cheaper than when they were tried alone, jobs beside it or a fuller street,
-    does the same to those of the others. ``HEADROOM`` is no more than ample by then, and a λ that misses a
-    frame in twenty for want of share is still better than one that leaves out every other.
+    The cause of its dearer or cheaper frames, jobs beside it or a fuller street, affects those of the other
+    λ equally. ``HEADROOM`` then only determines the ample share: a λ that misses a frame in twenty for want
+    of share is still better than one that leaves out every other.
 
     Args:
         options: as profiled.
-        config, share_milli: what was measured. A λ that is none of the options says nothing.
+        config, share_milli: the measured λ and its share. A λ outside the options changes nothing.
         speed: of inference at a share.
     """
     profiled = next((option.share_needed_milli for option in options if option.config == config), 0)
@@ -135,10 +137,10 @@ def at_measured_use(
 def oldest_result_us(
     config: InferenceConfig, share_milli: int, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR
 ) -> int:
-    """How old the oldest result gets that still stands, in microseconds, where λ keeps up.
+    """Returns the highest age of a result that still stands, in microseconds, where λ keeps up.
 
     A result is as old as its frame, and stands until that of the next analysed frame is there: ``every``
-    frames later, and as long as one takes at the share that λ needs (at one GPU, if it needs more).
+    frames later, plus the time to analyse one at the share that λ needs (at one GPU, if it needs more).
     """
     usable_milli = min(share_milli, FULL_GPU_MILLI)
     analysing_s = frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
@@ -146,9 +148,9 @@ def oldest_result_us(
 
 
 def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
-    """Part of the objects that a box of their class in the answering frame overlaps enough.
+    """Returns the part of the objects that a box of their class in the answering frame overlaps enough.
 
-    Over all phases in which λ may start; 1 for every frame.
+    Counted over all phases in which λ may start; 1 for a λ of every frame.
     """
     there = counted = 0
     for start in range(min(every, len(burst))):
@@ -162,6 +164,6 @@ def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
 
 
 def _as_sharp(burst: Sequence[BurstFrame], resolution: int, finest: int) -> float:
-    """Part of the objects that are called the same at a resolution as at the finest."""
+    """Returns the part of the objects with the same class at a resolution as at the finest."""
     alike = sum(int((frame.answers[resolution] == frame.answers[finest]).sum()) for frame in burst)
     return alike / sum(len(frame.labels) for frame in burst)

@@ -1,7 +1,7 @@
-"""Which of a window's objects are worth a label: decided here, from what the serving model says of them.
+"""Label policies: order a window's objects by the worth of a label, from the serving model's output on them.
 
-The golden model has time for a part of what was seen (paper §2.2). A policy puts the objects in order; how
-many of them are labelled is the budget's to say.
+The golden model has time for a part of what was seen (paper §2.2). A policy puts the objects in order; the
+budget decides how many of them are labelled.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Objects that may be labelled, N of them.
+    """N objects that may be labelled.
 
     Attributes:
-        pictures: (N,) int64, in which of the window's kept frames each is seen.
-        confidence: (N,) float32 in [0, 1], the serving model's in its own answer; 0 where it was not asked.
-        features: (N, F) float32, what its head sees of them; no columns where it was not asked.
+        pictures: (N,) int64 index of the window's kept frame in which each is seen.
+        confidence: (N,) float32 in [0, 1], the serving model's in its own answer; 0 where it did not run.
+        features: (N, F) float32 input of the model's head for each; no columns where it did not run.
     """
 
     pictures: NDArray[np.int64]
@@ -29,60 +29,60 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """Objects in the order in which they are worth a label.
+    """Objects in the order of labelling.
 
     Attributes:
-        rows: (N,) int64, of the candidates, the first first.
+        rows: (N,) int64 rows of the candidates, the most valuable first.
         by_chance: (N,) bool, for each of ``rows`` whether chance alone put it there. Only such objects may
-            validate: a model would otherwise be measured by those that it was least sure of.
+            validate: a model would otherwise be measured on those that it was least sure of.
     """
 
     rows: NDArray[np.int64]
     by_chance: NDArray[np.bool_]
 
     def pictures(self, candidates: Candidates) -> NDArray[np.int64]:
-        """The pictures in which they are seen, each once, in the order of the first object in each."""
+        """Returns the pictures in which they are seen, each once, in the order of its first object."""
         seen, first = np.unique(candidates.pictures[self.rows], return_index=True)
         ordered: NDArray[np.int64] = seen[np.argsort(first)]
         return ordered
 
 
 class LabelPolicy(Protocol):
-    """Puts objects in order."""
+    """Puts objects in the order of labelling."""
 
     @property
     def asks_model(self) -> bool:
-        """Whether it needs the serving model's confidence and features."""
+        """True if it needs the serving model's confidence and features."""
 
     def order(self, candidates: Candidates, rng: np.random.Generator) -> Order:
-        """All candidates; the same for the same candidates and generator."""
+        """Returns all candidates in order; the same for the same candidates and generator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every object is as likely to be labelled as any other."""
+    """Labels every object with equal probability."""
 
     asks_model: bool = False
 
     def order(self, candidates: Candidates, rng: np.random.Generator) -> Order:
-        """By chance."""
+        """Returns a random order."""
         count = len(candidates.pictures)
         return Order(rng.permutation(count), np.ones(count, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Every second object by chance; of the others always the one that tells most.
+    """Alternates between an object drawn by chance and the most informative one that is left.
 
-    What it tells is how unsure the serving model is of it, 1 - confidence, plus how new it is: one less its
-    cosine similarity to the nearest object that comes before it. Labels chosen so show what the model gets
+    An object is informative by the serving model's uncertainty, 1 - confidence, plus its novelty: one less
+    its cosine similarity to the nearest object that comes before it. Such labels show what the model gets
     wrong, and not the same car ten times.
     """
 
     asks_model: bool = True
 
     def order(self, candidates: Candidates, rng: np.random.Generator) -> Order:
-        """By turns."""
+        """Returns the alternating order."""
         count = len(candidates.pictures)
         by_chance = np.arange(count) % 2 == 0
         length = np.linalg.norm(candidates.features, axis=1, keepdims=True)
@@ -104,20 +104,23 @@ class Uncertain:
 UNIFORM = "uniform"
 
 LABEL_POLICIES: Mapping[str, LabelPolicy] = {UNIFORM: Uniform(), "uncertain": Uncertain()}
-"""By the name that a fleet file gives them."""
+"""Policies by their name in the fleet file."""
 
 SAMPLE_PART = 0.75
-"""Of a label budget, what the window's sample may take; the rest is for the burst that λ is measured on."""
+"""Part of a label budget for the window's sample; the rest is for the burst on which λ are measured."""
 
 
 POOL = 2
-"""Objects that the serving model is asked about for each that may be labelled: it costs as much as they do
+"""Objects on which the serving model runs, for each that may be labelled. That costs as much as labelling
 where the golden model is small."""
 
 
 def affordable(budget_gpu_s: float | None, one_gpu_s: float, most: int) -> int:
-    """How many of at most ``most`` things at ``one_gpu_s`` each are within a budget; all without one."""
+    """Returns how many items at ``one_gpu_s`` each a budget covers, at most ``most``.
+
+    Without a budget it is ``most``.
+    """
     if budget_gpu_s is None or one_gpu_s <= 0.0:
         return most
-    # A budget that holds ten of them exactly holds ten, whatever a division makes of it.
+    # A rounding error of the division must not cost an item where the budget is exact.
     return min(max(int(budget_gpu_s / one_gpu_s + 1e-9), 0), most)

@@ -1,8 +1,8 @@
-"""How much GPU memory a job will need: counted before any has run, corrected by those that have.
+"""Estimates the GPU memory of a job: counted before any has run, corrected by the peaks of those that have.
 
-A retraining holds the whole model, and of the weights that train a gradient and a momentum each. It prepares
-by passing every crop through the frozen blocks, and keeps what comes out for all of its epochs; each step
-adds what the backward pass needs of a batch.
+A retraining holds the whole model, and a gradient and a momentum for each weight that trains. It prepares by
+passing every crop through the frozen blocks, and keeps the result for all of its epochs; each step adds what
+the backward pass needs of a batch.
 """
 
 import math
@@ -14,13 +14,14 @@ from ekya.core.memory import Footprint
 from ekya.core.profile import Family
 
 CONTEXT_BYTES = 512 << 20
-"""What CUDA and its libraries take of a process when it first uses a GPU. Not yet measured on a GPU."""
+"""Memory that CUDA and its libraries take in a process when it first uses a GPU. Not yet measured on a
+GPU."""
 
 _COPIES = 2
-"""Of crops on their way in (their pixels are reordered), and of what is put together from parts."""
+"""Copies of input crops (their pixels are reordered), and of arrays that are put together from parts."""
 
 _STATE = 2
-"""Of each weight that trains: its gradient and its momentum."""
+"""Values beside each weight that trains: its gradient and its momentum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class JobCrops:
 
     Attributes:
         training: labelled for training, before γ takes its part of them.
-        validation, exemplars: of the window, and remembered.
+        validation, exemplars: of the window, and from the exemplar memory.
     """
 
     training: int
@@ -38,7 +39,7 @@ class JobCrops:
 
 
 def retraining_bytes(footprint: Footprint, config: RetrainConfig, crops: JobCrops) -> int:
-    """The most that a retraining holds at once, without what CUDA itself takes."""
+    """Returns the peak memory of a retraining, without what CUDA itself takes."""
     prepared = math.ceil(config.data_fraction * crops.training) + crops.validation + crops.exemplars
     kept = prepared * footprint.boundary_bytes
     passing = footprint.forward_crops * footprint.passing_bytes
@@ -50,9 +51,9 @@ def retraining_bytes(footprint: Footprint, config: RetrainConfig, crops: JobCrop
 
 
 def inference_bytes(footprint: Footprint, lent: bool = False) -> int:
-    """The most that a stream's inference holds: the model, the next one beside it, and a batch of crops.
+    """Returns the peak memory of a stream's inference: its model, the next one, and a batch of crops.
 
-    Where weights are ``lent`` on the GPU, each model also has them as they came, in memory of its own.
+    With ``lent`` weights (shared over CUDA IPC), each model also keeps the copy in which they arrived.
     """
     at_once = footprint.passing_bytes + _COPIES * footprint.input_bytes
     models = 4 if lent else 2
@@ -61,7 +62,7 @@ def inference_bytes(footprint: Footprint, lent: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMarks:
-    """High-water marks of jobs that have run, as parts of what was estimated for them.
+    """Peak memory of jobs that have run, as parts of what was estimated for them.
 
     Attributes:
         ratios: the largest of each family.
@@ -70,15 +71,15 @@ class MemoryMarks:
     ratios: Mapping[Family, float] = field(default_factory=dict)
 
     def with_mark(self, family: Family, estimated_bytes: int, measured_bytes: int) -> "MemoryMarks":
-        """With one more."""
+        """Returns the marks with one more."""
         ratio = max(measured_bytes / max(estimated_bytes, 1), self.ratios.get(family, 0.0))
         return MemoryMarks({**self.ratios, family: ratio})
 
     def refined(self, family: Family, estimated_bytes: int) -> int:
-        """An estimate after what its family really took.
+        """Returns an estimate corrected by the peak of its family.
 
-        Of a family that never ran, what the others took warns where it was more than estimated, and promises
-        nothing where it was less.
+        For a family that never ran, other families' ratios raise the estimate where they are above 1, and
+        never lower it.
         """
         ratio = self.ratios.get(family)
         if ratio is None:

@@ -1,4 +1,4 @@
-"""A running retraining re-estimated from its epochs so far (paper §5, adapting estimates)."""
+"""Re-estimates a running retraining from its epochs so far (paper §5, adapting estimates)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,22 +15,22 @@ def reestimate(
     validation_crops: int | None = None,
     limits: FitLimits = DEFAULT_LIMITS,
 ) -> RetrainOption:
-    """The running γ with its expected accuracy and its remaining GPU-seconds as they now look.
+    """Returns the running γ with its current expected accuracy and its remaining GPU-seconds.
 
-    With d of E epochs done, the accuracy is d/E of what the curve through the epochs so far says about
-    epoch E and 1 − d/E of what the profile promised: at first the profile knows more, at the end the
-    retraining itself does. It is never below the best epoch so far, because the best epoch serves.
-    GPU-seconds per epoch are those measured.
+    With d of E epochs done, the accuracy is d/E of the prediction for epoch E by the curve through the
+    epochs so far, and 1 − d/E of the profile's: at first the profile is the better source, at the end the
+    retraining itself. It is never below the best epoch so far, because the best epoch serves. GPU-seconds
+    per epoch are those measured.
 
     Args:
         option: γ as it was profiled, with all its GPU-seconds.
         points: (epochs done, validation accuracy) so far, rising; normally from (0, before training).
         spent_gpu_s: GPU-seconds spent up to the last point.
         validation_crops: crops behind each accuracy; None trusts them.
-        limits: how far the points may be trusted.
+        limits: limits of trust in the points.
 
     Raises:
-        ValueError: more epochs done than γ has, or points that ``fit`` does not take.
+        ValueError: more epochs done than γ has, or points that ``fit_mixture`` does not take.
     """
     done = points[-1][0] if points else 0
     total = option.config.epochs

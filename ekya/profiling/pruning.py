@@ -1,16 +1,16 @@
-"""Which γ are worth micro-profiling (paper §4.3, pruning out bad configurations).
+"""Selects the γ that are worth micro-profiling (paper §4.3, pruning out bad configurations).
 
-Distance of a γ from the Pareto front, precisely. Let each γ have its mean gain and its mean
-GPU-seconds over the remembered windows, windows in which no γ gained left out, since they tell nothing.
-The front is the γ that no other one beats in one of the two and matches in the other. For a γ c and one f
-on the front, in units in which the whole spread is 1,
+Definition of a γ's distance from the Pareto front: let each γ have its mean gain and its mean GPU-seconds
+over the remembered windows, without those in which no γ gained, since they show no difference. The front is
+the γ that no other one beats in one of the two and matches in the other. For a γ c and one f on the front,
+in units in which the whole spread is 1,
 
     worse_gain = max(0, gain_f − gain_c) / max(spread of gains, least_gain_spread)
     worse_cost = max(0, ln(gpu_s_c / gpu_s_f)) / max(spread of ln gpu_s, ln 2)
 
-and the distance of c is the least of sqrt(worse_gain² + worse_cost²) over the front: how far c must
-move, by gaining more or costing less, to be as good as some γ on it. It is 0 on the front. Costs are
-compared by ratio, since they differ by up to 200 times (paper §3.1).
+and the distance of c is the least of sqrt(worse_gain² + worse_cost²) over the front: how far c must move, by
+gaining more or costing less, to be as good as some γ on it. It is 0 on the front. Costs are compared by
+ratio, since they differ by up to 200 times (paper §3.1).
 """
 
 import math
@@ -26,12 +26,12 @@ from ekya.profiling.history import Observation, ProfileHistory
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """When a γ is left out.
+    """Limits of pruning.
 
     Attributes:
         max_distance: a γ further than this from the front is pruned, in parts of the whole spread.
         retry_every: each pruned family is profiled again once in this many windows, at least 1.
-        least_gain_spread: differences in gain below this are noise and are not blown up to 1.
+        least_gain_spread: differences in gain below this are noise and are not scaled up to 1.
     """
 
     max_distance: float = 0.3
@@ -42,7 +42,7 @@ class Pruning:
 DEFAULT_PRUNING = Pruning()
 
 ENOUGH_ACCURACY = 0.95
-"""A stream whose model does this well on its newest labels is not micro-profiled."""
+"""A stream whose model reaches this on its newest labels is not micro-profiled."""
 
 
 def select(
@@ -51,17 +51,17 @@ def select(
     window: int,
     pruning: Pruning = DEFAULT_PRUNING,
 ) -> tuple[Family, ...]:
-    """The families to micro-profile in a window, cheapest first.
+    """Returns the families to micro-profile in a window, cheapest first.
 
     A family stays if any of its γ is near the front or was never observed. The pruned ones come back in
-    turn: the i-th of all families, in their order, in windows w with (w + i) divisible by
-    ``retry_every``. Something is always left where there are configurations.
+    turn: the i-th of all families, in their order, in windows w with (w + i) divisible by ``retry_every``.
+    The result is never empty where there are configurations.
 
     Args:
         configs: Γ.
-        history: what Γ gave in earlier windows.
+        history: results of Γ in earlier windows.
         window: index of the window to be profiled.
-        pruning: when a γ is left out.
+        pruning: limits of pruning.
     """
     offered = sorted(set(configs))
     families = sorted({family_of(config) for config in offered}, key=_structural_cost)
@@ -83,7 +83,7 @@ def select(
 
 
 def in_need(accuracies: Mapping[StreamId, float], enough: float = ENOUGH_ACCURACY) -> tuple[StreamId, ...]:
-    """The streams that are worth profiling for, worst first: where most is to be gained.
+    """Returns the streams that are worth profiling, worst first: there is most to gain.
 
     Args:
         accuracies: of the models that serve, on the newest labels.
@@ -97,7 +97,7 @@ def in_need(accuracies: Mapping[StreamId, float], enough: float = ENOUGH_ACCURAC
 def pareto_distances(
     configs: Iterable[RetrainConfig], history: ProfileHistory, pruning: Pruning = DEFAULT_PRUNING
 ) -> Mapping[RetrainConfig, float]:
-    """Distance from the Pareto front of each γ of ``configs`` that was observed."""
+    """Returns the distance from the Pareto front of each γ of ``configs`` that was observed."""
     wanted = set(configs)
     telling = _telling_windows(history, pruning)
     by_config: dict[RetrainConfig, list[Observation]] = {}
@@ -125,7 +125,7 @@ def pareto_distances(
 
 
 def _telling_windows(history: ProfileHistory, pruning: Pruning) -> set[int]:
-    """Windows in which some γ gained: where nothing had drifted, the cheapest γ looks best of all."""
+    """Returns windows in which some γ gained: where nothing had drifted, the cheapest γ looks best of all."""
     return {o.window for o in history.observations if o.gain >= pruning.least_gain_spread}
 
 
@@ -134,12 +134,12 @@ def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 
 def _structural_cost(family: Family) -> tuple[int, int, int]:
-    """Order of cost that holds before anything was measured: fewer blocks, smaller head, larger batches."""
+    """Returns an order of cost for families not measured: fewer blocks, smaller head, larger batches."""
     return family.trainable_blocks, family.head_width, -family.batch_size
 
 
 def _cost_per_pass(observations: Iterable[Observation]) -> dict[Family, float]:
-    """GPU-seconds of one epoch over all data, by family."""
+    """Returns the GPU-seconds of one epoch over all data, by family."""
     costs: dict[Family, list[float]] = {}
     for o in observations:
         costs.setdefault(family_of(o.config), []).append(o.gpu_s / (o.config.epochs * o.config.data_fraction))

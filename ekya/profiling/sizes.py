@@ -1,7 +1,7 @@
-"""Sizes of a fleet that fit a machine: chosen where nobody has said them, from what work takes there.
+"""Chooses the sizes of a fleet that the fleet file leaves open, so that the measured work fits the machine.
 
-What has to fit is a floor for each stream, its cheapest λ of about one analysed frame a second, and beside
-all floors the preparation. All else is chosen so that they do: a finer quantum for many streams, coarser λ, a
+A floor for each stream has to fit, its cheapest λ of about one analysed frame a second, and beside all
+floors the preparation. All else is chosen so that they do: a finer quantum for many streams, coarser λ, a
 smaller preparation that is longer or prepares the streams in turn, and γ that end within a window.
 """
 
@@ -18,13 +18,14 @@ from ekya.errors import UserError
 from ekya.profiling.inference import HEADROOM, prior_relative_accuracy
 
 CORES_PART = 0.75
-"""Of the cores of a machine without GPUs; the rest decodes video, plans and moves data."""
+"""Part of the cores of a machine without GPUs that a fleet uses; the rest decodes video, plans and moves
+data."""
 
 QUANTA_MILLI = (50, 25, 20, 10, 5)
-"""A finer quantum wastes less in rounding, and makes plans slower."""
+"""Candidate quanta. A finer quantum wastes less in rounding, and makes planning slower."""
 
 QUANTA_PART = 0.25
-"""One quantum for each stream may take this part of the capacity."""
+"""Part of the capacity that one quantum for each stream may take."""
 
 STEAL_MILLI = 100
 
@@ -37,36 +38,36 @@ COARSER_RESOLUTION = 16
 
 PREPARATION_MILLI = 900
 PREPARATION_PART = 0.6
-"""The preparation holds at most these shares: of a GPU, and of the capacity."""
+"""Upper bounds of the preparation's share: thousandths of a GPU, and a part of the capacity."""
 
 LABELS_PART = 2 / 3
-"""Part of the preparation's time in which streams are labelled, where there is no time for all."""
+"""Part of the preparation's time for labelling, where there is no time for all streams."""
 
 DRAWN_FRAMES = 59
-"""Frames of a window that are drawn for labelling, the burst that λ are profiled on included."""
+"""Frames of a window that are drawn for labelling, including the burst on which λ are profiled."""
 
 DRAWN_PART = 0.1
-"""Of the capacity, for detectors that look at drawn frames."""
+"""Part of the capacity for detectors that analyse drawn frames."""
 
 MIN_ACCURACY = 0.4
 TYPICAL_ACCURACY = 0.8
 
 KEEPING_PART = 0.5
-"""Of the capacity, for keeping the minimum accuracy."""
+"""Part of the capacity for keeping the minimum accuracy."""
 
 TRIAL_EPOCHS = 8
-"""Epochs in which the cheapest family of γ is micro-profiled."""
+"""Epochs of the micro-profile of the cheapest family of γ."""
 
 TRAINING_PART = 0.8
-"""Part of the labels that trains; the rest validates."""
+"""Part of the labels for training; the rest validates."""
 
 OVERLOADED_PART = 0.2
-"""Part of the capacity that prepares where the floors do not fit and the run goes on all the same."""
+"""Part of the capacity for the preparation where the floors do not fit and the run goes on all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a run may use.
+    """Capacity that a run may use.
 
     Attributes:
         capacity_milli: over all GPUs, or over all cores; None on virtual time, which has what is asked for.
@@ -77,14 +78,14 @@ class Machine:
     on_cores: bool = True
 
     def worded(self, milli: int) -> str:
-        """An amount of it, for people."""
+        """Returns an amount of the capacity in words, for messages."""
         unit = "core" if self.on_cores else "GPU"
         return f"{milli / FULL_GPU_MILLI:g} {unit}{'' if milli == FULL_GPU_MILLI else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the fleet file says; None where it leaves a size open.
+    """Sizes that the fleet file sets; None where it leaves a size open.
 
     Attributes:
         capacity_milli: of all GPUs that the fleet may use.
@@ -92,13 +93,13 @@ class Wishes:
         quantum_milli, steal_milli: δ and Δ.
         preparation_milli, preparation_part: the preparation's share, and the longest part of a window.
         longest_part: the largest ``preparation_part``.
-        prepared: how many streams are labelled and profiled in a window.
+        prepared: number of streams that are labelled and profiled in a window.
         every, resolutions: Λ.
         trainable_blocks: of Γ.
         least_epochs, least_data: of the smallest γ.
-        labels: objects that are labelled of a stream and window, at most.
-        label_gpu_s: GPU-seconds that labelling a stream's window may take; None for any.
-        draws_frames: whether frames are kept for labelling that λ does not look at.
+        labels: maximum number of labelled objects for a stream and window.
+        label_gpu_s: GPU-seconds that labelling a stream's window may take; None for no limit.
+        draws_frames: whether frames that λ does not analyse are kept for labelling.
         min_accuracy: a_MIN.
     """
 
@@ -123,7 +124,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """All sizes, as in ``Wishes``; ``prepared`` is the number of streams where all are."""
+    """All sizes, as in ``Wishes``; ``prepared`` is the number of streams where all are prepared."""
 
     capacity_milli: int
     window_s: float
@@ -141,22 +142,22 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Sizes, and what was given up for them: sentences for people."""
+    """Sizes, and what was given up for them, in sentences for messages."""
 
     sizes: Sizes
     gave_up: tuple[str, ...]
 
 
 def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = False) -> Fitted:
-    """Sizes that fit.
+    """Returns sizes that fit.
 
-    What is said is kept, but for a capacity above the machine's, and for a preparation that does not fit
-    beside the floors.
+    Sizes set by the file are kept, except a capacity above the machine's, and a preparation that does not
+    fit beside the floors.
 
     Args:
-        said: by the fleet file.
+        said: sizes set by the fleet file.
         costs: of the fleet's work, on this machine; of at least one stream and one family of γ.
-        machine: what there is.
+        machine: available capacity.
         overload: go on where the floors of all streams do not fit.
 
     Raises:
@@ -166,7 +167,7 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
 
 
 def _fit(said: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores_part: float) -> Fitted:
-    """Sizes that fit this part of a machine's cores."""
+    """Returns sizes that fit this part of a machine's cores."""
     capacity = _capacity_milli(said, costs, machine, cores_part)
     quantum = said.quantum_milli or 0
     if quantum == 0 or (overload and quantum * (len(costs.streams) + 1) > capacity):
@@ -178,7 +179,7 @@ def _fit(said: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores
     room = capacity - sum(floors.values())
     if room < quantum or max(floors.values()) > FULL_GPU_MILLI:
         if cores_part < 1.0 and _is_open(said, machine) and (machine.capacity_milli or 0) > capacity:
-            # What was left to other work was a default, and no default keeps a fleet from running.
+            # The cores left to other work are a default, and no default may keep a fleet from running.
             return _fit(said, costs, machine, overload, 1.0)
         if not overload:
             raise UserError(_too_much(said, costs, machine, floors, capacity, quantum))
@@ -206,13 +207,13 @@ def _fit(said: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores
 
 
 def floor_milli(of: StreamCosts, every: Sequence[int], resolutions: Sequence[int]) -> int:
-    """The share of a stream's cheapest λ that analyses about one frame a second, or more of them."""
+    """Returns the share of a stream's cheapest λ that analyses about one frame a second, or more of them."""
     once_a_second = [k for k in every if k <= max(1, round(of.fps))] or [min(every)]
     return min(_needed_milli(of, InferenceConfig(k, side)) for k in once_a_second for side in resolutions)
 
 
 def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
-    """The share with which a λ keeps up."""
+    """Returns the share with which a λ keeps up."""
     return math.ceil(FULL_GPU_MILLI * of.frame_gpu_s[config.resolution] * of.fps / config.every * HEADROOM)
 
 
@@ -226,7 +227,7 @@ def _floors(
 
 
 def _is_open(said: Wishes, machine: Machine) -> bool:
-    """Whether nobody has said how many GPUs, or more than there are."""
+    """Returns whether the file sets no number of GPUs, or more than there are."""
     there = machine.capacity_milli
     return said.capacity_milli is None or (there is not None and said.capacity_milli > there)
 
@@ -239,14 +240,17 @@ def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine, cores_part
         usable = round(there * cores_part) if machine.on_cores else there
         # The two jobs of a stream use a GPU each at most, and the preparation another.
         return max(min(usable, (2 * len(costs.streams) + 1) * FULL_GPU_MILLI), min(QUANTA_MILLI))
-    # On virtual time: half of what analysing every frame takes, so that something has to be decided.
+    # On virtual time: half of what analysing every frame takes, so that the scheduler has to choose.
     finest = max(_measured(costs))
     needed = sum(_needed_milli(of, InferenceConfig(1, finest)) for of in costs.streams.values())
     return max(2, math.ceil(needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI // 2
 
 
 def _quantum_milli(said: Wishes, streams: int, capacity_milli: int) -> int:
-    """The coarsest that wastes little; what the file says in thousandths must be a multiple of it."""
+    """Returns the coarsest quantum that wastes little.
+
+    Shares that the file sets in thousandths must be multiples of it.
+    """
     multiples = [milli for milli in (said.steal_milli, said.preparation_milli) if milli is not None]
     possible = [one for one in QUANTA_MILLI if all(milli % one == 0 for milli in multiples)] or [1]
     wasted_milli = QUANTA_PART * capacity_milli
@@ -254,18 +258,18 @@ def _quantum_milli(said: Wishes, streams: int, capacity_milli: int) -> int:
 
 
 def _every(costs: HostCosts) -> tuple[int, ...]:
-    """From every frame to one a second of each camera."""
+    """Returns frame intervals from every frame to one frame a second of each camera."""
     slowest = {max(1, round(of.fps)) for of in costs.streams.values()}
     return tuple(sorted({k for k in EVERY if k <= max(slowest)} | {min(slowest), max(slowest)}))
 
 
 def _measured(costs: HostCosts) -> set[int]:
-    """Resolutions of which it is known what they take of every camera."""
+    """Returns the resolutions with measured costs for every camera."""
     return set.intersection(*(set(of.frame_gpu_s) for of in costs.streams.values()))
 
 
 def _resolutions(costs: HostCosts, every: Sequence[int], capacity_milli: int) -> tuple[int, ...]:
-    """The usual ones; a coarser one too where floors would take more than half of the capacity."""
+    """Returns the usual ones, and a coarser one where floors would take more than half of the capacity."""
     known = _measured(costs)
     usual = tuple(one for one in RESOLUTIONS if one in known) or tuple(sorted(known, reverse=True))
     floors = _floors(costs, every, usual, 1)
@@ -275,14 +279,17 @@ def _resolutions(costs: HostCosts, every: Sequence[int], capacity_milli: int) ->
 
 
 def _window_s(said: Wishes, costs: HostCosts, preparing_milli: float, training_milli: float) -> float:
-    """Long enough to prepare one stream, and for the cheapest γ to end in half of what is left."""
+    """Returns a length in which one stream is prepared, and the cheapest γ ends in half of the rest."""
     prepared_s = (_label_gpu_s(said, costs) + _trial_gpu_s(said, costs)) * FULL_GPU_MILLI / preparing_milli
     trained_s = 2.0 * _least_gpu_s(said, _cheapest(said, costs)) * FULL_GPU_MILLI / training_milli
     return float(math.ceil(min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)))
 
 
 def _prepared(said: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
-    """How many streams are labelled within their part of a budget; in the rest those in need are profiled."""
+    """Returns the number of streams that are labelled within the labelling part of a budget.
+
+    The rest of the budget is for profiling those in need.
+    """
     if said.prepared is not None:
         return min(said.prepared, len(costs.streams))
     one_gpu_s, all_gpu_s = _label_gpu_s(said, costs), LABELS_PART * budget_gpu_s
@@ -292,13 +299,13 @@ def _prepared(said: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
 
 
 def _label_gpu_s(said: Wishes, costs: HostCosts) -> float:
-    """GPU-seconds to label a window of one stream."""
+    """Returns the GPU-seconds to label a window of one stream."""
     labels_gpu_s = said.labels * costs.label_gpu_s
     return labels_gpu_s if said.label_gpu_s is None else min(labels_gpu_s, said.label_gpu_s)
 
 
 def _trial_gpu_s(said: Wishes, costs: HostCosts) -> float:
-    """GPU-seconds to micro-profile the cheapest family of γ on a stream's labels."""
+    """Returns the GPU-seconds to micro-profile the cheapest family of γ on a stream's labels."""
     cost = _cheapest(said, costs)
     return said.labels * (cost.prepare_gpu_s + TRIAL_EPOCHS * cost.epoch_gpu_s)
 
@@ -308,15 +315,16 @@ def _cheapest(said: Wishes, costs: HostCosts) -> FamilyCost:
 
 
 def _least_gpu_s(said: Wishes, cost: FamilyCost) -> float:
-    """GPU-seconds of a family's smallest γ."""
+    """Returns the GPU-seconds of a family's smallest γ."""
     crops = said.least_data * TRAINING_PART * said.labels
     return crops * (cost.prepare_gpu_s + said.least_epochs * cost.epoch_gpu_s)
 
 
 def _min_accuracy(said: Wishes, costs: HostCosts, every: Sequence[int], capacity_milli: int) -> float:
-    """The usual one, or none where typical models would need more than half of the capacity to keep it.
+    """Returns the usual a_MIN, or 0 where typical models would need more than half of the capacity for it.
 
-    What it takes comes before any retraining. A file's is kept, unless its GPUs are not there.
+    Its share comes before any retraining. A value set by the file is kept, unless the file's GPUs are not
+    there.
     """
     lowered = (said.capacity_milli or 0) > capacity_milli + max(QUANTA_MILLI)
     if said.min_accuracy is not None and not lowered:
@@ -330,7 +338,7 @@ def _min_accuracy(said: Wishes, costs: HostCosts, every: Sequence[int], capacity
 
 
 def _draws_frames(said: Wishes, costs: HostCosts, window_s: float, capacity_milli: int) -> bool:
-    """Whether a detector has the time for frames that λ does not look at."""
+    """Returns whether detectors have time for frames that λ does not analyse."""
     if said.draws_frames is not None:
         return said.draws_frames
     finding_gpu_s = sum(of.finding_gpu_s for of in costs.streams.values())
@@ -338,7 +346,7 @@ def _draws_frames(said: Wishes, costs: HostCosts, window_s: float, capacity_mill
 
 
 def _blocks(said: Wishes, costs: HostCosts, training_gpu_s: float) -> tuple[int, ...]:
-    """Those of which a γ can end within a window, and those of the cheapest family."""
+    """Returns the block counts of which a γ can end within a window, and that of the cheapest family."""
     kept = {
         cost.family.trainable_blocks
         for cost in (_cheapest(said, costs), *costs.families)
@@ -359,7 +367,7 @@ def _too_much(
     capacity_milli: int,
     quantum_milli: int,
 ) -> str:
-    """Why the floors do not fit, and what to change."""
+    """Returns why the floors do not fit, and what to change."""
     left, fitting = capacity_milli - quantum_milli, 0
     for floor in sorted(floors.values()):
         if floor > min(left, FULL_GPU_MILLI):
@@ -388,7 +396,7 @@ def _too_much(
 def _given_up(
     said: Wishes, costs: HostCosts, machine: Machine, sizes: Sizes, floors: Mapping[StreamId, int]
 ) -> Iterator[str]:
-    """What a larger machine would have had."""
+    """Yields what a larger machine would have allowed."""
     there = machine.capacity_milli
     if said.capacity_milli is not None and there is not None and said.capacity_milli > there:
         said_gpus, here = said.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
@@ -422,7 +430,7 @@ def _given_up(
 
 
 def _all_milli(costs: HostCosts, every: int, resolution: int) -> int:
-    """What one λ takes for all streams; of a slower camera no less than one frame a second."""
+    """Returns the share of one λ for all streams; of a slower camera no less than one frame a second."""
     return sum(
         _needed_milli(of, InferenceConfig(min(every, max(1, round(of.fps))), resolution))
         for of in costs.streams.values()

@@ -1,4 +1,4 @@
-"""From measured rates to what a share is worth to a job."""
+"""Speed curves from measured rates: the speed of a job at a share."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,22 +13,23 @@ from ekya.core.speed import CoRun, KindSpeeds, Pace, SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI
 
 TRUSTED_EPOCHS = 5.0
-"""A measured point counts as much as so many epochs of jobs: those ran among whatever else there was."""
+"""Weight of a measured point, in epochs of jobs; epochs count less, since they ran beside other load."""
 
 _LEAST_EPOCH_S = 1e-6
-"""Run time is told in whole microseconds."""
+"""Resolution of run times: one microsecond."""
 
 
 def curve_through(rates: Mapping[int, float]) -> SpeedCurve:
-    """The non-decreasing curve nearest to some rates, as parts of the one at a whole GPU.
+    """Returns the non-decreasing curve nearest to some rates, as parts of the one at a whole GPU.
 
-    Rates are noisy: at 800 one may come out above that at 1000. What falls is averaged (isotonic regression).
+    Rates are noisy: at 800 one may come out above that at 1000. Falling parts are averaged (isotonic
+    regression).
 
     Args:
         rates: by share in thousandths, above 0, one of them 1000; work a second in any unit.
 
     Raises:
-        ValueError: nothing was measured at a whole GPU, or nothing was done there.
+        ValueError: there is no rate above 0 at a whole GPU.
     """
     if rates.get(FULL_GPU_MILLI, 0.0) <= 0.0:
         raise ValueError("a speed curve needs a rate above 0 at a whole GPU")
@@ -40,12 +41,12 @@ def curve_through(rates: Mapping[int, float]) -> SpeedCurve:
 
 
 def throughput(rates: tuple[float, ...], full_rate: float) -> CoRun:
-    """What jobs did together, from the rate of each and that of one alone at a whole GPU."""
+    """Returns the joint throughput of jobs, from the rate of each and that of one alone at a whole GPU."""
     return CoRun(len(rates), sum(rates) / full_rate)
 
 
 def among_others(measured: KindSpeeds) -> SpeedCurve:
-    """What a share is worth to a job while others have the rest of its GPU: the curve to plan with.
+    """Returns the speed of a job at a share while others use the rest of its GPU: the curve to plan with.
 
     Alone a tenth of a GPU may run at a third of full speed, but ten tenths do not make three GPUs. Where n
     jobs at 1/n each reach T together, one of them runs at T/n, a part of what the share gives alone; between
@@ -63,17 +64,18 @@ def among_others(measured: KindSpeeds) -> SpeedCurve:
     shares = sorted({share for share, _ in alone.points if share > 0} | set(known))
     part = np.interp(shares, known, [parts[share] for share in known])
     reached = part * np.array([alone.speed(share) for share in shares])
-    # What noise makes fall is cut, not averaged: that could only promise too much.
+    # Falls due to noise are cut, not averaged: averaging could promise too much.
     return _never_falling(shares, reached)
 
 
 def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
-    """The curve after what jobs really did.
+    """Returns the curve after a correction by the measured epochs of jobs.
 
-    A job's epochs are the same work, so where its share changed between two of them, the ratio of their times
-    is that of the speeds at both shares, whatever the job is. The logarithms of the curve's speeds are moved
+    A job's epochs are the same work, so where its share changed between two of them, the ratio of their
+    times is that of the speeds at both shares, for any job. The logarithms of the curve's speeds are moved
     as little as these ratios allow (least squares, with ``TRUSTED_EPOCHS``); a whole GPU stays at 1. A job
-    whose share never changed says nothing, and a curve of no measured points, a straight line, stays one.
+    whose share never changed gives no information, and a curve without measured points, a straight line,
+    stays one.
 
     Args:
         curve: as it was.
@@ -91,14 +93,16 @@ def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
         weight = math.sqrt(epochs)
         rows.append(weight * (slow_row - fast_row))
         wanted.append(weight * (math.log(ratio) - slow_offset + fast_offset))
-    # The whole GPU is no unknown: its logarithm is 0.
+    # The speed at a whole GPU is not an unknown: its logarithm is 0.
     moved, *_ = np.linalg.lstsq(np.array(rows)[:, :-1], np.array(wanted), rcond=None)
     return _never_falling(shares, np.append(np.exp(moved), 1.0))
 
 
 def _ratios(paces: Iterable[Pace]) -> Iterator[tuple[int, int, float, int]]:
-    """For neighbouring shares of one job: both, the speed at the smaller as a part of that at the larger,
-    and how many epochs say so."""
+    """Yields, for neighbouring shares of one job, both shares, the speed ratio and its number of epochs.
+
+    The ratio is the speed at the smaller share as a part of that at the larger.
+    """
     jobs: dict[int, dict[int, list[float]]] = {}
     for pace in paces:
         if pace.share_milli > 0 and pace.epoch_s >= _LEAST_EPOCH_S:
@@ -111,10 +115,10 @@ def _ratios(paces: Iterable[Pace]) -> Iterator[tuple[int, int, float, int]]:
 
 
 def _log_speed(curve: SpeedCurve, share_milli: int) -> tuple[NDArray[np.float64], float]:
-    """The logarithm of the speed at a share, as weights of those at the curve's points, and an offset.
+    """Returns the logarithm of the speed at a share, as weights of those at the curve's points, and offset.
 
     Between two points speeds lie on a straight line, and their logarithms do not: the weights are the
-    derivatives where the curve is, so that what it foretells exactly does not move it.
+    derivatives at the current curve, so that a ratio that the curve predicts exactly does not move it.
     """
     (_, *shares), speeds = zip(*curve.points, strict=True)
     row = np.zeros(len(shares))
@@ -129,7 +133,7 @@ def _log_speed(curve: SpeedCurve, share_milli: int) -> tuple[NDArray[np.float64]
 
 
 def _never_falling(shares: Sequence[int], speeds: NDArray[np.float64]) -> SpeedCurve:
-    """A curve at or below these speeds, of which the last is 1."""
+    """Returns a non-decreasing curve at or below these speeds, of which the last is 1."""
     rising = np.minimum.accumulate(speeds[::-1])[::-1]
     points = ((share, float(speed)) for share, speed in zip(shares, rising, strict=True))
     return SpeedCurve(((0, 0.0), *points))

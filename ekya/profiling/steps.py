@@ -1,4 +1,4 @@
-"""The order in which a window is prepared (paper §4.3): decided here, carried out in every world."""
+"""Order of the steps that prepare a window (paper §4.3), the same in every world."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from ekya.profiling.pruning import in_need
 
 @dataclass(frozen=True, slots=True)
 class LabelStep:
-    """Let the golden model label a stream's sample."""
+    """Labels a stream's sample with the golden model."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceStep:
-    """Profile these λ on a stream's burst."""
+    """Profiles these λ on a stream's burst."""
 
     stream: StreamId
     configs: tuple[InferenceConfig, ...]
@@ -27,7 +27,7 @@ class InferenceStep:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """Micro-profile a family of γ on a stream's labels; ``first``: nothing was tried on them before."""
+    """Micro-profiles a family of γ on a stream's labels; ``first``: nothing was tried on them before."""
 
     stream: StreamId
     family: Family
@@ -39,11 +39,11 @@ PreparationStep = LabelStep | InferenceStep | TrialStep
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """What labelling showed of a stream.
+    """Result of labelling a stream.
 
     Attributes:
         accuracy: of the serving model on the validation part.
-        can_train: both parts hold enough to train and to measure.
+        can_train: whether both parts are large enough to train and to measure.
     """
 
     accuracy: float
@@ -55,8 +55,8 @@ class Waiting:
     """A stream that may be prepared.
 
     Attributes:
-        stream: which.
-        prepared_in: the last window in which it was; None if it never was.
+        stream: its id.
+        prepared_in: the last window in which it was prepared; None for never.
         accuracy: of its serving model on its newest labels; None before the first.
     """
 
@@ -66,10 +66,10 @@ class Waiting:
 
 
 def in_turn(streams: Sequence[Waiting], places: int) -> tuple[StreamId, ...]:
-    """Which streams are prepared in a window that has no time for all.
+    """Returns the streams to prepare in a window that has no time for all.
 
-    Half of the places, rounded up, go to those that have waited longest, so that each has its turn; the
-    others to those that do worst, if they do badly enough to be in need.
+    Half of the places, rounded up, go to those that have waited longest, so that each is prepared in turn;
+    the others to those that do worst, if they do badly enough to be in need.
     """
     longest = sorted(streams, key=_longest_first)
     first = longest[: -(-places // 2)]
@@ -91,16 +91,16 @@ def _longest_first(one: Waiting) -> tuple[int, float, StreamId]:
 def preparation_steps(
     streams: Sequence[PrepareStream], labelled: Mapping[StreamId, Labelled]
 ) -> Iterator[PreparationStep]:
-    """Labels of all streams, one family of γ for those in need, λ of all, then the other families.
+    """Yields labels of all streams, one family of γ for those in need, λ of all, then the other families.
 
-    Whatever is unfinished when the time is up stays undone, so what is worth most comes first: without
-    labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has
-    priors. No stream has its second family tried before another has its first.
+    Steps that are unfinished when the time is up are not done, so the most valuable come first: without
+    labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has priors.
+    No stream has its second family tried before another has its first.
 
     Args:
         streams: what to measure of each.
-        labelled: filled in by whoever carries the steps out, and read only when all labels are made; a
-            stream that could not be labelled is missing, and nothing more is done for it.
+        labelled: filled in by the caller while it carries the steps out, and read only when all labels are
+            made; a stream that could not be labelled is missing, and gets no further steps.
     """
     for of in streams:
         yield LabelStep(of.stream)

@@ -1,1 +1,1 @@
-"""What people look at: the screen, tables, figures and the HTML report."""
+"""Output for people: the screen, tables, figures and the HTML report."""

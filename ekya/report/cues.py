@@ -1,4 +1,4 @@
-"""What a script had happen, for people: a line as it comes, and a table of all of it."""
+"""Shows the events of a script: a log line for each as it occurs, and a table of all."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ _WORDS = {
 
 
 def cue_line(told: CueTold) -> str:
-    """One line."""
+    """Returns the log line of an event."""
     return f"{us_to_seconds(told.t_us):.1f} s: {told.cue.stream} {_what(told)}; {share_changes(told)}"
 
 
 def cue_table(told: Sequence[CueTold]) -> Table:
-    """All of them, with what changed hands."""
+    """Builds a table of all events with the share changes."""
     table = Table(title="The script, and shares in thousandths of a GPU (inference + retraining)")
     table.add_column("At", justify="right")
     for name in ("Stream", "What happens", "Shares"):
@@ -34,7 +34,7 @@ def cue_table(told: Sequence[CueTold]) -> Table:
 
 
 def share_changes(told: CueTold) -> str:
-    """Who holds more and who holds less than before."""
+    """Returns the streams whose share (inference and retraining) changed, before and after."""
     changes = []
     for stream in sorted({*told.before, *told.after}):
         before, after = sum(told.before.get(stream, (0, 0))), sum(told.after.get(stream, (0, 0)))

@@ -1,4 +1,4 @@
-"""The figure of a run: accuracy and shares over time."""
+"""Figure of a run: accuracy and shares over time."""
 
 import io
 from math import ceil, floor
@@ -28,20 +28,20 @@ _HEAD_IN = 0.95
 _TITLE_IN = 0.36
 _FOOT_IN = 0.6
 _ONE_COLUMN_STREAMS = 6
-# Of a window: the span over which the line is averaged, so that it is calm but still falls and jumps.
+# Part of a window over which accuracy is averaged: smooth, but drift and hot swaps stay visible.
 _SMOOTHING = 1 / 8
 _DASHES = (0, (3, 1.5))
 
 
 def draw_timeline(timeline: RunTimeline, title: str = "", theme: Theme = LIGHT) -> bytes:
-    """A PNG: one panel a stream with its accuracy, and below them who had which share.
+    """Draws a PNG: one accuracy panel per stream, and a panel of all shares below.
 
-    The same input gives the same bytes. With more streams than there are colours, the shares are
-    drawn as two bands, retraining and inference, and the panels stand in several columns.
+    The same input gives the same bytes. If there are more streams than colours, the shares are drawn as
+    two bands, retraining and inference, and the panels are arranged in several columns.
 
     Args:
         timeline: at least one window and one stream.
-        title: one line; empty where the page around the figure has one.
+        title: one line; empty if the page around the figure has a title.
         theme: colours.
     """
     streams = timeline.streams
@@ -82,9 +82,9 @@ def draw_timeline(timeline: RunTimeline, title: str = "", theme: Theme = LIGHT) 
 
 
 def smoothed(series: ScoreSeries, seconds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Accuracy over the last ``seconds`` up to the end of each second.
+    """Returns accuracy over the last ``seconds`` up to the end of each second.
 
-    Looking back only, so that a jump does not begin before its cause.
+    The average looks back only, so that a jump does not appear before its cause.
 
     Args:
         series: of one stream.
@@ -150,7 +150,7 @@ def _draw_stream(
                 zorder=5,
                 clip_on=False,
             )
-    # A little more than all, so that the line is not cut in half where everything is right.
+    # Slightly more than 100 %, so that a line at 100 % is not cut in half.
     axes.set_ylim(lowest, 1.0 + 0.03 * (1.0 - lowest))
     axes.yaxis.set_major_locator(MultipleLocator(0.25 if lowest < 0.4 else 0.2 if lowest < 0.75 else 0.1))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
@@ -159,7 +159,7 @@ def _draw_stream(
 
 
 def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide: bool) -> None:
-    """The stream's name and means: to the right of its panel, or above it where there is no room."""
+    """Writes the stream's name and means to the right of its panel, or above it in a narrow panel."""
     lines: list[tuple[str, str, str, float]] = [(curves.stream, color, "bold", 10.5)]
     if curves.measured.mean_accuracy is not None:
         lines.append((f"{percent(curves.measured.mean_accuracy)} mean", theme.ink, "normal", 8.5))
@@ -182,7 +182,7 @@ def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide
 
 
 def _number_windows(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
-    """Above the first panels. Of very many windows only some are numbered."""
+    """Labels the windows above the first panel; of more than 12 only some."""
     every = ceil(len(timeline.windows) / 12)
     for window in timeline.windows[::every]:
         axes.annotate(
@@ -236,7 +236,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
 
 
 def _lowest(timeline: RunTimeline) -> float:
-    """Where the accuracy axis begins: a tenth below what is drawn."""
+    """Returns the lower limit of the accuracy axis: 5 to 15 points below the lowest drawn value."""
     drawn = [
         smoothed(curve.series, _smoothing_s(timeline))[1]
         for curves in timeline.streams

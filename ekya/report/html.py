@@ -1,4 +1,4 @@
-"""``report.html``: one file that needs nothing else, to be read in a browser or sent to somebody."""
+"""HTML report ``report.html``: a single self-contained file."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ class ReportFigure:
 
     Attributes:
         title: heading above it.
-        caption: what it shows, for readers and for those who cannot see it.
+        caption: description, also used as the alternative text.
         light_png: PNG for a light page.
-        dark_png: the same for a dark page, where there is one.
+        dark_png: PNG for a dark page, or None.
     """
 
     title: str
@@ -33,13 +33,13 @@ class ReportFigure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleCrop:
-    """A picture of one object and what was said about it.
+    """Crop of one object with its classification.
 
     Attributes:
-        stream: where it was seen.
+        stream: its stream.
         caption: for example ``window 3: called car, is truck``.
-        png: the picture.
-        correct: whether the answer was right.
+        png: the crop.
+        correct: whether the classification was right.
     """
 
     stream: StreamId
@@ -54,13 +54,13 @@ def render_report(
     figures: Sequence[ReportFigure] = (),
     crops: Sequence[SampleCrop] = (),
 ) -> str:
-    """The whole page. Every text is escaped; no address outside the page is named.
+    """Renders the whole page. All text is escaped, and the page loads nothing from other addresses.
 
     Args:
         name: of the run.
-        summary: as ``measuring.summary`` builds it.
-        figures: in the order in which they appear.
-        crops: are shown by stream, in the order given.
+        summary: as built by ``measuring.summary``.
+        figures: in the order of the page.
+        crops: grouped by stream, otherwise in the given order.
     """
     environment = Environment(
         loader=PackageLoader("ekya.report", "templates"),
@@ -97,7 +97,7 @@ def _number(value: float | None) -> str:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Nested values as lines: ``planning_ms p50``."""
+    """Returns nested values as flat lines with joined keys such as ``planning_ms p50``."""
     lines: list[tuple[str, str]] = []
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What the panels of a figure have in common."""
+"""Elements that all panels of a figure share."""
 
 from matplotlib.axes import Axes
 
@@ -8,7 +8,7 @@ from ekya.report.themes import Theme
 
 
 def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
-    """A panel over the whole run, with a quiet grid and the borders of its windows."""
+    """Sets up a panel over the whole run, with a light grid and lines between its windows."""
     axes.set_facecolor(theme.page)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -22,12 +22,12 @@ def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
 
 
 def has_own_colors(theme: Theme, timeline: RunTimeline) -> bool:
-    """Whether every stream has a colour that no other one has."""
+    """Returns whether the theme has a distinct colour for every stream."""
     return len(timeline.streams) <= len(theme.streams)
 
 
 def mixed(color: str, page: str, strength: float) -> str:
-    """A colour as it looks at this opacity on the page, but opaque, so that bands do not mix."""
+    """Returns the opaque colour of ``color`` at this opacity on the page, so that bands do not mix."""
     parts = [
         round(strength * int(color[i : i + 2], 16) + (1 - strength) * int(page[i : i + 2], 16))
         for i in (1, 3, 5)

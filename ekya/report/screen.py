@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table, or plain lines where there is no terminal."""
+"""Progress display of a run: a live table, or log lines without a terminal."""
 
 import logging
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ class ScreenRow:
     """One stream at one moment.
 
     Attributes:
-        stream: which.
-        status: in a word or two, for example ``serving``, ``labelling`` or ``set aside``.
-        accuracy_now: estimated accuracy of the model that serves, None before the first labels.
-        accuracy_mean: mean of the estimates so far, over time.
-        training: γ that is being trained, None where nothing is.
-        training_progress: part of that retraining that is done, in [0, 1]; None where it is not known.
-        inference: λ, None before the first plan.
+        stream: its id.
+        status: one or two words, for example ``serving``, ``labelling`` or ``set aside``.
+        accuracy_now: estimated accuracy of the serving model; None before the first labels.
+        accuracy_mean: mean of the estimates over time so far.
+        training: γ in training, or None.
+        training_progress: finished part of that retraining, in [0, 1]; None if unknown.
+        inference: λ; None before the first plan.
         retrain_share_milli, inference_share_milli: as granted.
-        health: how the stream is by what is known so far.
+        health: health of the stream so far.
     """
 
     stream: StreamId
@@ -57,11 +57,11 @@ class ScreenState:
 
     Attributes:
         now_us: run time.
-        window, window_count: the open window, from 0, and how many there will be; None if unknown.
+        window, window_count: the open window, from 0, and the number of windows; None if unknown.
         window_start_us, window_end_us: of the open window.
         capacity_milli: share of all GPUs together.
-        rows: in the order in which they are shown.
-        note: one line below, for example where the dashboard is; empty for none.
+        rows: in the order of display.
+        note: one line below, for example the dashboard's address; empty for none.
     """
 
     now_us: int
@@ -81,7 +81,7 @@ class ScreenState:
 
 
 class Screen(Protocol):
-    """Shows one state after the other, from ``with`` until its end."""
+    """Context manager that shows one state after the other."""
 
     def __enter__(self) -> "Screen": ...
 
@@ -90,16 +90,16 @@ class Screen(Protocol):
     ) -> None: ...
 
     def show(self, state: ScreenState) -> None:
-        """Shows this state. Cheap enough to be called several times a second."""
+        """Shows this state. Cheap enough for several calls per second."""
 
 
 def open_screen(console: Console) -> Screen:
-    """A live table on a terminal, plain log lines anywhere else."""
+    """Returns a live table on a terminal, plain log lines elsewhere."""
     return LiveScreen(console) if console.is_terminal else PlainScreen()
 
 
 class LiveScreen:
-    """A table that is drawn anew in place. Log lines through the same console appear above it."""
+    """Table that is redrawn in place. Log lines through the same console appear above it."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=_REFRESH_PER_S)
@@ -119,7 +119,7 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """Logs what changed: a line for each window, each retraining that starts or ends, each new status."""
+    """Logs changes: a line for each window, each start or end of a retraining, and each new status."""
 
     def __init__(self) -> None:
         self._window: int | None = None
@@ -134,7 +134,7 @@ class PlainScreen:
         return None
 
     def show(self, state: ScreenState) -> None:
-        """Logs the differences from the state before."""
+        """Logs the differences from the previous state."""
         at = f"{us_to_seconds(state.now_us):.1f} s"
         if state.window != self._window:
             now = ", ".join(f"{row.stream} {percent(row.accuracy_now)}" for row in state.rows)
@@ -147,7 +147,7 @@ class PlainScreen:
 
 
 def draw(state: ScreenState) -> RenderableType:
-    """The screen as a rich renderable."""
+    """Returns the screen as a rich renderable."""
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(_window_name(state), style="bold"),
@@ -193,7 +193,7 @@ def _shares_in_use(state: ScreenState) -> Text:
 
 
 def _window_name(state: ScreenState) -> str:
-    # By its index, as in the summary and in the report.
+    # Windows are named by index, as in the summary and in the report.
     last = "" if state.window_count is None else f" (last: {state.window_count - 1})"
     return f"window {state.window}{last}"
 

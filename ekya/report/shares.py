@@ -1,4 +1,4 @@
-"""The panel that shows who had which share."""
+"""Panel of the shares over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class _Band:
 
     Attributes:
         shares: (K,) thousandths from each time on.
-        color: of its area.
-        hatch: colour of the lines across it, if it has any.
+        color: fill colour.
+        hatch: colour of its hatching, or None.
     """
 
     shares: NDArray[np.int64]
@@ -35,9 +35,9 @@ class _Band:
 
 
 def draw_shares(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
-    """Shares over time, stacked: inference and retraining of every stream, preparation on top.
+    """Draws stacked shares over time: inference and retraining of every stream, preparation on top.
 
-    With more streams than there are colours, all streams are drawn together.
+    If there are more streams than colours, all streams are summed.
     """
     plain_axes(axes, timeline, theme)
     edges_us = {sample.t_us for sample in timeline.shares} | {timeline.windows[0].start_us, timeline.end_us}
@@ -57,11 +57,11 @@ def draw_shares(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
 def steps_of(
     samples: Sequence[ShareSample], stream: StreamId, times_us: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Retraining and inference share of a stream from each time on; 0 before its first sample.
+    """Returns the retraining and inference shares of a stream from each time on; 0 before its first sample.
 
     Args:
-        samples: of any streams, in rising order of time; of two at one time the later counts.
-        stream: whose.
+        samples: of any streams, in rising order of time; the later of two at the same time counts.
+        stream: the stream.
         times_us: (K,).
 
     Returns:
@@ -75,7 +75,7 @@ def steps_of(
 
 
 def prepared_of(spans: Sequence[PreparationSpan], times_us: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(K,) thousandths that labelling and profiling hold from each of the (K,) times on."""
+    """Returns the (K,) thousandths that labelling and profiling hold from each of the (K,) times on."""
     held = np.zeros(len(times_us), np.int64)
     for span in spans:
         held[(times_us >= span.start_us) & (times_us < span.end_us)] = span.share_milli
@@ -83,7 +83,7 @@ def prepared_of(spans: Sequence[PreparationSpan], times_us: NDArray[np.int64]) -
 
 
 def _bands(timeline: RunTimeline, theme: Theme, times_us: NDArray[np.int64]) -> list[_Band]:
-    """From the bottom to the top."""
+    """Returns the bands from bottom to top."""
     steps = [steps_of(timeline.shares, curves.stream, times_us) for curves in timeline.streams]
     if not has_own_colors(theme, timeline):
         steps = [(np.sum([pair[0] for pair in steps], axis=0), np.sum([pair[1] for pair in steps], axis=0))]
@@ -98,7 +98,7 @@ def _bands(timeline: RunTimeline, theme: Theme, times_us: NDArray[np.int64]) -> 
 
 
 def _draw_stack(axes: Axes, times_us: NDArray[np.int64], bands: Sequence[_Band], theme: Theme) -> float:
-    """Draws the bands; how high they reach."""
+    """Draws the bands; returns the height of the stack in GPUs."""
     times_s = times_us / US_PER_S
     below = np.zeros(len(times_us))
     for band in bands:
@@ -114,8 +114,8 @@ def _draw_stack(axes: Axes, times_us: NDArray[np.int64], bands: Sequence[_Band],
             linewidth=0,
             zorder=2,
         )
-        # Bands are parted only where one lies on another: a line where a share changes would make
-        # what goes on look as if it had ended.
+        # Bands are separated by horizontal lines only: a vertical line where a share changes would look
+        # like the end of a job.
         on = np.flatnonzero((band.shares[:-1] > 0) & (below[:-1] > 0))
         axes.hlines(below[on], times_s[on], times_s[on + 1], color=theme.page, linewidth=0.8, zorder=3)
         below = above
@@ -148,5 +148,5 @@ def _legend(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
 
 
 def _preparation_colors(theme: Theme) -> tuple[str, str]:
-    """Of the area, and of the lines across it."""
+    """Returns the fill colour and the hatch colour."""
     return mixed(theme.quiet, theme.page, 0.18), mixed(theme.quiet, theme.page, 0.6)

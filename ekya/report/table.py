@@ -1,4 +1,4 @@
-"""The tables at the end of a run and of a comparison."""
+"""Result tables of a run and of a comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ _OK = str(HealthState.OK)
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
-    """One row a stream and one for all of them.
+    """Builds a table with a row per stream and a row for all of them.
 
     Args:
-        summary: as ``measuring.summary`` builds it.
+        summary: as built by ``measuring.summary``.
     """
     table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
     table.add_column("Stream")
-    # What a live camera showed cannot be looked at again; the labels of its windows are all that is known.
+    # A live camera's frames cannot be scored afterwards; only the labels of its windows are available.
     unscored = any(values["mean_accuracy"] is None for values in summary["streams"].values())
     second = ("On its\nlabels", "validation_accuracy") if unscored else ("Balanced", "balanced_accuracy")
     for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
@@ -64,7 +64,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
 
 
 def health_lines(summary: Mapping[str, Any]) -> list[str]:
-    """One line a stream and state that is not ``ok``, and one a warning."""
+    """Returns one line per stream and state other than ``ok``, and one per warning."""
     lines = []
     for stream, windows in summary["health"]["streams"].items():
         for state in dict.fromkeys(one["state"] for one in windows if one["state"] != _OK):
@@ -80,17 +80,17 @@ def _windows_ok(windows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _mean(summary: Mapping[str, Any], name: str) -> float | None:
-    """Over all streams; over some of them only it would not be comparable with the means beside it."""
+    """Returns the mean over all streams; None if a stream lacks the value, since means would not compare."""
     values = [stream[name] for stream in summary["streams"].values()]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a scheduler, in the order given; the best value of each column stands in bold.
+    """Builds a table with a row per scheduler in the given order; the best value per column is bold.
 
     Args:
-        summaries: of runs over the same frames. Streams that only some of them have show a dash elsewhere.
+        summaries: of runs over the same frames. A stream that a run lacks shows a dash.
     """
     streams = sorted({stream for summary in summaries for stream in summary["streams"]})
     table = Table()

@@ -8,11 +8,11 @@ class Theme:
     """Colours as ``#rrggbb``.
 
     Attributes:
-        page: behind everything.
+        page: background.
         ink: text.
-        quiet: axes, ticks and side remarks.
-        line: grid and borders of windows.
-        streams: one a stream; told apart by people who do not see red and green alike.
+        quiet: axes, ticks and secondary text.
+        line: grid and window borders.
+        streams: one per stream; distinguishable with red-green colour blindness.
     """
 
     page: str

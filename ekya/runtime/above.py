@@ -1,4 +1,4 @@
-"""The seam between the run of one server and whoever knows other servers: a tier above it."""
+"""Interface between the run of one server and a tier above it that knows other servers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,67 +13,71 @@ from ekya.runtime.mailbox import RunClock
 from ekya.runtime.material import MaterialToFetch
 
 LEAD_NS = 500_000_000
-"""Between telling the cameras when the run begins, and its beginning."""
+"""Minimum time between announcing the start of the run to the cameras and the start itself."""
 
 
 class Exchange(Protocol):
-    """What a retraining takes along to another server, and what comes back. ``RayExecutor`` is one."""
+    """Interface for remote retrainings: the material that they need and the weights that come back.
+
+    ``RayExecutor`` implements it.
+    """
 
     def material(self, stream: StreamId) -> MaterialToFetch:
-        """What a retraining of the stream would be made of if it began now; waits for nothing."""
+        """Returns references to the inputs of a retraining that would begin now; does not block."""
 
     def bring(
         self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], Brought], over: bool
     ) -> None:
-        """What a retraining has come to by now; its loop is told of epochs that are news, and of γ's end.
+        """Reports the progress of a remote retraining: emits events for new epochs and for the end of γ.
 
-        Its best weights serve as any others as soon as the inner executor is asked for them, also if it was
-        told to stop it by then.
+        The inner executor can serve its best weights like any others as soon as it receives the command, also
+        after a command to stop the retraining.
 
         Args:
-            command: what the loop had asked for. The inner executor never sees it.
+            command: the loop's command. The inner executor never receives it.
             accuracies: after each epoch so far, on the validation crops of the stream's material.
-            best: makes the weights of the best of them, if they are wanted.
-            over: nothing more will come.
+            best: returns the weights of the best epoch; called only if they are needed.
+            over: no further progress will be reported.
         """
 
 
 class Above(Protocol):
-    """Called by the thread of the run, and by no other. What it raises ends the run."""
+    """Tier above one server. Called only by the thread of the run; an exception ends the run."""
 
     def begin_ns(self) -> int:
-        """Every actor is ready: when the run begins, or goes on, as ``time.monotonic_ns`` of this machine.
+        """Returns when the run begins or resumes, as ``time.monotonic_ns`` of this machine.
 
-        May wait for others. The cameras learn it when this returns, so it should be ``LEAD_NS`` ahead.
+        Called when every actor is ready; may wait for other servers. The cameras learn the time when this
+        returns, so it should be ``LEAD_NS`` ahead.
         """
 
     def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
-        """What stands between the loop and the executor; ``clock`` gives run time and knows its beginning.
+        """Returns the executor that the loop uses in front of ``inner``; ``clock`` gives run time.
 
-        A ``StartRetraining`` that says ``elsewhere`` is to be kept from the inner one, which cannot begin it.
+        It must not pass on a ``StartRetraining`` with ``elsewhere`` set, which ``inner`` cannot begin.
         """
 
     def planner(self, plan: Planner) -> Planner:
-        """What stands between the loop and the scheduler."""
+        """Returns the planner that the loop uses in front of the scheduler."""
 
     def observe(self, batch: Batch, turn: Turn) -> None:
-        """A turn has been taken and its commands given."""
+        """Called after each step of the loop, when its commands have been given."""
 
 
 class NobodyAbove:
-    """A server that is alone."""
+    """Upper tier of a server that runs alone."""
 
     def begin_ns(self) -> int:
-        """As soon as the cameras know."""
+        """Returns the earliest start that gives the cameras their lead time."""
         return time.monotonic_ns() + LEAD_NS
 
     def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
-        """As it is."""
+        """Returns ``inner`` unchanged."""
         return inner
 
     def planner(self, plan: Planner) -> Planner:
-        """As it is."""
+        """Returns ``plan`` unchanged."""
         return plan
 
     def observe(self, batch: Batch, turn: Turn) -> None:
-        """Nobody looks."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""The classes of a run's actors by name: only an actor's own process imports its class, and torch with it."""
+"""Registry of actor classes by name, so that only an actor's own process imports its class and torch."""
 
 import os
 import threading
@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import Any
 
 _LAST = 19
-"""The lowest priority that there is."""
+"""Niceness of the lowest priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorKind:
-    """A class of actors.
+    """Class of an actor, imported lazily.
 
     Attributes:
         module: of the class.
         name: of the class.
-        methods: that other processes call.
-        patient: whether it loads at the lowest priority, for a process that nobody waits for.
-        title: what Ray's dashboard and the list of processes show; empty for the name.
+        methods: those that other processes call.
+        patient: whether it loads at the lowest priority, for a process that nothing waits for.
+        title: name in Ray's dashboard and in the process list; empty for ``name``.
     """
 
     module: str
@@ -31,7 +31,7 @@ class ActorKind:
     title: str = ""
 
     def actor_class(self) -> type[Any]:
-        """Makes what Ray is given: a class that imports the real one when an actor is made of it."""
+        """Returns a class for Ray that imports the real class when an actor is made from it."""
 
         def make(actor: Any, *arguments: object) -> None:
             loaded = _at_last(self._load) if self.patient else self._load()
@@ -54,7 +54,10 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 
 def _at_last(load: Callable[[], type[Any]]) -> type[Any]:
-    """Loads in a thread of the lowest priority: Linux keeps that by thread, and nobody may raise it again."""
+    """Loads in a separate thread of the lowest priority.
+
+    On Linux priority belongs to a thread, and an unprivileged process cannot raise it again.
+    """
     with ThreadPoolExecutor(1, initializer=_stand_back_last) as threads:
         return threads.submit(load).result()
 
@@ -85,7 +88,7 @@ INFERENCE = ActorKind(
     ),
 )
 SPARE = replace(INFERENCE, patient=True, title="SpareInference")
-"""One of no stream yet."""
+"""Spare inference process that holds no stream yet."""
 
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",

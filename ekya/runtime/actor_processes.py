@@ -1,4 +1,4 @@
-"""An actor and its process: made with its environment, and ended even if it answers nothing any more."""
+"""Creates actors with the environment of their process, and ends them even if they no longer respond."""
 
 import os
 import signal
@@ -13,35 +13,36 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ekya.runtime.complaining import complaining
 
 _THREADS = 6
-"""Methods of an actor that may run at once, in a group of threads."""
+"""Methods of an actor that may run concurrently in one concurrency group."""
 
 GPU_PART = 0.001
-"""Of a GPU, as Ray counts them: an actor that uses one is placed where one is, and a thousand of them fit.
-The same for all, since a share can change and this cannot; how much an actor gets is not Ray's matter."""
+"""GPU fraction that an actor requests from Ray: places it on a node with a GPU, up to a thousand on each.
+Constant, since a share can change and Ray's request cannot; Ray does not enforce shares."""
 
 _RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Ray would name an actor's GPU by an index of its choice; which one it is stands in the environment."""
+"""Stops Ray from choosing an actor's GPU: the environment names it."""
 
 NEWS = "news"
-"""The group of threads, one, on which an actor is asked for news: no order may hold it up."""
+"""Concurrency group, with one thread, for polling an actor's events, so that no order delays them."""
 
 SHARES = "shares"
-"""The group of threads on which orders about shares come: they are answered within a limit, and must not wait
-behind streams that join or weights that are made ready, of which a process of many streams has many."""
+"""Concurrency group for share orders. They must be answered within a limit, so they must not queue behind
+joining streams or weights that are being prepared, of which a process with many streams has many."""
 
 _RUNS = 100
-"""Of one process whose actors have the same names."""
+"""Upper bound on runs of one driver process whose actors have the same names."""
 
 
 def end_process(actor: Any, process: Any) -> None:
-    """Ends an actor's process.
+    """Kills an actor's process.
 
-    Of an actor that Ray ends it tells at once, while its process may go on for seconds, with all that it
-    holds; of one whose process the kernel ends it tells when that is gone.
+    Kills it through the kernel where its pid is available: Ray reports an actor that it ends itself as dead
+    immediately, while the process may keep its resources for seconds. A process that the kernel kills is
+    reported when it is gone.
 
     Args:
-        actor: it.
-        process: reference to the number of its process, as it was asked for when it was made.
+        actor: to end.
+        process: reference to its pid, requested when the actor was made.
     """
     known, _ = ray.wait([process], timeout=0)
     try:
@@ -56,9 +57,9 @@ def end_process(actor: Any, process: Any) -> None:
 def make_actor(
     kind: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
 ) -> Any:
-    """An actor under a name, with its environment set before anything is imported in its process.
+    """Creates a named actor whose environment is set before its process imports anything.
 
-    It lives on the Ray node of the process that makes it, as everything of one server does.
+    It is placed on the Ray node of the calling process, as everything of one server is.
     """
     here = ray.get_runtime_context().get_node_id()
     options = {
@@ -72,7 +73,7 @@ def make_actor(
     remote: Any = ray.remote  # Ray's own types do not know of groups.
     made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind, name))
     for number in range(1, _RUNS):
-        # Where this process still holds the actor of a run before, its name is taken although it is dead.
+        # The name of a dead actor of an earlier run stays taken while this process holds a reference to it.
         with suppress(ValueError):
             return made.options(**options, name=f"{name} ({number})" if number > 1 else name).remote(
                 *arguments

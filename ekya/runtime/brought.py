@@ -1,4 +1,4 @@
-"""Retrainings that other servers do, at home: what has come of them, and who serves it."""
+"""Tracks remote retrainings on the home server: their progress, and their weights for the local trainer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from ekya.runtime.material import Materials
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Brought:
-    """Weights that others have trained.
+    """Weights that another server has trained.
 
     Attributes:
         weights: a checkpoint.
-        accuracy: of these on the validation crops.
-        epoch: after which.
+        accuracy: on the validation crops.
+        epoch: after which they were taken.
     """
 
     weights: bytes
@@ -29,13 +29,13 @@ class Brought:
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """One of them.
+    """One remote retraining.
 
     Attributes:
-        best: makes the best weights so far.
-        accuracies: after each epoch that was told of.
+        best: returns the best weights so far.
+        accuracies: after each epoch reported so far.
         adopted: Ray's reference to the call that gave weights to the stream's trainer; None before.
-        adopted_epoch: which these were.
+        adopted_epoch: the epoch of these weights.
     """
 
     command: StartRetraining
@@ -46,18 +46,18 @@ class _Coming:
 
     @property
     def best_epoch(self) -> int:
-        """Of equals the last; 0 before the first."""
+        """The latest epoch with the highest accuracy; 0 before the first."""
         return max(enumerate(self.accuracies, 1), key=lambda one: (one[1], one[0]), default=(0, 0.0))[0]
 
 
 class BroughtWeights:
-    """The newest of each stream; the one before it is over.
+    """Holds the newest remote retraining of each stream; the one before it is over.
 
     Args:
-        streams: their actors.
-        materials: say what the stream's trainer learns from.
+        streams: actors of the streams.
+        materials: the labels that each stream's trainer learns from.
         clock: run time.
-        tell: is told of epochs and ends.
+        tell: callback for progress and end events.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BroughtWeights:
     def bring(
         self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], Brought]
     ) -> None:
-        """As of ``above.Exchange``."""
+        """Records progress; see ``above.Exchange.bring``."""
         stream, job = command.stream, command.job
         coming = self._coming.get(stream)
         if coming is None or coming.command.job != job:
@@ -83,16 +83,16 @@ class BroughtWeights:
         for epoch in range(len(coming.accuracies) + 1, len(accuracies) + 1):
             accuracy = accuracies[epoch - 1]
             self._tell(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
-        # Its processes may end later than its last epoch: the end is told once.
+        # Its processes may end after its last epoch, so the end is reported only once.
         ends = len(coming.accuracies) < command.config.epochs <= len(accuracies)
         coming.accuracies = tuple(accuracies)
         if ends:
             self._tell(ev.RetrainFinished(now_us, stream, job, 0.0))
 
     def adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Lets the stream's trainer have the best weights, if it has not; Ray's reference to that call.
+        """Gives the stream's trainer the best weights, unless it has them; returns the Ray reference.
 
-        There is none where the job is none of these, or nothing has come of it. No share is needed for it.
+        Empty if the job is not a remote one or has no epoch yet. The call needs no share.
         """
         coming = self._coming.get(stream)
         if coming is None or coming.command.job != job or not coming.accuracies:

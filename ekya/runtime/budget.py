@@ -1,7 +1,7 @@
-"""An executor that begins no job for which a GPU has too little memory, and says so instead.
+"""Executor that refuses jobs for which a GPU has too little memory.
 
-A retraining that is not begun has failed with its γ, and the loop plans without it. A family of γ that cannot
-be tried is left out of the preparation.
+A refused retraining is reported as failed with its γ, and the loop plans without it. A family of γ that does
+not fit is left out of the preparation.
 """
 
 import logging
@@ -25,20 +25,20 @@ _PREPARATION = "preparation"
 
 
 class FreeMemory(Protocol):
-    """Who knows what is free."""
+    """Source of the free GPU memory."""
 
     def free_bytes(self, gpu: int) -> int | None:
-        """On the GPU at this position; None where nobody can tell."""
+        """Returns the free bytes of the GPU at this position; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSizes:
-    """What estimates are made from.
+    """Inputs of the memory estimates.
 
     Attributes:
         footprint: of a family of γ.
-        labels_per_window: the most crops that a micro-profile may see.
-        exemplars: the most crops that a stream remembers.
+        labels_per_window: upper bound on the crops that a micro-profile sees.
+        exemplars: upper bound on the crops that a stream remembers.
     """
 
     footprint: Callable[[Family], Footprint]
@@ -46,11 +46,11 @@ class JobSizes:
     exemplars: int
 
     def retraining(self, config: RetrainConfig, crops: JobCrops) -> int:
-        """Bytes, as counted."""
+        """Returns the estimated bytes of a retraining."""
         return retraining_bytes(self.footprint(family_of(config)), config, crops)
 
     def micro_profile(self, family: Family) -> int:
-        """Bytes, as counted: no more than a retraining on all labels."""
+        """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels."""
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         return self.retraining(config, JobCrops(self.labels_per_window, 0))
 
@@ -59,9 +59,9 @@ class BudgetedExecutor:
     """An ``Executor`` in front of another one.
 
     Args:
-        executor: the one that carries commands out.
+        executor: carries commands out.
         memory: of the GPUs.
-        places: on which of them jobs run.
+        places: GPUs on which jobs run.
         sizes: of jobs.
     """
 
@@ -80,7 +80,7 @@ class BudgetedExecutor:
         self._refusals: list[ev.Event] = []
 
     def wait(self, until_us: int) -> Batch:
-        """As the executor's; at once where something was refused."""
+        """Waits as the inner executor does; returns immediately if a job was refused."""
         batch = self._executor.wait(self._now_us if self._refusals else until_us)
         self._now_us = batch.now_us
         for event in batch.events:
@@ -89,7 +89,7 @@ class BudgetedExecutor:
         return Batch(batch.now_us, (*refusals, *batch.events))
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """As the executor's, without what does not fit."""
+        """Passes commands on, except for jobs that do not fit."""
         for command in commands:
             allowed = self._allowed(command)
             if allowed is not None:
@@ -125,7 +125,7 @@ class BudgetedExecutor:
         return False
 
     def _what_can_be_tried(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
-        """Trials run one after the other, so the largest that fits is what all of them claim."""
+        """Removes families that do not fit, and claims memory for the largest: trials run one by one."""
         gpu = self._places.preparation
         free = self._memory.free_bytes(gpu)
         if free is None:
@@ -169,7 +169,7 @@ class BudgetedExecutor:
             case ev.PreparationEnded():
                 self._book = self._book.without(_PREPARATION)
             case ev.RetrainProgress():
-                # It has prepared and trained once: the driver sees all that it will ever hold.
+                # After its first epoch the driver's figures include all memory that it will ever hold.
                 self._have_context.add(event.stream)
                 self._book = self._book.without(event.job)
             case ev.RetrainFinished() | ev.RetrainFailed():
@@ -183,5 +183,5 @@ class BudgetedExecutor:
 
 
 def in_mib(size_bytes: int) -> str:
-    """For people."""
+    """Formats bytes as MiB."""
     return f"{size_bytes / (1 << 20):,.0f} MiB"

@@ -1,4 +1,4 @@
-"""Errors in actors: what a constructor finds wrong is kept until somebody asks, and any is told in a line."""
+"""Errors in actors: delivers user errors of constructors to the driver, and formats any error as one line."""
 
 import logging
 from collections.abc import Callable
@@ -15,14 +15,14 @@ _Answer = TypeVar("_Answer")
 
 
 def complaining(kind: type[Any], name: str) -> type[Any]:
-    """An actor's class whose methods raise the UserError that its constructor ran into.
+    """Returns an actor class whose methods raise the UserError that its constructor ran into.
 
-    Of an error in a constructor Ray hands on the text of a traceback alone; of one in a method, the error.
-    Where it is asked for news, what its process warns of is among them.
+    For an error in a constructor Ray passes on only the text of the traceback; for one in a method, the
+    error itself. Warnings logged in the process are added to the events that ``poll`` returns.
 
     Args:
         kind: the class.
-        name: of the actor, for people.
+        name: display name of the actor.
     """
 
     def make(actor: Any, *arguments: object) -> None:
@@ -61,15 +61,15 @@ def _mail_of_this_process(name: str) -> WarningMail:
 
 
 def or_complaint(ask: Callable[[], _Answer]) -> _Answer:
-    """What actors answer.
+    """Returns what ``ask`` returns.
 
     Raises:
-        UserError: as one of them raised it.
+        UserError: as an actor raised it.
     """
     try:
         return ask()
     except RayError as error:
-        # Ray's own error is made to look like what caused it, with a traceback for its text.
+        # Ray raises an error of a derived type, whose text is a traceback; ``cause`` is the original.
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):
             raise UserError(str(cause)) from error
@@ -77,12 +77,12 @@ def or_complaint(ask: Callable[[], _Answer]) -> _Answer:
 
 
 def in_words(error: RayError) -> str:
-    """What went wrong in one line, of an error that comes with a page of its own."""
+    """Returns one line that describes an error whose text is a page long."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {cause}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    # Of a constructor that failed there is only the text of a traceback, whose last line is the error.
+    # A failed constructor leaves only the text of a traceback, whose last line is the error.
     return lines[-1] if getattr(error, "actor_init_failed", False) else lines[0]

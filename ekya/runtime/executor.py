@@ -1,4 +1,4 @@
-"""Commands to actor calls, and what actors tell to events, on the wall clock."""
+"""Executor of the live world: turns commands into actor calls, and actor replies into events."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from ekya.workers.labels import StreamLabels
 _LOG = logging.getLogger(__name__)
 _LISTEN_S = 1.0
 _GATHER_S = 0.005
-"""After the first news, how long others may join them: planning once is better than twice."""
+"""After the first event, how long to collect others: planning once is better than twice."""
 
 _NOT_LET_GO = "it did not let go of its share in time"
 
@@ -43,12 +43,12 @@ class RayExecutor:
 
     Args:
         actors: all of them, ready.
-        ready: what inference actors said of their streams.
-        first_events: what there is to tell at once; but of a stream that is added later, at its time.
-        keep_labels: is handed the labels of each stream as soon as the driver has them.
+        ready: replies of the inference actors about their streams.
+        first_events: emitted immediately, except that a stream that joins later is added at its time.
+        keep_labels: callback for the labels of each stream as soon as the driver has them.
         clock: run time.
-        ledger: who holds which share; nobody yet.
-        on_the_gpu: whether weights go from trainer to inference on the GPU, and to the object store later.
+        ledger: share ledger, still empty.
+        on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RayExecutor:
         self._errands: dict[Any, str] = {}
         self._handing_in: dict[Any, tuple[int, StreamId]] = {}
         self._profiler_starts: set[Any] = set()
-        # Jobs of a run that was interrupted are known to the loop, and nowhere else any more.
+        # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
         self._met = MetLabels()
@@ -93,7 +93,7 @@ class RayExecutor:
             self._make_known(stream)
 
     def wait(self, until_us: int) -> Batch:
-        """The next events; comes back at ``until_us`` at the latest."""
+        """Returns the next events, at ``until_us`` at the latest."""
         while not self._outbox:
             next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
             left_s = (next_us - self._clock.now_us()) / US_PER_S
@@ -105,7 +105,7 @@ class RayExecutor:
         return Batch(max(self._clock.now_us(), 0), events)
 
     def material(self, stream: StreamId) -> MaterialToFetch:
-        """What a retraining of the stream would be made of if it began now; waits for nothing."""
+        """Returns references to the inputs of a retraining that would begin now; does not block."""
         return self._materials.of(stream)
 
     def bring(
@@ -115,7 +115,7 @@ class RayExecutor:
         best: Callable[[], Brought],
         over: bool,
     ) -> None:
-        """What a retraining elsewhere has come to by now, as of ``above.Exchange``."""
+        """Reports the progress of a remote retraining; see ``above.Exchange.bring``."""
         self._started.add(command.job)
         self._brought.bring(command, accuracies, best)
         if over:
@@ -139,13 +139,13 @@ class RayExecutor:
         self._outbox.extend(self._late.let_through(event))
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Hands commands to actors; what comes of it is heard later."""
+        """Sends commands to actors without waiting; results arrive later as events."""
         for command in commands:
             for errand in self._execute(command):
                 self._errands[errand] = type(command).__name__
 
     def _execute(self, command: cmd.Command) -> list[Any]:
-        """Calls actors, and returns the calls whose failure somebody should hear of."""
+        """Calls actors, and returns the calls whose failure must be logged."""
         match command:
             case cmd.BeginPreparation():
                 self._materials.begin_window()
@@ -192,12 +192,12 @@ class RayExecutor:
         return []
 
     def _put_off(self, command: cmd.BeginPreparation) -> None:
-        """Lets a window go on without its preparation, for which the loop asks again when it is possible."""
+        """Ends the window's preparation unbegun; the loop asks again when the micro-profiler is back."""
         _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
         self._tell(ev.PreparationEnded(self._clock.now_us(), command.window))
 
     def _preparation(self, command: cmd.BeginPreparation) -> Callable[[int, int], Any]:
-        """Lets every stream hand in what it kept; none of it passes through this process."""
+        """Makes every stream hand in its window material, directly from actor to actor."""
 
         def begin(share_milli: int, serial: int) -> Any:
             preparation = self._actors.preparation
@@ -228,13 +228,13 @@ class RayExecutor:
         return begin
 
     def _adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """The best that was brought of a job is its best in the trainer after these calls."""
+        """Makes the best remote weights of a job the best of the local trainer; returns the calls."""
         adopted = self._brought.adopt(stream, job)
         self._errands.update(dict.fromkeys(adopted, "adopt"))
         return adopted
 
     def _roll_back(self, command: cmd.RollBack) -> list[Any]:
-        """Weights of before are still in the object store: they are made ready there, and take over."""
+        """Serves earlier weights again, which are still in the object store."""
         own = self._actors.streams[command.stream]
         version = ModelVersion(own.version + 1)
         earlier = self._met.go_back(command.stream, version)
@@ -249,7 +249,7 @@ class RayExecutor:
     def _serve(self, command: cmd.ServeModel) -> Any:
         own = self._actors.streams[command.stream]
         version = ModelVersion(own.version + 1)
-        # What was trained elsewhere is handed over once the trainer has it.
+        # Weights of a remote retraining are handed over after the trainer has adopted them.
         after = self._adopt(command.stream, command.job)
         taken: list[Any] = []
         if self._on_the_gpu:
@@ -267,7 +267,7 @@ class RayExecutor:
         return own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
 
     def _make_known(self, stream: StreamId) -> Any:
-        """Lets the micro-profiler load the newest weights while it has nothing else to do."""
+        """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
         self._errands[known] = "know"
@@ -282,7 +282,7 @@ class RayExecutor:
         self._news.follow(actor)
 
     def _end_stream(self, stream: StreamId) -> None:
-        """Ends a stream's workers; only that they have ended is still heard of them."""
+        """Ends a stream's workers; afterwards their events are ignored, except for their end."""
         self._set_aside.add(stream)
         own = self._actors.streams[stream]
         for role in ev.Role:
@@ -293,7 +293,7 @@ class RayExecutor:
                 self._leaving[worker.leave.remote(stream)] = (stream, role)
 
     def _end_worker(self, holder: ShareHolder) -> None:
-        """Ends a worker that keeps its share; then it is as any other that died."""
+        """Kills a worker that does not release its share; it is then handled like any worker that died."""
         if holder.stream is None:
             self._actors.end(self._actors.preparation)
             return
@@ -318,7 +318,7 @@ class RayExecutor:
             self._take_note(self._unkept.hear(reference))
             return
         if reference in self._leaving:
-            # It holds no share now, whether it has left or its process has died.
+            # It holds no share in either case: it has left, or its process has died.
             stream, role = self._leaving.pop(reference)
             self._shares.died(Work(role), stream)
             return
@@ -341,7 +341,7 @@ class RayExecutor:
             self._tell(event)
 
     def _follow(self, event: ev.Event) -> None:
-        """What an event changes by itself, before anything is planned because of it."""
+        """Applies the direct effects of an event, before the loop plans because of it."""
         match event:
             case ev.LabelsReady():
                 self._materials.fetch_labels(event.stream, event.window)
@@ -360,12 +360,12 @@ class RayExecutor:
             case ev.StreamEnded():
                 self._shares.silence(event.stream)
             case ev.WorkerDied():
-                # It failed by itself, and has let go; its process goes on.
+                # Only this worker failed, and it has released its share; its process goes on.
                 self._news.leave((event.stream, event.role))
                 self._shares.died(Work(event.role), event.stream)
 
     def _hear_errand(self, reference: Any) -> None:
-        """A call has returned; a dead actor tells of itself elsewhere, everything else is said here."""
+        """Handles the end of a call; logs errors, except for a dead actor, which is reported elsewhere."""
         what = self._errands.pop(reference)
         self._count_start(reference)
         try:
@@ -378,14 +378,14 @@ class RayExecutor:
         self._met.has_come(reference)
 
     def _count_start(self, reference: Any) -> None:
-        """Tells that the micro-profiler is back once all that it starts with is there."""
+        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
         if reference in self._profiler_starts:
             self._profiler_starts.remove(reference)
             if not self._profiler_starts:
                 self._tell(ev.ProfilerBack(self._clock.now_us()))
 
     def _hear_handed_in(self, reference: Any) -> None:
-        """A stream has handed in what it is prepared from, or cannot; the others do not wait for it."""
+        """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
         window, stream = self._handing_in.pop(reference)
         try:
             ray.get(reference)
@@ -411,7 +411,7 @@ class RayExecutor:
             self._tell(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
     def _hear_death(self, actor: Any, error: RayError) -> None:
-        """Everything in an actor has ended with it; who is not in it yet is heard of elsewhere."""
+        """Handles the death of an actor and its workers; workers still joining are handled elsewhere."""
         now_us = self._clock.now_us()
         self._actors.has_died(actor)
         for worker in self._news.died(actor):

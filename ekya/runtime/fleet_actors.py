@@ -1,4 +1,4 @@
-"""The actors of a run: made, named so that a person finds them in Ray's dashboard, and made again."""
+"""The actors of a run: creates them under readable names for Ray's dashboard, and restarts them."""
 
 import logging
 import math
@@ -33,13 +33,14 @@ from ekya.runtime.spares import Spares
 _LOG = logging.getLogger(__name__)
 
 _GONE_S = 5.0
-"""A process that Ray has been told to end is gone within this, or the kernel ends it."""
+"""Timeout for a process that Ray has been told to end; afterwards the kernel kills it."""
 
 START_DEATHS_ALLOWED = 2
-"""Of one process before the run begins; it is made again after each."""
+"""Deaths of one process before the run begins that are followed by a restart."""
 
 ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
-"""A shared process that dies twice within this is not shared again: nobody could say whose fault it is."""
+"""A shared process that dies twice within this time is split into one process a stream: the cause cannot be
+attributed to one of its streams."""
 
 MICRO_PROFILER = "micro-profiler"
 THE_SCHEDULER = "scheduler"
@@ -53,12 +54,12 @@ _THE_SPARE = "inference/spare"
 
 @dataclass(slots=True, eq=False)
 class StreamActors:
-    """A stream's two workers, and what they would be made from again.
+    """A stream's two workers, and what they are restarted from.
 
     Attributes:
-        inference, retraining: perhaps those of other streams too.
+        inference, retraining: actors, which other streams may share.
         weights: object reference to the bytes of the model that serves.
-        newest_weights: the same of the model that serves or is about to.
+        newest_weights: the same for the model that serves or is about to.
         version: of the newest weights.
     """
 
@@ -70,11 +71,11 @@ class StreamActors:
     version: ModelVersion
 
     def worker(self, role: Role) -> Any:
-        """One of the two."""
+        """Returns the actor of one role."""
         return self.inference if role is Role.INFERENCE else self.retraining
 
     def put(self, role: Role, actor: Any) -> None:
-        """Another process of one of the two."""
+        """Replaces the actor of one role."""
         if role is Role.INFERENCE:
             self.inference = actor
         else:
@@ -82,12 +83,12 @@ class StreamActors:
 
 
 class FleetActors:
-    """All actors of a run. Nothing here waits, but for ``wait_ready`` and ``close``.
+    """All actors of a run. Only ``wait_ready``, ``load_serving``, ``try_hand_over`` and ``close`` block.
 
     Args:
-        orders: common to them.
+        orders: common to all actors.
         scheduler: its name.
-        weights: what serves first, as bytes, and its number; None for the base model.
+        weights: bytes and version of the weights that serve first, by stream; None for the base model.
     """
 
     def __init__(
@@ -116,14 +117,13 @@ class FleetActors:
         self.preparation: Any = None
 
     def wait_ready(self) -> dict[StreamId, Ready]:
-        """Waits until all streams can be watched, and makes an actor that dies meanwhile again.
+        """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
 
-        Window 0 needs inference and the scheduler. The others are only made when these are ready, and load
-        while it goes on: on a small machine the cameras would wait for them.
+        Window 0 needs inference and the scheduler. The other actors are made when these are ready, and load
+        while it goes on: on a small machine they would delay the cameras.
 
         Raises:
-            UserError: what an actor found wrong with its input, as ``or_complaint`` gives it back; or one
-                died again and again.
+            UserError: an actor rejected its input (see ``or_complaint``), or a process died too often.
         """
         deaths: Counter[str] = Counter()
         if not self._has_weights:
@@ -142,12 +142,12 @@ class FleetActors:
         return known
 
     def make_rest(self) -> None:
-        """Makes what window 0 does without: it loads while the cameras are watched, and comes last."""
+        """Makes the actors that window 0 does not need; they load at low priority meanwhile."""
         self._make_workers(Role.RETRAINING, patient=True)
         self.preparation = self.make_preparation(patient=True)
 
     def _make_workers(self, role: Role, patient: bool = False) -> None:
-        """The processes of all streams' workers of a role."""
+        """Makes the processes of all streams' workers of a role."""
         together: dict[str, list[StreamId]] = {}
         for stream in self.streams:
             together.setdefault(self._process_name(role, stream), []).append(stream)
@@ -155,7 +155,7 @@ class FleetActors:
             self._put(role, streams, self._hosted(role, streams, patient=patient))
 
     def _load_base(self, deaths: "Counter[str]") -> None:
-        """Has a process of inference make the model that all streams begin with."""
+        """Has an inference process make the base model of all streams."""
         name, maker = next((self._names()[one], one) for one in self.inferences)
         while True:
             weights, made = maker.base_weights.options(num_returns=2).remote()
@@ -168,7 +168,7 @@ class FleetActors:
             own.weights = own.newest_weights = weights
 
     def _begun(self, actor: Any) -> Any:
-        """Asks an actor to load its models; reference of its answer."""
+        """Asks an actor to load its models; returns the reference of its reply."""
         inside = self._streams_of(Role.INFERENCE, actor)
         if not inside:
             return actor.ready.remote()
@@ -176,14 +176,14 @@ class FleetActors:
         return actor.load.remote(tuple(served.index(own.weights) for own in inside), *served)
 
     def _names(self) -> dict[Any, str]:
-        """The actors without which a run cannot begin, each once, with what people call it."""
+        """The actors without which a run cannot begin, each once, with their display names."""
         names = {
             own.inference: self._process_name(Role.INFERENCE, stream) for stream, own in self.streams.items()
         }
         return names | {self.scheduler: THE_SCHEDULER}
 
     def _make_in_place_of(self, dead: Any, name: str, error: RayError, deaths: "Counter[str]") -> Any:
-        """An actor like one that died before the run began.
+        """Replaces an actor that died before the run began.
 
         Raises:
             UserError: it has died too often.
@@ -206,13 +206,13 @@ class FleetActors:
             self.preparation.know.remote(stream, ready[stream].settings, own.version, own.newest_weights)
             for stream, own in self.streams.items()
         ]
-        # Should it die now, whoever runs the fleet hears of it as of any other death.
+        # If it dies now, the executor handles that like any other death.
         with suppress(RayActorError):
             ray.get(known)
 
     @property
     def fleet(self) -> FleetConfig:
-        """The fleet that they work for."""
+        """The fleet that the actors serve."""
         return self._orders.fleet
 
     @property
@@ -226,15 +226,15 @@ class FleetActors:
         return tuple(dict.fromkeys(own.retraining for own in self.streams.values()))
 
     def beside(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
-        """The other streams whose worker of this role is in the same process."""
+        """Returns the other streams whose worker of this role is in the same process."""
         own = self.streams[stream].worker(role)
         return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
 
     def try_hand_over(self) -> None:
-        """Lends each stream's first weights from its trainer to its inference, as the run will lend others.
+        """Shares each stream's first weights from its trainer to its inference, as later hot swaps will.
 
         Raises:
-            UserError: this machine does not let them pass.
+            UserError: CUDA IPC does not work on this machine.
         """
         trials = []
         for stream, own in self.streams.items():
@@ -250,22 +250,22 @@ class FleetActors:
             ) from error
 
     def make_scheduler(self) -> Any:
-        """The scheduler's actor; again, where it died."""
+        """Makes the scheduler's actor; also used to restart it."""
         return make_actor(
             SCHEDULER.actor_class(), self._free_name(THE_SCHEDULER), {}, 0.0, self._scheduler_name
         )
 
     def make_preparation(self, patient: bool = False) -> Any:
-        """The micro-profiler's actor."""
+        """Makes the micro-profiler's actor."""
         share_milli = self._orders.fleet.preparation.share_milli
         environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
         kind = replace(PREPARATION, patient=patient)
         return self._worker(kind, self._free_name(MICRO_PROFILER), environment, self._orders)
 
     def make_spares(self) -> None:
-        """Makes what takes over where a process of inference dies, if there is room for it.
+        """Makes spare inference processes, where memory allows.
 
-        It waits for the trainers and the micro-profiler, which have to be loaded before window 1.
+        They wait for the trainers and the micro-profiler, which must be loaded before window 1.
         """
         loading = [actor.ready.remote() for actor in (*self.retrainings, self.preparation)]
         for own in self.streams.values():
@@ -273,12 +273,12 @@ class FleetActors:
             self._spares.make(environment, own.orders.gpu, own.weights, loading)
 
     def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
-        """A worker in place of a dead one, with the weights that served last, which begins at once.
+        """Restarts a dead worker with the weights that served last, and lets it begin.
 
-        A process of several streams is made again for the first of them, and the others join it.
+        A process of several streams is restarted for the first of them, and the others join it.
 
         Returns:
-            Reference of an answer that comes when it has begun.
+            Reference of a reply that comes when it has begun.
         """
         own = self.streams[stream]
         own.newest_weights = own.weights
@@ -295,13 +295,13 @@ class FleetActors:
         return own.inference.join.remote(orders, own.weights, started_monotonic_ns)
 
     def _process_name(self, role: Role, stream: StreamId) -> str:
-        """Streams for which it is the same share a process."""
+        """Returns the name of a worker's process; streams with the same name share it."""
         if self._orders.processes is Processes.STREAM or (role, stream) in self._alone:
             return f"{role}/{stream}"
         return f"{role}/gpu-{self.streams[stream].orders.gpu}"
 
     def _put(self, role: Role, streams: Sequence[StreamId], actor: Any) -> None:
-        """These workers are in this process now."""
+        """Records that these workers are in this process."""
         self._inside[actor] = tuple((role, stream) for stream in streams)
         for stream in streams:
             self.streams[stream].put(role, actor)
@@ -312,7 +312,7 @@ class FleetActors:
     def _hosted(
         self, role: Role, streams: Sequence[StreamId], joining: bool = False, patient: bool = False
     ) -> Any:
-        """A process for workers of these streams; streams that are joining come to an inference later."""
+        """Makes a process for workers of these streams; ``joining`` streams come to an inference later."""
         first = self.streams[streams[0]].orders
         name = self._free_name(self._process_name(role, streams[0]))
         kind, job = (INFERENCE, _INFERS) if role is Role.INFERENCE else (RETRAINING, _TRAINS)
@@ -324,7 +324,7 @@ class FleetActors:
         return self._worker(replace(kind, patient=patient), name, environment, orders)
 
     def _taken_over(self, streams: Sequence[StreamId]) -> Any:
-        """A spare process, if one is ready for these streams' inference; None where none is."""
+        """Takes a spare process for these streams' inference; None if none is ready."""
         gpu = self.streams[streams[0]].orders.gpu
         return self._spares.take(self._environment(_THE_SPARE, _INFERS, 0, gpu))
 
@@ -334,23 +334,23 @@ class FleetActors:
         return self._worker(SPARE, name, environment, orders, *after)
 
     def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], *arguments: object) -> Any:
-        """An actor that holds shares."""
+        """Makes an actor that holds shares."""
         gpu_part = GPU_PART if self._orders.device == "cuda" else 0.0
         actor = make_actor(kind.actor_class(), name, environment, gpu_part, *arguments)
         self._processes[actor] = actor.process.remote()
         return actor
 
     def end(self, actor: Any) -> None:
-        """Ends a worker's process, even if it answers nothing any more; that it has ended is heard later."""
+        """Kills a worker's process, even if it no longer responds; its death is reported later."""
         process = self._processes.pop(actor, None)
         if process is not None:
             end_process(actor, process)
 
     def has_died(self, actor: Any) -> None:
-        """A worker's process has ended: its number may be another's by now.
+        """Forgets a worker's process that has ended, whose pid may be reused.
 
-        Streams whose shared process has died before, not long ago, have one each from now on. So only the
-        stream that kills its process is ended for it.
+        A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
+        a stream that keeps killing its process affects no others.
         """
         self._processes.pop(actor, None)
         inside = self._inside.pop(actor, ())
@@ -363,7 +363,7 @@ class FleetActors:
         self._died_s[name] = now_s
 
     def close(self) -> None:
-        """Ends all of them; no process is left when this returns."""
+        """Ends all actors; no process is left when this returns."""
         numbers = list(self._processes.values())
         for actor in (self.scheduler, *self._processes):
             ray.kill(actor)
@@ -379,7 +379,7 @@ class FleetActors:
                 os.kill(process, signal.SIGKILL)
 
     def _free_name(self, name: str) -> str:
-        """The name, or one like it: a dead actor's name is not free at once for its successor."""
+        """Makes a name unique: a dead actor's name is not available immediately."""
         made, self._made[name] = self._made.get(name, 0), self._made.get(name, 0) + 1
         server = f"{self._orders.server}/" if self._orders.server else ""
         return server + name + (f" (restart {made})" if made else "")
@@ -389,7 +389,7 @@ class FleetActors:
 
 
 def _require_another_start(name: str, deaths: int, reason: str) -> None:
-    """Says that a process has died while the run started, and is made again.
+    """Logs that a process died while the run started and is restarted.
 
     Raises:
         UserError: it has died too often.

@@ -1,4 +1,4 @@
-"""What a fleet's jobs need of GPU memory, and whether its inference fits before anything is started."""
+"""GPU memory of a fleet's jobs, and the check before the start that its inference fits."""
 
 from functools import partial
 
@@ -12,11 +12,11 @@ from ekya.runtime.budget import FreeMemory, JobSizes, in_mib
 from ekya.setup import crop_side
 
 _ANY_FAMILY = Family(0, 0, 16)
-"""Inference trains nothing."""
+"""Placeholder for inference, which trains nothing."""
 
 
 def job_sizes(fleet: FleetConfig) -> JobSizes:
-    """Of its edge model, its crops and its labels."""
+    """Returns the estimates for the fleet's edge model, crops and labels."""
     from ekya.learning.footprint import footprint_of
     from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 
@@ -30,7 +30,7 @@ def job_sizes(fleet: FleetConfig) -> JobSizes:
 def require_inference(
     fleet: FleetConfig, processes: Processes, places: JobPlaces, memory: FreeMemory
 ) -> None:
-    """Checks that the processes of inference, with a model for each stream, and the micro-profiler fit.
+    """Checks that the inference processes, with a model for each stream, and the micro-profiler fit.
 
     Raises:
         UserError: they do not.

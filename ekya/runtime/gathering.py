@@ -1,4 +1,4 @@
-"""What threads of one process ask at the same time, answered in as few calls as possible."""
+"""Batches the requests of concurrent threads into as few calls as possible."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,9 +18,10 @@ class _Waiting(Generic[QuestionT, AnswerT]):
 
 
 class Gathering(Generic[QuestionT, AnswerT]):
-    """A thread that asks while no call is under way makes the next one, for all that ask by then.
+    """A thread that asks while no call is in flight makes the next call for all waiting threads.
 
-    Nobody waits for others to come: at most for the call under way, and for the turn that the share gives.
+    A request does not wait for others to arrive, only for the call in flight and until the share lets the
+    next one run.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class Gathering(Generic[QuestionT, AnswerT]):
         scope: Callable[[], AbstractContextManager[None]],
         answer: Callable[[Sequence[QuestionT]], Sequence[AnswerT]],
     ) -> None:
-        """Nobody asks yet.
+        """Starts with an empty queue.
 
         Args:
-            scope: around each call; may wait before it, until it is its turn, and after it.
-            answer: the call: what is asked, at least one question, to the answers in order.
+            scope: context of each call; may block before the call until its share lets it run, and after it.
+            answer: the call: maps at least one question to the answers, in order.
         """
         self._scope = scope
         self._answer = answer
@@ -41,13 +42,14 @@ class Gathering(Generic[QuestionT, AnswerT]):
         self._is_called = False
 
     def ask(self, question: Callable[[], QuestionT]) -> AnswerT:
-        """The answer to a question.
+        """Returns the answer to a question.
 
         Args:
-            question: asked for, in the thread that makes the call, when the call begins.
+            question: evaluated in the thread that makes the call, when the call begins.
 
         Raises:
-            Exception: what the question raised, or the call because of it; others' errors are theirs.
+            Exception: raised by this question, or by the call because of it; errors of other questions are
+                raised in their threads.
         """
         mine: _Waiting[QuestionT, AnswerT] = _Waiting(question)
         with self._changed:
@@ -68,7 +70,7 @@ class Gathering(Generic[QuestionT, AnswerT]):
         return mine.answer.result()
 
     def _call(self) -> None:
-        """Whoever waits by now is answered, before the share makes the caller wait."""
+        """Answers all waiting requests, before the share's scope can delay the calling thread on exit."""
         with self._changed:
             taken, self._waiting = self._waiting, []
         asked = []
@@ -90,7 +92,7 @@ class Gathering(Generic[QuestionT, AnswerT]):
             if len(asked) == 1:
                 asked[0][0].answer.set_exception(error)
                 return
-            # One of them is at fault, and only that one is to hear of it.
+            # One question caused the error, and only its thread should get it.
             for alone in asked:
                 self._settle([alone])
             return

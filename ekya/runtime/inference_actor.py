@@ -1,4 +1,4 @@
-"""The actor `inference/<stream>`, or `inference/gpu-<n>` where the streams of a GPU share a process."""
+"""Actor `inference/<stream>`, or `inference/gpu-<n>` where the streams of a GPU share a process."""
 
 import logging
 import os
@@ -34,20 +34,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class InferenceActor:
-    """The inferences of the streams of one process: each at its own pace, their models asked together.
+    """Inference of the streams of one process: each at its own pace, with shared model calls.
 
-    Every call about a stream that is not here, since it failed or is set aside, does nothing.
+    A call for a stream that is not in this process, since it failed or was set aside, does nothing.
 
     Args:
-        orders: the process's.
-        loaded: answers of actors that are to be loaded before this one; Ray makes it once they are there.
+        orders: of the process.
+        loaded: replies of actors that must be loaded first; Ray makes this actor once they have arrived.
     """
 
     def __init__(self, orders: ProcessOrders, *loaded: None) -> None:
         stand_back()
         cv2.setNumThreads(1)
         self._orders = orders
-        # All cameras open at the same time.
+        # All cameras open concurrently.
         self._feeds = [_feed_of(one) for one in orders.streams]
         self._streams: dict[StreamId, StreamInference] = {}
         self._mailbox = Mailbox()
@@ -56,9 +56,9 @@ class InferenceActor:
         self._savers: list[threading.Thread] = []
 
     def base_weights(self) -> tuple[bytes, None]:
-        """The model that every stream begins with; its files are written meanwhile.
+        """Makes the base model of every stream; its files are written in the background.
 
-        The second part is for who wants to know that it is made, and not to have it.
+        The second return value lets a caller wait for the model without fetching it.
 
         Raises:
             UserError: as ``base_model``.
@@ -70,10 +70,10 @@ class InferenceActor:
         return to_bytes(model), None
 
     def load(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
-        """Begins with the streams of its orders; warms their models up and says what a frame costs.
+        """Begins with the streams of its orders: warms up their models and returns their settings.
 
         Args:
-            which: position among ``weights`` of each stream's; most begin with the same ones.
+            which: index into ``weights`` for each stream; most begin with the same ones.
             weights: as safetensors bytes.
         """
         process, models = self._attached(), [from_bytes(one) for one in weights]
@@ -83,10 +83,10 @@ class InferenceActor:
         return {stream: one.ready() for stream, one in self._streams.items()}
 
     def warm_up(self, weights: bytes) -> None:
-        """Makes the first passes of a model, which take longer than others, before any stream is here."""
+        """Runs the slow first forward passes of a model, before any stream is here."""
         common = self._orders.common
         model = from_bytes(weights)
-        # On the cores in any case: a process that has begun to use a GPU has taken some of its memory.
+        # On the CPU in any case: a process that has begun to use a GPU occupies some of its memory.
         way = common.way if common.device == "cpu" else PLAIN
         classifier = Classifier(model, fleet_classes(common.fleet), Predictors("cpu", way))
         side = crop_side(common.fleet)
@@ -94,11 +94,11 @@ class InferenceActor:
             classifier.predict(np.zeros((1, side, side, 3), np.uint8), resolution)
 
     def process(self) -> int:
-        """Number of the process that this runs in, for whoever looks after it."""
+        """Returns the pid of this process."""
         return os.getpid()
 
     def begin(self, started_monotonic_ns: int) -> None:
-        """Lets frames come."""
+        """Starts all streams."""
         for one in self._streams.values():
             one.begin(started_monotonic_ns)
 
@@ -110,7 +110,7 @@ class InferenceActor:
         self._streams[orders.stream] = made
 
     def leave(self, stream: StreamId) -> None:
-        """A stream's inference ends, and the others' go on."""
+        """Ends a stream's inference; the others' go on."""
         one = self._streams.pop(stream, None)
         if one is not None:
             one.leave()
@@ -118,7 +118,7 @@ class InferenceActor:
     def configure(
         self, stream: StreamId, config: InferenceConfig, share_milli: int, serial: int
     ) -> Resized | None:
-        """As the stream's."""
+        """Calls ``StreamInference.configure``."""
         one = self._streams.get(stream)
         return None if one is None else one.configure(config, share_milli, serial)
 
@@ -130,7 +130,7 @@ class InferenceActor:
         version: ModelVersion,
         job: JobId,
     ) -> None:
-        """As the stream's."""
+        """Calls ``StreamInference.swap``."""
         one = self._streams.get(stream)
         if one is not None:
             one.swap(weights, validation_accuracy, version, job)
@@ -143,33 +143,33 @@ class InferenceActor:
         version: ModelVersion,
         job: JobId,
     ) -> None:
-        """As the stream's."""
+        """Calls ``StreamInference.take``."""
         one = self._streams.get(stream)
         if one is not None:
             one.take(lent, validation_accuracy, version, job)
 
     def try_loan(self, stream: StreamId, lent: LentWeights) -> None:
-        """As the stream's."""
+        """Calls ``StreamInference.try_loan``."""
         self._streams[stream].try_loan(lent)
 
     def roll_back(self, stream: StreamId, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
-        """As the stream's."""
+        """Calls ``StreamInference.roll_back``."""
         one = self._streams.get(stream)
         if one is not None:
             one.roll_back(weights, version, of)
 
     def material(self, stream: StreamId, window: int) -> WindowMaterial:
-        """As the stream's."""
+        """Calls ``StreamInference.material``."""
         return self._streams[stream].material(window)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What has happened to any of the streams; waits for news."""
+        """Returns the events of all streams; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
     def end(self, horizon_us: int) -> list[StreamRow]:
-        """Stops all, answers what is still open up to the end of the run, and says how much came.
+        """Stops all streams, answers the frames up to the end of the run, and returns frame counts.
 
-        Of a stream that fails in this nothing is said.
+        A stream that fails in this has no row.
         """
         streams = list(self._streams.values())
         for one in streams:
@@ -192,7 +192,7 @@ class InferenceActor:
             write_bytes_atomic(self._orders.common.folder.model(stream.id, BASE_VERSION), weights)
 
     def _attached(self) -> SharedProcess:
-        """The process's share and models; it attaches with its first stream, and a spare one not before."""
+        """Returns the process's share and models, attached on first use: a spare process holds no share."""
         common = self._orders.common
         with self._attaching:
             if self._process is None:

@@ -1,4 +1,4 @@
-"""What a job has used of the GPU, and what that would have been of a whole one."""
+"""GPU time that a job has used, and its equivalent on a whole GPU."""
 
 import threading
 
@@ -8,19 +8,19 @@ from ekya.gpu.protocol import Resized, ShareHandle
 
 
 class JobUse:
-    """Asks a job's handle, and nobody else may: that counts from one question to the next.
+    """Tracks a job's GPU use. Thread-safe.
 
-    Any thread may call. ``count`` belongs behind each batch: what was used is worth what the share of the
-    time made of it.
+    Nothing else may call the handle's ``measured``, which counts from one call to the next. Call ``count``
+    after each batch: used time is converted at the share that the job holds then.
     """
 
     def __init__(self, handle: ShareHandle, speed: SpeedCurve, share_milli: int) -> None:
-        """Nothing is used yet.
+        """Starts at zero.
 
         Args:
-            handle: the job's.
-            speed: what a share is worth to it.
-            share_milli: at which it is to work.
+            handle: of the job.
+            speed: speed curve of the job over its share.
+            share_milli: initial share of the job.
         """
         self._handle = handle
         self._speed = speed
@@ -30,28 +30,28 @@ class JobUse:
         self._untold_us = 0
 
     def holds(self, resized: Resized | None) -> None:
-        """The job has another share; None where that was overtaken.
+        """Sets the job's share; None where the order was overtaken.
 
-        At share 0 it is as before: the batch that a pause has caught up with still counts at its share.
+        Share 0 leaves it unchanged: the batch that a pause has caught up with still counts at its share.
         """
         if resized is not None and resized.share_milli:
             self._share_milli = resized.share_milli
 
     def count(self) -> None:
-        """What was used since this was last called was used at the share of now."""
+        """Counts what was used since the last call, at the current share."""
         with self._lock:
             used_us = self._handle.measured().used_us
             self._worth_us += self._speed.worth(used_us, self._share_milli)
             self._untold_us += used_us
 
     def worth_s(self) -> float:
-        """Seconds that a whole GPU would have needed for everything so far."""
+        """Returns the seconds that a whole GPU would have needed for everything so far."""
         self.count()
         with self._lock:
             return self._worth_us / US_PER_S
 
     def untold_us(self) -> int:
-        """GPU time that was used since this was last asked."""
+        """Returns the GPU time used since this was last called."""
         self.count()
         with self._lock:
             untold_us, self._untold_us = self._untold_us, 0

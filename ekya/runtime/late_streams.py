@@ -1,6 +1,6 @@
-"""Streams that join while the run goes on: told of at their time, and nothing of them before.
+"""Streams that join while the run goes on: their events are held back until they join.
 
-Their actors are there from the beginning, so that a camera that joins is looked at at once.
+Their actors exist from the beginning, so that a camera that joins is analysed immediately.
 """
 
 from collections import deque
@@ -12,10 +12,10 @@ from ekya.core.ids import StreamId
 
 
 class LateStreams:
-    """Holds back what is told of streams that have not been added.
+    """Holds back the events of streams that have not been added.
 
     Args:
-        added: when each stream is to be added.
+        added: the times at which streams are added.
     """
 
     def __init__(self, added: Sequence[ev.StreamAdded]) -> None:
@@ -24,11 +24,11 @@ class LateStreams:
 
     @property
     def next_us(self) -> int | None:
-        """Run time at which the next one joins; None when all are there."""
+        """Run time at which the next stream joins; None when all have joined."""
         return self._added[0].t_us if self._added else None
 
     def join(self, now_us: int) -> list[ev.Event]:
-        """Streams that are added by now, each with what was held back of it."""
+        """Returns the due StreamAdded events, each followed by the events held back for its stream."""
         told: list[ev.Event] = []
         while self._added and self._added[0].t_us <= now_us:
             added = self._added.popleft()
@@ -37,7 +37,7 @@ class LateStreams:
         return told
 
     def let_through(self, event: ev.Event) -> list[ev.Event]:
-        """The event, unless its stream is not there yet; of such a one measurements are forgotten."""
+        """Returns the event, unless its stream has not joined: then holds it back, or drops a measurement."""
         match event:
             case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
                 return [event]

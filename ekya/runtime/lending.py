@@ -1,7 +1,7 @@
-"""Weights go from a trainer to the inference beside it in memory of their GPU, and not through the host.
+"""Shares weights between a trainer and the inference on the same GPU over CUDA IPC.
 
-Only a handle and a table travel between the processes. The trainer puts the weights into memory of its own
-that others may read; the inference copies them into its second buffer and lets go; then the trainer frees it.
+Only a handle and a table travel between the processes. The trainer puts the weights into separate memory that
+other processes may read; the inference copies them into its second buffer; then the trainer frees the memory.
 """
 
 import threading
@@ -17,16 +17,16 @@ from ekya.learning.edge import EdgeModel
 from ekya.learning.flat import FlatModel, flatten, unflatten
 
 LOAN_S = 3.0
-"""Whoever is lent weights has so long; what was lent is freed then, and the weights go another way."""
+"""Timeout for a receiver of shared weights; then they are freed, and go through the object store instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class LentWeights:
-    """A trainer's weights for whoever is on the same GPU; a plain value.
+    """Shared weights of a trainer, for a process on the same GPU; a plain value.
 
     Attributes:
-        handle: of the memory.
-        flat: what is in it.
+        handle: CUDA IPC handle of the memory.
+        flat: layout of the memory.
     """
 
     handle: bytes
@@ -34,7 +34,7 @@ class LentWeights:
 
 
 class WeightLender:
-    """The trainer's side. Methods may be called by any thread."""
+    """The trainer's side. Thread-safe."""
 
     def __init__(self, ipc: CudaIpc, device: str) -> None:
         self._ipc = ipc
@@ -43,11 +43,11 @@ class WeightLender:
         self._loans: dict[ModelVersion, tuple[Loan, EdgeModel, float]] = {}
 
     def lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
-        """Puts weights where others may read them, until ``end``.
+        """Puts weights into memory that other processes may read, until ``end``.
 
         Raises:
             SmDriverError: the driver refuses.
-            torch.OutOfMemoryError: there is no room for them.
+            torch.OutOfMemoryError: the GPU has too little memory.
         """
         flat, block = flatten(model, self._device)
         loan = self._ipc.lend(block.data_ptr(), flat.size)
@@ -56,7 +56,7 @@ class WeightLender:
         return LentWeights(loan.handle, flat)
 
     def end(self, version: ModelVersion) -> tuple[EdgeModel, float] | None:
-        """Frees what was lent; the model and accuracy that it was of, None where nothing was lent."""
+        """Frees shared weights; returns their model and accuracy, or None if none were shared."""
         with self._lock:
             ended = self._loans.pop(version, None)
         if ended is None:
@@ -67,12 +67,12 @@ class WeightLender:
 
 
 def borrow(ipc: CudaIpc, lent: LentWeights, device: str) -> EdgeModel:
-    """The weights in memory of this process, on the device; what was lent is not needed any more.
+    """Copies shared weights into memory of this process on the device; the shared memory can then be freed.
 
     Raises:
-        SmDriverError: the memory is gone, with its owner perhaps, or the driver refuses.
-        DamagedWeightsError: other bytes came than were sent.
-        torch.OutOfMemoryError: there is no room for them.
+        SmDriverError: the memory is gone, perhaps with its owner, or the driver refuses.
+        DamagedWeightsError: the bytes received differ from those sent.
+        torch.OutOfMemoryError: the GPU has too little memory.
     """
     block = torch.empty(lent.flat.size, dtype=torch.uint8, device=device)
     ipc.take(lent.handle, block.data_ptr(), lent.flat.size)
@@ -80,9 +80,9 @@ def borrow(ipc: CudaIpc, lent: LentWeights, device: str) -> EdgeModel:
 
 
 def open_ipc() -> CudaIpc:
-    """CUDA IPC of this process; starts CUDA.
+    """Opens CUDA IPC in this process; initialises CUDA.
 
     Raises:
-        UserError: there is no driver, or no library that asks it.
+        UserError: there is no driver, or no library to call it.
     """
     return CudaIpc(CudaCalls(), TorchStreams())

@@ -14,13 +14,13 @@ from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
-    """Runs a fleet on a Ray of its own and returns its run folder.
+    """Runs a fleet on a separate local Ray and returns its run folder.
 
-    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    Ctrl-C ends the run early; the results until then are measured and written as usual.
     """
     chosen = choose_backend(options.shares)
     try:
-        # Ray starts while the machine is measured.
+        # The machine is measured while Ray starts.
         with start_probe(fleet, options, chosen) as probe:
             dashboard = _start_ray(options.dashboard, chosen)
             with console.status("measuring this machine"):
@@ -34,14 +34,14 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
 
 def _start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
-    """Starts Ray here, with the GPUs to place actors on, and returns where its dashboard is."""
+    """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     context = ray.init(
-        # Its own, and not one that somebody else has running on this machine.
+        # A separate instance, not one that is already running on this machine.
         address="local",
         num_gpus=chosen.gpus,
-        # Ray starts an idle process for each of these, and actors ask for none.
+        # Ray starts an idle process for each CPU, and actors request none.
         num_cpus=1,
         include_dashboard=dashboard,
         log_to_driver=False,

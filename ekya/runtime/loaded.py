@@ -1,4 +1,4 @@
-"""What a process has loaded stays, and Python's collector need not look at it again."""
+"""Excludes loaded objects from Python's garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 def keep_loaded() -> None:
-    """Takes everything that is loaded by now off the collector's list, for as long as this process lives.
+    """Freezes everything that is loaded so far, for the lifetime of this process.
 
-    When an object store fills, Ray has every process of the cluster collect, all at the same time. Each would
-    go through the hundreds of thousands of objects of torch and Ray, and until two dozen processes have, a
+    When an object store fills, Ray has every process of the cluster collect at the same time. Each would
+    traverse the hundreds of thousands of objects of torch and Ray, and until two dozen processes have, a
     small machine's cameras skip all their frames.
     """
     gc.collect()
@@ -18,7 +18,7 @@ def keep_loaded() -> None:
 
 @contextmanager
 def loaded_kept() -> Iterator[None]:
-    """As ``keep_loaded``, around a run in a process that ends by itself: then libraries must be freed."""
+    """Does ``keep_loaded`` around a run, and unfreezes after it so that libraries are freed at exit."""
     keep_loaded()
     try:
         yield

@@ -1,4 +1,4 @@
-"""After a fault of CUDA a process can use its GPU no more: it ends, and is started again as any that died."""
+"""Ends a process that has lost its GPU after a CUDA fault; it is then restarted like any that died."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def end_process_if_gpu_is_lost(error: BaseException) -> None:
-    """Ends this process, with all that runs in it, where the error says so."""
+    """Kills this process, with all that runs in it, if the error says that the GPU is lost."""
     if is_gpu_lost(error):
         _LOG.critical("this process has lost its GPU and ends: %s", error)
         os.kill(os.getpid(), signal.SIGKILL)

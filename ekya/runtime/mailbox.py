@@ -1,4 +1,4 @@
-"""How an actor tells what happened in it: the driver asks, and the answer waits for news."""
+"""Event mailbox of an actor, which the driver polls, and the clock of a run."""
 
 import queue
 import time
@@ -7,18 +7,18 @@ from ekya.core.events import Event
 
 
 class RunClock:
-    """Run time, in every process of a machine the same: microseconds since the run began."""
+    """Run time: microseconds since the run began, the same in every process of a machine."""
 
     def __init__(self, started_monotonic_ns: int) -> None:
         self.started_monotonic_ns = started_monotonic_ns
 
     def now_us(self) -> int:
-        """Microseconds since the run began; negative before it."""
+        """Returns microseconds since the run began; negative before it."""
         return (time.monotonic_ns() - self.started_monotonic_ns) // 1000
 
 
 class Mailbox:
-    """Events of one actor, in the order in which they happened. Any thread may put, one takes."""
+    """Queue of one actor's events in order of occurrence. Any thread may put, one takes."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -28,7 +28,7 @@ class Mailbox:
         self._events.put(event)
 
     def take(self, timeout_s: float) -> list[Event]:
-        """All events there are; waits up to ``timeout_s`` for the first."""
+        """Returns all queued events; waits up to ``timeout_s`` for the first."""
         try:
             events = [self._events.get(timeout=timeout_s)]
         except queue.Empty:

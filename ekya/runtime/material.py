@@ -1,4 +1,4 @@
-"""What a retraining of a stream would be made of now, here or on another server."""
+"""Inputs of a retraining of a stream, for this server or another one."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _NO_LABELS = "there are no labels to train on"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamMaterial:
-    """What ``retraining_of`` takes, but for γ and the window.
+    """Arguments of ``retraining_of``, except for γ and the window.
 
     Attributes:
         weights: of the model that serves, or is about to.
@@ -41,7 +41,7 @@ class StreamMaterial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaterialToFetch:
-    """The same, wherever it is: references into the object store; None where there were no labels."""
+    """The same as references into the object store; None where there were no labels."""
 
     weights: Any
     labels: Any
@@ -49,11 +49,11 @@ class MaterialToFetch:
     settings: PreparationSettings
 
     def fetch(self, timeout_s: float) -> StreamMaterial:
-        """Brings it here; any thread may call.
+        """Fetches the material. Thread-safe.
 
         Raises:
-            LookupError: it is lost, or never was; says what.
-            TimeoutError: it is not here in time.
+            LookupError: part of it is lost or never existed; the message says which.
+            TimeoutError: it did not arrive in time.
         """
         if self.labels is None:
             raise LookupError(_NO_LABELS)
@@ -69,12 +69,12 @@ class MaterialToFetch:
 
 
 class Materials:
-    """Of all streams.
+    """Retraining inputs of all streams.
 
     Args:
-        actors: that have it.
-        ready: what is known of their streams.
-        keep_labels: is handed the labels of each stream as soon as this process has them.
+        actors: hold the inputs.
+        ready: settings of their streams.
+        keep_labels: callback for the labels of each stream as soon as this process has them.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Materials:
         self._labels: dict[StreamId, Any] = {}
 
     def begin_window(self) -> None:
-        """There are no labels of it yet."""
+        """Forgets the labels of the last window."""
         self._labels = {}
 
     def fetch_labels(self, stream: StreamId, window: int) -> None:
-        """Labels are there: they are kept, and stay in the object store while the window lasts."""
+        """Fetches and keeps new labels; they stay in the object store while the window lasts."""
         reference = self._actors.preparation.labels.remote(window, stream)
         try:
             labels = ray.get(reference)
@@ -105,11 +105,11 @@ class Materials:
             self._keep_labels(stream, labels)
 
     def labels(self, stream: StreamId) -> Any:
-        """Reference to those of the window; None before they are there."""
+        """Returns the reference to the window's labels; None before they exist."""
         return self._labels.get(stream)
 
     def of(self, stream: StreamId) -> MaterialToFetch:
-        """What a retraining that begins now would be made of; waits for nothing."""
+        """Returns references to the inputs of a retraining that would begin now; does not block."""
         own = self._actors.streams[stream]
         memory = own.retraining.memory.remote(stream)
         return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)

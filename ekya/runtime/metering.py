@@ -1,4 +1,4 @@
-"""An executor that also tells, when a window closes, what the GPUs did in it."""
+"""Executor that adds a GPU use event when a window closes."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,20 +10,20 @@ from ekya.core.gpu_use import GpuUse
 
 
 class Meter(Protocol):
-    """What sums the GPUs up."""
+    """Sums up GPU use."""
 
     def take(self) -> tuple[GpuUse, ...]:
-        """What they did since this was last called; empty where none answers."""
+        """Returns GPU use since the last call; empty if no GPU can be read."""
 
 
 class MeteredExecutor:
     """An ``Executor`` in front of another one.
 
     Args:
-        executor: the one that carries commands out.
+        executor: carries commands out.
         meter: of the GPUs.
-        window_us: windows follow each other from run time 0 on.
-        from_us: run time at which this process began to measure; a resumed run goes on in a later window.
+        window_us: length of a window; windows follow each other from run time 0.
+        from_us: run time at which this process began to measure; a resumed run begins in a later window.
     """
 
     def __init__(self, executor: Executor, meter: Meter, window_us: int, from_us: int = 0) -> None:
@@ -33,9 +33,9 @@ class MeteredExecutor:
         self._window = from_us // window_us
 
     def wait(self, until_us: int) -> Batch:
-        """As the executor's; what the GPUs did in a window comes with the batch that is the first after it.
+        """Waits as the inner executor does; adds a window's GPU use to the first batch after the window.
 
-        The loop closes the window in the same turn, so the journal has both in one line.
+        The loop closes the window in the same step, so the journal has both in one line.
         """
         batch = self._executor.wait(until_us)
         end_us = (self._window + 1) * self._window_us
@@ -48,5 +48,5 @@ class MeteredExecutor:
         return Batch(batch.now_us, (*batch.events, GpuMeasured(end_us, closed, used)))
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """As the executor's."""
+        """Passes commands on."""
         self._executor.execute(commands)

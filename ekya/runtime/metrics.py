@@ -1,4 +1,4 @@
-"""What Ray's dashboard, and whatever scrapes it, can plot of a run, per stream."""
+"""Per-stream metrics of a run for Ray's dashboard and for Prometheus."""
 
 from ray.util.metrics import Counter, Gauge
 
@@ -17,7 +17,7 @@ _GPU = ("gpu", "uuid")
 
 
 class RunMetrics:
-    """Gauges and counters that follow the loop."""
+    """Gauges and counters that are updated after each step of the loop."""
 
     def __init__(self) -> None:
         self._accuracy = Gauge("ekya_accuracy", "Estimated accuracy of the model that serves.", _STREAM)
@@ -45,7 +45,7 @@ class RunMetrics:
         self._told_health: dict[StreamId, HealthState] = {}
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
-        """Follows a turn."""
+        """Updates the metrics after a step."""
         self._queue.set(len(batch.events))
         for stream in turn.state.fleet.streams:
             self._follow(stream)
@@ -74,7 +74,7 @@ class RunMetrics:
                         self._follow_gpu(gpu)
 
     def _follow_gpu(self, gpu: GpuUse) -> None:
-        """What was not measured keeps no value."""
+        """Updates a GPU's metrics; one that was not measured keeps its value."""
         tags = {"gpu": str(gpu.gpu), "uuid": gpu.uuid}
         self._gpu["memory"].set(gpu.memory_peak_bytes, tags)
         if gpu.sm_activity is not None:

@@ -1,4 +1,4 @@
-"""Which model served from when, written down as the loop hears of it; its weights are in the run folder."""
+"""Records the versions of served models; their weights are in the run folder."""
 
 from ekya.control.protocols import Batch
 from ekya.control.step import Turn
@@ -11,7 +11,7 @@ from ekya.workers.record import ModelRecord
 
 
 class ModelKeeper:
-    """Follows the loop."""
+    """Observer of the loop that writes a row for each hot swap and roll-back."""
 
     def __init__(self, folder: RunFolder, store: StateStore) -> None:
         self._folder = folder
@@ -19,7 +19,7 @@ class ModelKeeper:
         self._started: dict[JobId, cmd.StartRetraining] = {}
 
     def __call__(self, batch: Batch, turn: Turn) -> None:
-        """Follows a turn."""
+        """Records the model changes of a step."""
         for command in turn.commands:
             if isinstance(command, cmd.StartRetraining):
                 self._started[command.job] = command

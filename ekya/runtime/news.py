@@ -1,4 +1,4 @@
-"""Actors that are asked for news, all the time, and the workers that each of them is the process of."""
+"""Polls actors for events, and tracks which workers run in which actor."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,7 +13,7 @@ Worker = tuple[StreamId, Role]
 
 
 class News:
-    """Who is asked, and who is in it. An actor of no worker, as the micro-profiler, has news as well."""
+    """Polled actors and their workers. Actors without workers, such as the micro-profiler, are polled too."""
 
     def __init__(self) -> None:
         self._asked: dict[Any, Any] = {}
@@ -21,36 +21,36 @@ class News:
 
     @property
     def references(self) -> Collection[Any]:
-        """Of the answers that are to come."""
+        """References of the outstanding replies."""
         return self._asked.keys()
 
     def follow(self, actor: Any, *workers: Worker) -> None:
-        """An actor is asked from now on, unless it is already, and these are in it."""
+        """Polls an actor from now on, if it is not polled yet, and adds workers to it."""
         if actor not in self._workers:
             self._workers[actor] = set()
             self.ask(actor)
         self._workers[actor].update(workers)
 
     def ask(self, actor: Any) -> None:
-        """Asks an actor for what has happened since it was asked last."""
+        """Requests an actor's events since its last reply."""
         self._asked[actor.poll.options(concurrency_group=NEWS).remote(_POLL_S)] = actor
 
     def answered(self, reference: Any) -> Any:
-        """The actor whose answer it is."""
+        """Returns the actor that sent a reply."""
         return self._asked.pop(reference)
 
     def join(self, actor: Any, worker: Worker) -> bool:
-        """A worker is in an actor; False where that one is dead already."""
+        """Adds a worker to an actor; returns False if the actor is already dead."""
         if actor not in self._workers:
             return False
         self._workers[actor].add(worker)
         return True
 
     def leave(self, worker: Worker) -> None:
-        """A worker is in no actor any more."""
+        """Removes a worker from its actor."""
         for workers in self._workers.values():
             workers.discard(worker)
 
     def died(self, actor: Any) -> list[Worker]:
-        """An actor has died; who was in it."""
+        """Removes a dead actor; returns the workers that were in it."""
         return sorted(self._workers.pop(actor))

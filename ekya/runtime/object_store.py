@@ -1,4 +1,4 @@
-"""Where Ray keeps the objects that its processes share: in shared memory, or on disk where that is small."""
+"""Size and place of Ray's object store: in shared memory, or on disk where that is too small."""
 
 import logging
 import shutil
@@ -8,13 +8,13 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 
 STORE_BYTES = 1024**3
-"""A run's store, where shared memory has room for it."""
+"""Size of a run's store where shared memory is large enough."""
 
 _LEAST_BYTES = 75 * 1024**2
-"""Ray makes no smaller store."""
+"""Lower bound of Ray on the size of a store."""
 
 _KEPT_FREE = 0.05
-"""Of what shared memory has, for whoever else uses it."""
+"""Part of the free shared memory that is left for other programs."""
 
 _SHARED = Path("/dev/shm")
 
@@ -24,8 +24,8 @@ class ObjectStore:
     """Ray's object store on this machine.
 
     Attributes:
-        size_bytes: what to ask Ray for.
-        slow: why Ray keeps it on disk and what to do, as one sentence; empty where it is in memory.
+        size_bytes: size to request from Ray.
+        slow: one sentence on why Ray keeps the store on disk and how to avoid it; empty for shared memory.
     """
 
     size_bytes: int
@@ -33,10 +33,10 @@ class ObjectStore:
 
 
 def fit_object_store(wanted_bytes: int = STORE_BYTES, shared: Path = _SHARED) -> ObjectStore:
-    """As large as wanted, or as shared memory has room for.
+    """Returns a store of the wanted size, or as large as shared memory allows.
 
     Args:
-        wanted_bytes: where there is room.
+        wanted_bytes: size if there is enough memory.
         shared: folder of the shared memory.
     """
     free = _free_bytes(shared)
@@ -52,7 +52,7 @@ def fit_object_store(wanted_bytes: int = STORE_BYTES, shared: Path = _SHARED) ->
 
 
 def object_store_bytes(wanted_bytes: int = STORE_BYTES) -> int:
-    """What to ask Ray for; warns where it will be slow."""
+    """Returns the size to request from Ray; logs a warning if the store will be slow."""
     store = fit_object_store(wanted_bytes)
     if store.slow:
         _LOG.warning("%s", store.slow)

@@ -1,4 +1,4 @@
-"""A run on a Ray that this process is connected to already, from its folder to its report."""
+"""A run on a Ray to which this process is already connected, from its folder to its report."""
 
 import logging
 import threading
@@ -37,20 +37,20 @@ from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_spe
 _LOG = logging.getLogger(__name__)
 
 _PROCESS_BYTES = 3 << 30
-"""Memory of the host for a process that has loaded torch and CUDA, with some to spare."""
+"""Host memory of a process that has loaded torch and CUDA, with a margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run that can begin, or go on: it has its folder, and no process yet.
+    """A run that can begin or resume: it has its folder, and no process yet.
 
     Attributes:
-        folder, fleet, options: the run's; of one that goes on, as it began.
+        folder, fleet, options: of the run; of a resumed run, as it began.
         constants: of its loop.
-        chosen: what holds its jobs to their shares.
-        resumed: where it goes on; None where it begins.
-        host: what its work takes on this machine.
-        gave_up: what was given up to fit the machine, in sentences.
+        chosen: share backend.
+        resumed: state to resume from; None for a new run.
+        host: measured costs of its work on this machine.
+        gave_up: sentences on what was given up to fit the machine.
     """
 
     folder: RunFolder
@@ -64,12 +64,12 @@ class OpenRun:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it uses a part of; cores stand for them where there are none."""
+        """Number of GPUs that it uses at least in part; CPU cores replace them where there are none."""
         return max(1, -(-self.constants.capacity_milli // FULL_GPU_MILLI))
 
     @property
     def on_gpus(self) -> bool:
-        """Whether it computes on GPUs."""
+        """True if it computes on GPUs."""
         return self.chosen.on_gpus
 
     @property
@@ -79,22 +79,22 @@ class OpenRun:
 
     @property
     def guests_gpu(self) -> int:
-        """The GPU of other servers' jobs, which its loop takes what is lent off."""
+        """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
         return guests_gpu(self.constants.capacity_milli)
 
     @property
     def processes(self) -> Processes:
-        """Which streams share a process: as the fleet says, or what this machine has room for."""
+        """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
         if self.fleet.processes is not Processes.AUTO:
             return self.fleet.processes
         memory = read_host_memory()
-        # Two for each stream, the micro-profiler's and a spare one.
+        # Two processes for each stream, the micro-profiler's and a spare one.
         needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
         has_room = memory is None or memory.free_bytes >= needed_bytes
         return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
-        """Around every process that is to work at a share: opened once, for the run and for its guests.
+        """Opens the share backend around every process that holds a share, for the run and its guests.
 
         Raises:
             UserError: it could not be started.
@@ -103,23 +103,23 @@ class OpenRun:
 
 
 def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
-    """Begins to measure the machine where the run will be, in the background."""
+    """Begins to measure this machine, where the run will be, in the background."""
     return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
 
 
 def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
-    """Makes the folder of a run, or finds that of ``options.resume`` and where it goes on.
+    """Makes the folder of a run, or opens that of ``options.resume`` and reads where to resume.
 
-    Called on the machine where the run will be, which decides what it can have.
+    Must be called on the machine of the run, whose hardware limits what the run can use.
 
     Args:
-        fleet: as the user gave it; of a run that goes on, as it began.
+        fleet: as the user gave it; of a resumed run, as it began.
         options: of the run.
-        chosen: what holds its jobs to their shares.
-        host: what was measured on the machine.
+        chosen: share backend.
+        host: measured costs on the machine.
 
     Raises:
-        UserError: the fleet does not fit this machine, or see the parts.
+        UserError: the fleet does not fit this machine, or a part of the set-up fails.
     """
     resumed: Resumed | None = None
     gave_up: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def _constants(
         chosen.capability.capacity_milli,
         chosen.capability.groups,
     )
-    # A run that goes on is planned as it was: what was measured since then is for the next one.
+    # A resumed run keeps its speeds: later measurements apply to the next run.
     speeds = kept_speeds(chosen, fleet.edge.model)
     return replace(
         constants,
@@ -187,18 +187,17 @@ def run_on_ray(
     run is left on Ray when this returns or raises.
 
     Args:
-        run: begun by nobody yet.
-        shares: its backend, opened for its GPUs, and closed by whoever has opened it: a run has one, and so
-            have others' jobs beside it.
-        console: for people; a quiet one shows nothing.
-        server: whose run it is, where several share a Ray namespace: a prefix of its actors' names.
-        above: knows other servers.
-        stop: set by another thread, it ends the run early, as Ctrl-C does: what has happened until then is
-            measured and written as ever.
+        run: not yet started.
+        shares: its backend, opened for its GPUs and closed by the caller; other servers' jobs use it too.
+        console: for messages to the user; a quiet one shows nothing.
+        server: name of the server, where several share a Ray namespace: a prefix of its actors' names.
+        above: tier above this server.
+        stop: ends the run early when another thread sets it, as Ctrl-C does: the results until then are
+            measured and written as usual.
         note: a line for the screen.
 
     Raises:
-        UserError: an actor found something wrong with its input, or a file cannot be written.
+        UserError: an actor rejected its input, or a file cannot be written.
     """
     fleet, folder, constants = run.fleet, run.folder, run.constants
     with ExitStack() as stack:
@@ -236,7 +235,7 @@ def run_on_ray(
             stop or threading.Event(),
         )
         host = running.go(console)
-    # What draws figures is loaded when there is something to draw, and not before the run.
+    # The figure libraries are loaded after the run, since loading them would delay its start.
     from ekya.finishing import RunEnd, finish_run
 
     host = replace(host, others={**host.others, "gave_up": list(run.gave_up)})

@@ -1,4 +1,4 @@
-"""A job's handle, in its process, as whoever gives shares out reaches it: orders come from many threads."""
+"""Applies numbered share orders, which come from many threads, to a job's share handle."""
 
 import sys
 import threading
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from ekya.gpu.protocol import Resized, ShareHandle
 
 _AGAIN_S = 0.02
-"""Between two tries of a handle that could not let go yet."""
+"""Interval between two tries of a handle that could not release its share yet."""
 
 _NO_MORE = sys.maxsize
-"""Number of an order that none comes after."""
+"""Serial number of a part's last order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class _Part:
 
 
 class OrderedShare:
-    """A handle that takes orders by their number: of two, only the one with the higher number counts.
+    """Share handle that applies orders by serial number: a later order overrides an earlier one.
 
-    Several jobs may have one handle. Each has a part of it then, numbers count within a part, and the handle
-    holds their sum. A part has let go of something when the handle has settled at a sum without that.
+    Several jobs may use one handle. Each then has a part of it, serial numbers count within a part, and the
+    handle holds the sum. A part has released a share when the handle has settled at a sum without it.
     """
 
     def __init__(self, handle: ShareHandle) -> None:
@@ -37,13 +37,13 @@ class OrderedShare:
 
     @property
     def holds_milli(self) -> int:
-        """At which the handle settled last, all parts together."""
+        """Share at which the handle settled last, over all parts."""
         return self._holds_milli
 
     def resize(self, serial: int, share_milli: int, part: Hashable = None) -> Resized | None:
-        """Brings a part to a share, and returns when that is settled, at a boundary between two batches.
+        """Sets the share of a part; returns when it has settled, at a boundary between two batches.
 
-        None where that was overtaken: by a newer order for the part, or by its end.
+        Returns None if a newer order for the part, or the end of the jobs, has overtaken this one.
         """
         took_us = 0
         while not self._ended.is_set():
@@ -62,16 +62,16 @@ class OrderedShare:
         return None
 
     def leave(self, part: Hashable) -> None:
-        """A part ends; returns when it has let go. Orders for it that come later do nothing."""
+        """Ends a part; returns when its share is released. Later orders for it do nothing."""
         self.resize(_NO_MORE, 0, part)
 
     def release(self) -> None:
-        """The jobs are ending, and nothing holds them back any more."""
+        """Lets the jobs run without limit from now on, since they are ending."""
         self._ended.set()
         self._handle.release()
 
     def end(self, over: threading.Event) -> Resized:
-        """Lets the job run to its end unhindered, and returns when ``over`` says that it has."""
+        """Lets the job run to its end without limit; returns when ``over`` is set."""
         began_ns = time.monotonic_ns()
         self.release()
         over.wait()
@@ -79,5 +79,5 @@ class OrderedShare:
 
 
 def _of_part(share_milli: int, whole_milli: int, held_milli: int) -> int:
-    """A part of what is held, where that is not what was asked for the whole."""
+    """Returns a part's portion of the held share, if the whole was not granted as requested."""
     return share_milli * held_milli // whole_milli if whole_milli else 0

@@ -1,4 +1,4 @@
-"""What actors are made from: plain values that travel to their processes."""
+"""Constructor arguments of actors: plain values that are sent to their processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,18 +15,18 @@ from ekya.runfolder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class ActorOrders:
-    """Common to all actors of a run.
+    """Settings that all actors of a run have in common.
 
     Attributes:
-        folder, fleet, seed: the run's.
+        folder, fleet, seed: of the run.
         shares: enforces shares in the actor's process.
-        device: torch's name of where models run.
-        homes: position of the GPU on which each stream's processes stay, in the order of the streams.
-        inference_speed: what a share is worth to an inference.
-        server: whose run it is, where several share a Ray namespace; empty for one that is alone.
+        device: torch's name of the device of the models.
+        homes: position of the GPU of each stream's processes, in the order of the streams.
+        inference_speed: speed of an inference over its share.
+        server: name of the server, where several share a Ray namespace; empty for a single one.
         way: how models that serve run their forward passes on the device.
-        costs: what a frame of each stream takes on this machine.
-        processes: which streams share a process.
+        costs: cost of a frame of each stream on this machine.
+        processes: how streams are grouped into processes.
     """
 
     folder: RunFolder
@@ -44,12 +44,12 @@ class ActorOrders:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrders:
-    """One stream's.
+    """Settings of one stream.
 
     Attributes:
-        common: see there.
+        common: settings of the run.
         place: position among the fleet's streams.
-        version: number of the model that serves first.
+        version: of the model that serves first.
     """
 
     common: ActorOrders
@@ -58,24 +58,24 @@ class StreamOrders:
 
     @property
     def gpu(self) -> int:
-        """Position of the GPU on which the stream's processes stay."""
+        """Position of the GPU of the stream's processes."""
         return self.common.homes[self.place]
 
     @property
     def stream(self) -> StreamId:
-        """Whose they are."""
+        """Name of the stream."""
         return self.common.fleet.streams[self.place].id
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrders:
-    """Those of a process in which streams' inference runs, or their retraining.
+    """Settings of a process that runs the inference of streams, or their retraining.
 
     Attributes:
-        common: see there.
-        name: what people call its actor.
-        gpu: position of the GPU on which it stays.
-        streams: those that are there from the beginning; none in a spare one.
+        common: settings of the run.
+        name: display name of its actor.
+        gpu: position of its GPU.
+        streams: streams that it starts with; none for a spare process.
     """
 
     common: ActorOrders

@@ -1,4 +1,4 @@
-"""Plans from the scheduler's process, and from the run's own while that one is started again."""
+"""Plans windows in the scheduler's process, and in the run's own process while that one restarts."""
 
 import logging
 import time
@@ -16,18 +16,18 @@ from ekya.scheduling.protocol import Scheduler
 _LOG = logging.getLogger(__name__)
 
 _DEATHS_ALLOWED = 2
-"""Of the scheduler's process without a plan in between; after another it is not started again."""
+"""Consecutive deaths of the scheduler's process without a plan that are followed by a restart."""
 
 
 class ActorPlanner:
-    """Asks the scheduler's actor for each plan.
+    """Requests each plan from the scheduler's actor.
 
-    Equal views give equal plans in every process. So a window is planned in time although the scheduler has
-    just died, and its streams are prepared before their time for it is over.
+    Equal views give equal plans in every process. So a window is still planned in time after the scheduler
+    died, and before the streams' time for preparation is over.
 
     Args:
-        actors: the scheduler's is one of them.
-        scheduler: the same scheduler, in this process.
+        actors: include the scheduler's.
+        scheduler: the same scheduler in this process.
     """
 
     def __init__(self, actors: FleetActors, scheduler: Scheduler) -> None:
@@ -38,7 +38,7 @@ class ActorPlanner:
         self.planning_ms: list[float] = []
 
     def plan(self, view: WindowView) -> Plan:
-        """The plan for a view."""
+        """Returns the plan for a view."""
         if not self._is_starting() and self._deaths <= _DEATHS_ALLOWED:
             try:
                 plan, took_ms = ray.get(self._actors.scheduler.plan.remote(view))
@@ -54,7 +54,7 @@ class ActorPlanner:
         return plan
 
     def _is_starting(self) -> bool:
-        """Whether the actor was made again and is not ready yet."""
+        """Returns True while a restarted actor is not ready."""
         if self._starting is not None:
             done, _ = ray.wait([self._starting], timeout=0)
             if done:

@@ -1,4 +1,4 @@
-"""The actor `micro-profiler`: holds the golden model; labels, profiles λ and micro-profiles γ."""
+"""Actor `micro-profiler`: holds the golden model; labels, profiles λ and micro-profiles γ."""
 
 import logging
 import os
@@ -49,25 +49,25 @@ from ekya.workers.settings import PreparationSettings
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
-"""Streams that are labelled wait this long for the next to hand in before γ and λ are profiled."""
+"""Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
 _BEGIN_WITHIN_S = 5.0
-"""An order to a preparation may come before it; then it waits for it."""
+"""Timeout of an order that arrives before its preparation has begun."""
 
 
 class _EndedError(Exception):
-    """The time for preparation is up; unwinds the thread from wherever it is."""
+    """The time for preparation is up; unwinds its thread."""
 
 
 @dataclass(slots=True, eq=False)
 class _Preparation:
-    """One window's preparation and the thread that carries it out.
+    """One window's preparation and the thread that runs it.
 
     Attributes:
-        use: what it has used; its events tell it, and what trials have taken is in it.
-        ended: its time is up.
-        changed: guards and announces what streams have handed in, and ``ended``.
-        unlabelled: streams whose turn to be labelled has not come yet, in order.
+        use: GPU use of the preparation; reported in its events, and measures the cost of trials.
+        ended: set when its time is up.
+        changed: guards and announces changes of ``streams``, ``unlabelled`` and ``ended``.
+        unlabelled: streams that are not labelled yet, in order.
     """
 
     command: BeginPreparation
@@ -82,13 +82,13 @@ class _Preparation:
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
 
     def awaited(self) -> tuple[PrepareStream, ...]:
-        """Streams that are not labelled yet and may still be; none once the time is up."""
+        """Returns the streams that are still to be labelled; none once the time is up."""
         with self.changed:
             waiting = () if self.ended.is_set() else self.unlabelled
             return tuple(one for one in self.command.streams if one.stream in waiting)
 
     def next_to_label(self, timeout_s: float | None) -> StreamId | None:
-        """Waits for the next stream that has handed in; None where there is none in time."""
+        """Waits for the next stream that has handed in; returns None after the timeout."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.ended.is_set() or not self.unlabelled or self._handed_in(), timeout_s
@@ -99,7 +99,7 @@ class _Preparation:
             return stream
 
     def goes_without(self, stream: StreamId) -> None:
-        """A stream cannot hand anything in."""
+        """Removes a stream that cannot hand anything in."""
         with self.changed:
             self.unlabelled.remove(stream)
             self.changed.notify_all()
@@ -108,14 +108,14 @@ class _Preparation:
         return next((one for one in self.unlabelled if one in self.streams), None)
 
     def end(self) -> None:
-        """The time is up."""
+        """Signals that the time is up."""
         with self.changed:
             self.ended.set()
             self.changed.notify_all()
 
 
 class PreparationActor:
-    """Everything between the golden model and the plan. Methods may be called by several threads."""
+    """Labels and profiles all streams of a run. Methods may be called by several threads."""
 
     def __init__(self, orders: ActorOrders) -> None:
         stand_back()
@@ -126,7 +126,7 @@ class PreparationActor:
         self._golden = MeteredGolden(golden, time.thread_time)
         if orders.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
-        # Torch's counter and the edge model import much the first time: no window is to wait for it.
+        # The first use of torch's counter and the edge model imports much, which must not delay a window.
         forward_operations(crop_side(orders.fleet), architecture=orders.fleet.edge.model)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
@@ -143,16 +143,16 @@ class PreparationActor:
         """Returns when the golden model is loaded."""
 
     def process(self) -> int:
-        """Number of the process that this runs in, for whoever looks after it."""
+        """Returns the pid of this process."""
         return os.getpid()
 
     def begin_run(self, started_monotonic_ns: int) -> None:
-        """The run begins."""
+        """Sets the start of the run."""
         self._clock = RunClock(started_monotonic_ns)
         self._run_begun.set()
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
-        """Begins a window's preparation; streams hand in what they kept with ``hand_in``. Tells its share."""
+        """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._orders.shares.attach(share_job)
         use = JobUse(handle, command.training_speed, command.share_milli)
@@ -167,7 +167,7 @@ class PreparationActor:
         return resized
 
     def resize(self, window: int, share_milli: int, serial: int) -> Resized | None:
-        """Another share for a window's preparation; returns when it holds, None where it was overtaken."""
+        """Changes the share of a window's preparation; returns when it holds, None if overtaken."""
         preparation = self._begun_preparation(window)
         if preparation is None:
             return _OVER
@@ -194,16 +194,16 @@ class PreparationActor:
         weights: Callable[[], bytes],
         earlier: ModelVersion | None,
     ) -> None:
-        """Takes what a stream is prepared from.
+        """Receives the material of a stream's preparation.
 
         Args:
             window: to prepare.
-            stream: whose.
+            stream: to which the material belongs.
             settings: of the stream.
             material: of the window before.
             version: of the model that serves.
-            weights: fetches that model, where ``know`` has not loaded it yet.
-            earlier: number of the model that served when labels were taken before, where it was another.
+            weights: fetches that model, if ``know`` has not loaded it yet.
+            earlier: version of the model that served when labels were taken before, if it was another one.
         """
         self._run_begun.wait()
         preparation = self._begun_preparation(window)
@@ -213,7 +213,7 @@ class PreparationActor:
         judged, before = self._judged.get(stream, (None, None))
         self._judged[stream] = (known, serving)
         comparable = earlier is not None and judged == earlier and known == version
-        # The memory is with the trainer, and filled from what was labelled since the first retraining.
+        # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
         remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
@@ -231,7 +231,7 @@ class PreparationActor:
             preparation.changed.notify_all()
 
     def hand_in_failed(self, window: int, stream: StreamId) -> None:
-        """Goes on without a stream that cannot hand anything in for a window."""
+        """Continues a window without a stream that cannot hand anything in."""
         preparation = self._begun_preparation(window)
         if preparation is not None:
             preparation.goes_without(stream)
@@ -243,7 +243,7 @@ class PreparationActor:
         version: ModelVersion,
         weights: Callable[[], bytes],
     ) -> tuple[ModelVersion, Classifier]:
-        """The model that serves; the newest that is loaded where that one cannot be had."""
+        """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
         if self._version_of(stream) < version:
             try:
                 self.know(stream, settings, version, weights())
@@ -254,11 +254,11 @@ class PreparationActor:
         return self._known[stream]
 
     def _version_of(self, stream: StreamId) -> int:
-        """Number of the model that is known of a stream; -1 before the first."""
+        """Returns the version of the loaded model of a stream; -1 before the first."""
         return self._known[stream][0] if stream in self._known else -1
 
     def end(self, window: int) -> Resized:
-        """The time is up: what is unfinished stays undone. Returns when its last batch is over."""
+        """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
         preparation = self._begun_preparation(window)
         if preparation is None:
             return _OVER
@@ -266,7 +266,7 @@ class PreparationActor:
         return preparation.share.end(preparation.over)
 
     def _begun_preparation(self, window: int) -> _Preparation | None:
-        """A window's preparation, once it has begun; None where it is over, or never came."""
+        """Waits until a window's preparation has begun; returns None if it is over, or never began."""
         with self._begun:
             self._begun.wait_for(
                 lambda: self._now is not None and self._now.command.window >= window, _BEGIN_WITHIN_S
@@ -275,16 +275,16 @@ class PreparationActor:
         return now if now is not None and now.command.window == window else None
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
-        """The labels made for a stream in a window's preparation."""
+        """Returns the labels made for a stream in a window's preparation."""
         preparation = self._now
         if preparation is None or preparation.command.window != window:
             return None
         return preparation.labels.get(stream)
 
     def passed(self, window: int, stream: StreamId) -> tuple[PassedCrops | None, None]:
-        """What the model that a stream handed in made of the crops that were tried so far.
+        """Returns the forward passes of a stream's model on the crops that were tried so far.
 
-        The second part is for who wants to know that it is there, and not to have it: it needs torch.
+        The second return value lets a caller wait for them without fetching them, which needs torch.
         """
         preparation = self._now
         if preparation is None or preparation.command.window != window:
@@ -295,7 +295,7 @@ class PreparationActor:
         return prepared.passed.copy(), None
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What has happened here; waits for news."""
+        """Returns the events of this actor; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
     def _run(self, preparation: _Preparation) -> None:
@@ -314,7 +314,7 @@ class PreparationActor:
         self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
 
     def _prepare(self, preparation: _Preparation) -> None:
-        """Streams that hand in late are prepared behind the others, which do not wait for them."""
+        """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         while asked := preparation.awaited():
             self._prepare_streams(preparation, asked)
 
@@ -420,7 +420,7 @@ class PreparationActor:
 
     @contextmanager
     def _turn(self, preparation: _Preparation) -> Iterator[None]:
-        """Around each batch: waits for the share, and leaves when the time is up."""
+        """Context of each batch: waits for the share, and unwinds the thread when the time is up."""
         with preparation.handle.scope():
             if preparation.ended.is_set():
                 raise _EndedError
@@ -429,5 +429,5 @@ class PreparationActor:
 
 
 def _used_s(preparation: _Preparation) -> float:
-    """GPU-seconds since this was last asked."""
+    """Returns the GPU-seconds used since the last call."""
     return preparation.use.untold_us() / 1e6

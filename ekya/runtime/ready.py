@@ -1,4 +1,4 @@
-"""What is known of a stream before the run begins."""
+"""Facts about a stream that are available before the run begins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Ready:
     """A stream that can begin.
 
     Attributes:
-        settings: of it.
-        died: how its recording's decoder died when it was opened: it has ended before it began.
+        settings: of the stream.
+        died: why its recording's decoder died on opening; such a stream has ended before it began.
     """
 
     settings: PreparationSettings
@@ -22,10 +22,10 @@ class Ready:
 
 
 def require_frames(ready: Mapping[StreamId, Ready]) -> None:
-    """Checks that a stream is left to watch.
+    """Checks that at least one stream can be decoded.
 
     Raises:
-        UserError: the decoders of all have died.
+        UserError: the decoders of all streams have died.
     """
     if all(one.died is not None for one in ready.values()):
         stream, first = next(iter(sorted(ready.items())))

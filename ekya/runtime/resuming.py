@@ -1,8 +1,8 @@
-"""`ekya run --resume`: what an interrupted run knew when its last window opened.
+"""`ekya run --resume`: restores the state of an interrupted run at the start of its last window.
 
-The run goes on at the start of that window. Its journal is cut there, so that it reads as if the
-interruption had not been; frames that were answered stay answered, and the newest weights serve. What
-was only in memory is gone: retrainings in progress, the exemplars, and the frames kept for labelling.
+The journal is cut at that window, so that it reads as if there had been no interruption. Answered frames stay
+answered, and the newest weights serve. State that was only in memory is lost: retrainings in progress,
+exemplars, and the frames kept for labelling.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ _REASON = "the run was interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run goes on.
+    """State from which a run resumes.
 
     Attributes:
-        state: what the loop knew.
-        scheduler, seed, training_speed, inference_speed: the run's.
+        state: of the loop.
+        scheduler, seed, training_speed, inference_speed: of the run.
         from_us: run time.
-        events: what the interruption did, as the loop is told of it.
+        events: effects of the interruption, to be sent to the loop.
     """
 
     state: LoopState
@@ -46,7 +46,7 @@ class Resumed:
 
 
 def resume(folder: RunFolder) -> Resumed:
-    """Cuts the journal where the last window opened, and says what was known there.
+    """Cuts the journal at the start of the last window, and returns the state there.
 
     Raises:
         UserError: the run is complete, or was interrupted before its second window.
@@ -79,7 +79,7 @@ def resume(folder: RunFolder) -> Resumed:
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
-    """The interruption as the loop sees it: all was away and is back, retrainings broke, guests have gone."""
+    """Returns the interruption as events: all streams lost and back, retrainings failed, no guests."""
     if fleet.lent_milli:
         yield ev.CapacityLent(from_us - 1, 0)
     for stream in fleet.streams:
@@ -92,7 +92,7 @@ def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
 
 
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-    """The weights that served last, by stream, and their numbers."""
+    """Returns bytes and version of the weights that served last, by stream."""
     newest = {}
     with StateStore(folder.state) as store:
         for stream in fleet.streams:

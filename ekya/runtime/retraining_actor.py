@@ -1,4 +1,4 @@
-"""The actor `retraining/<stream>`, or `retraining/gpu-<n>` where the streams of a GPU share a process."""
+"""Actor `retraining/<stream>`, or `retraining/gpu-<n>` where the streams of a GPU share a process."""
 
 import os
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from ekya.workers.labels import StreamLabels
 
 
 class RetrainingActor:
-    """The retrainings of the streams of one process, each in a thread of its own and at its own share.
+    """Retraining of the streams of one process, each in a separate thread and at a separate share.
 
-    Methods may be called by several threads. Those that name a stream, by itself or in a command, do what
-    ``StreamRetraining`` says.
+    Methods may be called by several threads. Those with a stream, as an argument or in a command, call the
+    method of the same name of its ``StreamRetraining``.
     """
 
     def __init__(self, orders: ProcessOrders) -> None:
@@ -42,11 +42,11 @@ class RetrainingActor:
         """Returns when retrainings can be taken."""
 
     def process(self) -> int:
-        """Number of the process that this runs in, for whoever looks after it."""
+        """Returns the pid of this process."""
         return os.getpid()
 
     def begin(self, started_monotonic_ns: int) -> None:
-        """The run begins."""
+        """Sets the start of the run."""
         for one in self._streams.values():
             one.begin(started_monotonic_ns)
 
@@ -68,15 +68,15 @@ class RetrainingActor:
     def adopt(
         self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
     ) -> None:
-        """Takes the best model of a job that was trained elsewhere."""
+        """Takes the best model of a remote retraining."""
         self._streams[command.stream].adopt(command, weights, accuracy, labels)
 
     def memory(self, stream: StreamId) -> ExemplarMemory:
-        """Exemplars of a stream's windows so far."""
+        """Returns the exemplars of a stream's windows so far."""
         return self._streams[stream].memory()
 
     def resize(self, stream: StreamId, job: JobId, share_milli: int, serial: int) -> Resized | None:
-        """Another share for a running retraining."""
+        """Changes the share of a running retraining."""
         return self._streams[stream].resize(job, share_milli, serial)
 
     def stop(self, stream: StreamId, job: JobId) -> Resized:
@@ -86,17 +86,17 @@ class RetrainingActor:
     def lend(
         self, stream: StreamId, job: JobId, version: ModelVersion, adopted: None = None
     ) -> tuple[LentWeights, float]:
-        """The best weights so far, on the GPU."""
+        """Shares the best weights so far over CUDA IPC."""
         return self._streams[stream].lend(job, version, adopted)
 
     def lend_first(self, stream: StreamId, weights: bytes) -> LentWeights:
-        """The weights that serve first, on the GPU."""
+        """Shares the weights that serve first over CUDA IPC."""
         return self._streams[stream].lend_first(weights)
 
     def end_loan(
         self, stream: StreamId, version: ModelVersion, taken: Sequence[Any]
     ) -> tuple[EdgeModel, float] | None:
-        """Frees weights that were lent."""
+        """Frees shared weights."""
         return self._streams[stream].end_loan(version, taken)
 
     def hand_over(
@@ -107,11 +107,11 @@ class RetrainingActor:
         taken: Sequence[Any] = (),
         adopted: None = None,
     ) -> tuple[bytes, float]:
-        """The best weights so far as bytes."""
+        """Returns the best weights so far as bytes."""
         return self._streams[stream].hand_over(job, version, taken, adopted)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What has happened to any of the streams; waits for news."""
+        """Returns the events of all streams; waits up to the timeout for the first."""
         for one in self._streams.values():
             one.tell_share()
         return self._mailbox.take(timeout_s)

@@ -1,4 +1,4 @@
-"""One run on Ray actors, from its first actor to the end of its last."""
+"""Executes one run on Ray actors, from the start of the first to the end of the last."""
 
 import logging
 import threading
@@ -53,14 +53,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One run from its actors to their end.
+    """One run on actors.
 
     Attributes:
         note: for the screen.
-        host: what its work takes on this machine.
-        above: what knows other servers.
+        host: measured costs of its work on this machine.
+        above: tier above this server.
         stop: ends the run early, as Ctrl-C does.
-        training_speed: what its retrainings have made of the curve so far; None while they said nothing.
+        training_speed: speed curve as refined by its retrainings; None until one has refined it.
     """
 
     orders: ActorOrders
@@ -79,7 +79,7 @@ class Running:
     training_speed: SpeedCurve | None = None
 
     def go(self, console: Console) -> HostFacts:
-        """Runs all windows; what the host's clock measured of it. No actor is left of it."""
+        """Runs all windows and returns the host's measurements. No actor is left when this returns."""
         began_s = time.monotonic()
         actors = FleetActors(self.orders, self.options.scheduler, self._first_weights())
         try:
@@ -90,7 +90,7 @@ class Running:
                 if on_the_gpu:
                     actors.try_hand_over()
                 if self.resumed is not None:
-                    # A window is prepared as soon as the run goes on.
+                    # A resumed run prepares a window immediately.
                     actors.load_serving(ready)
             ready_s = time.monotonic()
             from_us = 0 if self.resumed is None else self.resumed.from_us
@@ -123,7 +123,7 @@ class Running:
         )
 
     def _loop(self, executor: Executor, actors: FleetActors, console: Console, clock: RunClock) -> None:
-        """Until the last window has closed, or somebody ends it."""
+        """Runs the control loop until the last window has closed, or the run is ended early."""
         scheduler = make_scheduler(self.options.scheduler)
         on_actor = ActorPlanner(actors, scheduler)
         self.planning_ms = on_actor.planning_ms
@@ -151,17 +151,17 @@ class Running:
                 _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
 
     def _by_the_gpus(self, executor: Executor, from_us: int) -> Executor:
-        """As it is where no GPU can be asked."""
+        """Adds GPU memory checks and metering; returns the executor unchanged without a GPU meter."""
         if self.meter is None:
             return executor
-        self.meter.take()  # what it cost to start the actors belongs to no window
+        self.meter.take()  # discards the start of the actors, which belongs to no window
         fleet = self.orders.fleet
         places = job_places(fleet, self.constants.capacity_milli)
         budgeted = BudgetedExecutor(executor, self.meter, places, job_sizes(fleet))
         return MeteredExecutor(budgeted, self.meter, self.constants.window_us, from_us)
 
     def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
-        """What serves first where a run goes on; None for the base model, which only workers can load."""
+        """Returns the first weights of a resumed run; None for the base model, which only workers load."""
         if self.resumed is not None:
             return newest_weights(self.orders.folder, self.orders.fleet)
         for stream in self.orders.fleet.streams:
@@ -170,7 +170,7 @@ class Running:
         return None
 
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
-        """What the loop is told before anything has happened, and when streams join."""
+        """Returns the loop's first events, and those that add streams at their time."""
         fleet = self.orders.fleet
         again = () if self.resumed is None else self.resumed.events
         there = () if self.resumed is None else self.resumed.state.fleet.streams
@@ -201,7 +201,7 @@ class Running:
                 self.stalls_ms.append(event.stall_us / 1000)
 
     def _end(self, actors: FleetActors, horizon_us: int) -> None:
-        """Ends every stream's inference and keeps what it counted."""
+        """Ends every stream's inference and stores its frame counts."""
         ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
         saved = [retraining.end.remote() for retraining in actors.retrainings]
         gone = set(actors.streams)
@@ -218,10 +218,10 @@ class Running:
 
 
 def _begin(actors: FleetActors, clock: RunClock) -> None:
-    """Lets all actors begin. Of one that has died by now the executor hears as of any other death."""
+    """Lets all actors begin; the executor handles one that has died like any other death."""
     started_ns = clock.started_monotonic_ns
     begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
-    # These may be loading still.
+    # Trainers and the micro-profiler may still be loading, so the run does not wait for them.
     for retraining in actors.retrainings:
         retraining.begin.remote(started_ns)
     actors.preparation.begin_run.remote(started_ns)

@@ -1,4 +1,4 @@
-"""The actor `scheduler`: from a snapshot to a plan. It imports neither torch nor OpenCV."""
+"""Actor `scheduler`: turns a snapshot into a plan. It imports neither torch nor OpenCV."""
 
 import time
 
@@ -19,7 +19,7 @@ class SchedulerActor:
         """Returns when it can plan."""
 
     def plan(self, view: WindowView) -> tuple[Plan, float]:
-        """The plan, and the milliseconds that it took."""
+        """Returns the plan and the milliseconds that it took."""
         began = time.perf_counter()
         plan = self._scheduler.plan(view)
         return plan, (time.perf_counter() - began) * 1000

@@ -1,4 +1,4 @@
-"""Share changes to calls of actors, in the order that the ledger says, and their answers back to it."""
+"""Carries out share changes through actor calls, in the order of the ledger, and returns replies to it."""
 
 import logging
 from collections.abc import Callable
@@ -28,41 +28,41 @@ PATIENCE = Patience(
     limits_us={
         Work.INFERENCE: 10 * US_PER_S,
         Work.RETRAINING: 10 * US_PER_S,
-        # What the golden model is asked at once is one batch, the longest there is.
+        # One call of the golden model is one batch, the longest of all.
         Work.PREPARATION: 30 * US_PER_S,
     },
 )
-"""Where batches take no time; ``patience`` adds what they take."""
+"""Timeouts for batches of zero duration; ``patience`` adds the duration of batches."""
 
 _PATIENT_BATCHES = 100
-"""Beside other jobs, at a small share, a batch may take many times what it takes alone; and a lost retraining
-is dear."""
+"""Timeout in batches. Beside other jobs, at a small share, a batch may take many times as long as alone, and
+losing a retraining is expensive."""
 
 
 def patience(batch_s: float) -> Patience:
-    """How long a holder may take to let go of its share, where the longest batch takes so long alone."""
+    """Returns the timeouts for releasing a share, where the longest batch takes ``batch_s`` seconds alone."""
     batches_us = int(_PATIENT_BATCHES * batch_s * US_PER_S)
     limits_us = {work: limit_us + batches_us for work, limit_us in PATIENCE.limits_us.items()}
     return replace(PATIENCE, limits_us=limits_us)
 
 
 Begin = Callable[[int, int], Any]
-"""Begins a job at a share, by an order with a serial number, and returns the reference of its answer."""
+"""Begins a job at a share, with the order's serial number; returns the reference of its reply."""
 
 
 class Clock(Protocol):
     """Run time."""
 
     def now_us(self) -> int:
-        """Microseconds since the run began."""
+        """Returns microseconds since the run began."""
 
 
 def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
-    """An empty ledger: every GPU is a pool where processes have homes; otherwise all there is is one.
+    """Returns an empty ledger: a pool for each GPU if streams have homes, otherwise one for all capacity.
 
     Args:
         options: of the loop.
-        batch_s: the longest batch of a job on this machine.
+        batch_s: the longest batch of a job on this machine, in seconds.
     """
     limits, step_milli = patience(batch_s), options.share_step_milli
     if not options.homes:
@@ -77,14 +77,14 @@ def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
 
 
 class ShareChanges:
-    """Who is to have which share, carried to the actors. Nothing here waits for any of them.
+    """Sends share orders to the actors. No method blocks.
 
     Args:
         actors: those that hold shares.
-        ledger: who holds what; nobody yet.
+        ledger: share ledger, still empty.
         clock: run time.
-        tell: is handed what happens.
-        end: ends the worker of a holder that does not answer; how that is heard of is not this one's matter.
+        tell: callback for events.
+        end: callback that ends the worker of a holder that does not reply; it reports the death elsewhere.
     """
 
     def __init__(
@@ -106,55 +106,55 @@ class ShareChanges:
 
     @property
     def references(self) -> tuple[Any, ...]:
-        """Of the answers that are to come."""
+        """References of the outstanding replies."""
         return tuple(self._under_way)
 
     def left_us(self) -> int | None:
-        """Until ``pass_time`` has something to do; None where only an answer can change anything."""
+        """Returns the time until ``pass_time`` is due; None if only a reply can change anything."""
         now_us = self._clock.now_us()
         due_us = self._ledger.next_due_us(now_us)
         return None if due_us is None else due_us - now_us
 
     def configure(self, stream: StreamId, config: InferenceConfig, share_milli: int, epoch: int) -> None:
-        """Another λ or share for a stream's inference; λ changes when the share does."""
+        """Sets λ and share of a stream's inference; λ changes together with the share."""
         self._lambdas[stream] = config
         self.resize(inference_holder(stream), share_milli, epoch)
 
     def begin(self, holder: ShareHolder, share_milli: int, epoch: int, begin: Begin) -> None:
-        """A job that begins as soon as there is a share for it."""
+        """Begins a job as soon as there is a share for it."""
         self._begin[holder] = begin
         self.resize(holder, share_milli, epoch)
 
     def resize(self, holder: ShareHolder, share_milli: int, epoch: int) -> None:
-        """Another share for a job, or for one that has not begun yet."""
+        """Changes the share of a job, including one that has not begun yet."""
         self._send(self._ledger.aim(holder, share_milli, epoch, self._clock.now_us()))
 
     def silence(self, stream: StreamId) -> None:
-        """A stream without frames gives the share of its inference back."""
+        """Releases the inference share of a stream without frames."""
         if inference_holder(stream) in self._ledger.holders:
             self.resize(inference_holder(stream), 0, 0)
 
     def leave(self, holder: ShareHolder) -> None:
-        """A job ends, or has ended its work."""
+        """Ends a job, or releases the share of one that has ended."""
         self._begin.pop(holder, None)
         self._send(self._ledger.leave(holder, self._clock.now_us()))
 
     def died(self, work: Work, stream: StreamId | None) -> None:
-        """A worker's process has ended, and with it every job that was in it or was to begin there."""
+        """Removes all jobs of a dead worker, including those that were to begin there."""
         gone = [one for one in self._ledger.holders if (one.work, one.stream) == (work, stream)]
         for holder in gone:
             self._begin.pop(holder, None)
         self._send(self._ledger.gone(gone, self._clock.now_us()))
 
     def hear(self, reference: Any) -> bool:
-        """Takes an answer; False where the reference is of something else."""
+        """Handles a reply; returns False if the reference is not one of a share order."""
         order = self._under_way.pop(reference, None)
         if order is None:
             return False
         try:
             resized: Resized | None = ray.get(reference)
         except RayActorError:
-            return True  # A dead worker tells of itself elsewhere.
+            return True  # The death of a worker is reported elsewhere.
         except RayError as error:
             holder = order.holder
             _LOG.error("%s of %s could not change its share: %s", holder.work, holder.stream or "all", error)
@@ -164,7 +164,7 @@ class ShareChanges:
         return True
 
     def pass_time(self) -> None:
-        """Ends who has not let go within its limit, and gives what is free to those that waited for it."""
+        """Ends holders that exceed their timeout, and gives free shares to those that wait for them."""
         overdue, orders = self._ledger.pass_time(self._clock.now_us())
         for one in overdue:
             self._give_up(one)

@@ -1,4 +1,4 @@
-"""What the inferences of all streams of a process have in common."""
+"""State that the inferences of all streams of a process share."""
 
 from ekya.gpu.protocol import ShareHandle
 from ekya.learning.forward import ForwardWay
@@ -11,16 +11,16 @@ from ekya.runtime.shared_use import SharedUse
 
 
 class SharedProcess:
-    """One grip on the GPU, one call at a time, one mailbox; for one stream as for many.
+    """One share handle, one model call at a time, and one mailbox, for one stream or many.
 
     Attributes:
-        handle: around what a stream does on the GPU by itself.
+        handle: scope of GPU work that a stream does alone.
         share: of which each stream has a part.
-        use: what of it each has used.
-        predictors: makes what asks a model.
+        use: GPU use of each stream.
+        predictors: makes the predictor of a model.
         models: those that serve, and those that are about to.
-        calls: in which the models are asked.
-        mailbox: what has happened to any of the streams.
+        calls: batches requests of streams into model calls.
+        mailbox: events of all streams.
     """
 
     def __init__(self, handle: ShareHandle, device: str, way: ForwardWay, mailbox: Mailbox) -> None:

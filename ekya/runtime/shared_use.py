@@ -1,4 +1,4 @@
-"""What several streams used of one share, told apart: a call for all of them has one price."""
+"""Splits the measured use of one share among the streams that it is shared by."""
 
 import threading
 from collections import Counter
@@ -8,9 +8,10 @@ from ekya.gpu.protocol import Measured, ShareHandle
 
 
 class SharedUse:
-    """Charges each owner its part of what a handle measured, by the pictures that were looked at for it.
+    """Charges each owner its part of a handle's measured use, in proportion to its analysed pictures.
 
-    Any thread may call. Nobody else may ask the handle, which counts from one question to the next.
+    A batched call for all streams has only one measured cost. Thread-safe. Nothing else may call the handle's
+    ``measured``, which counts from one call to the next.
     """
 
     def __init__(self, handle: ShareHandle) -> None:
@@ -23,26 +24,30 @@ class SharedUse:
         self._asked_at_us: dict[Hashable, int] = {}
 
     def enter(self, owner: Hashable) -> None:
-        """An owner begins to use something."""
+        """Adds an owner."""
         with self._lock:
             self._share_out()
             self._used_us[owner], self._asked_at_us[owner] = 0.0, self._wall_us
 
     def leave(self, owner: Hashable) -> None:
-        """An owner uses nothing any more."""
+        """Removes an owner."""
         with self._lock:
             self._share_out()
             self._used_us.pop(owner, None)
             self._asked_at_us.pop(owner, None)
 
     def count(self, owner: Hashable, pictures: int) -> None:
-        """So many pictures were looked at for an owner."""
+        """Counts pictures that were analysed for an owner."""
         with self._lock:
             if owner in self._used_us:
                 self._looked_at[owner] += pictures
 
     def measured(self, owner: Hashable) -> Measured:
-        """What was used for an owner that has entered since this was last asked, or since then."""
+        """Returns the use of an owner since the last call, or since it entered.
+
+        Raises:
+            KeyError: the owner has not entered.
+        """
         with self._lock:
             self._share_out()
             wall_us = self._wall_us - self._asked_at_us[owner]

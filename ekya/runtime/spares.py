@@ -1,4 +1,4 @@
-"""Processes of inference that have loaded everything and hold no stream yet, for when another one dies."""
+"""Spare inference processes, loaded but without a stream, that replace one that dies."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +12,16 @@ from ekya.gpu.host_memory import read_host_memory
 _LOG = logging.getLogger(__name__)
 
 _ROOM_BYTES = 2 << 30
-"""A spare process is made where so much memory is free: about three times what one takes."""
+"""Free host memory needed to make a spare process: about three times what one takes."""
 
 _Key = frozenset[tuple[str, str]]
 
 
 class Spares:
-    """At most one for each environment, since that is fixed when a process starts.
+    """At most one spare process for each environment, which is fixed when a process starts.
 
     Args:
-        make: makes the actor of one, for a GPU, once some references have answers.
+        make: makes the actor of a spare process, for a GPU, once some references have replies.
     """
 
     def __init__(self, make: Callable[[Mapping[str, str], int, Sequence[Any]], Any]) -> None:
@@ -29,13 +29,13 @@ class Spares:
         self._there: dict[_Key, tuple[Any, Any]] = {}
 
     def make(self, environment: Mapping[str, str], gpu: int, weights: Any, after: Sequence[Any]) -> None:
-        """Makes the spare process of an environment, unless it is there; it loads at the lowest priority.
+        """Makes the spare process of an environment, if there is none; it loads at the lowest priority.
 
         Args:
-            environment: of it.
-            gpu: on which it would work.
-            weights: reference to a model to make the first passes of.
-            after: references of answers that it waits for before its process starts.
+            environment: of the process.
+            gpu: position of its GPU.
+            weights: reference to a model for warm-up.
+            after: references of replies that it waits for before its process starts.
         """
         key = frozenset(environment.items())
         memory = read_host_memory()
@@ -45,7 +45,7 @@ class Spares:
         self._there[key] = (actor, actor.warm_up.remote(weights))
 
     def take(self, environment: Mapping[str, str]) -> Any:
-        """The spare process of an environment, which is none any more; None where none is ready."""
+        """Removes and returns the spare process of an environment; None if none is ready."""
         key = frozenset(environment.items())
         if key not in self._there:
             return None

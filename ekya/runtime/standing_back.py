@@ -1,4 +1,4 @@
-"""Workers stand back where cores are short: the control loop and the decoders go first, guests go last."""
+"""Lowers the priority of workers behind the control loop and the decoders; guests have the lowest."""
 
 import os
 from pathlib import Path
@@ -8,19 +8,19 @@ import torch
 from ekya.runtime.loaded import keep_loaded
 
 NICENESS = 5
-"""Of every worker alike, so shares among them stay as they are."""
+"""Of every worker alike, so that shares among workers are unchanged."""
 
 GUEST_NICENESS = 10
-"""Of what trains for others: where cores are short, a server's own streams have what they were promised."""
+"""Of jobs for other servers: where cores are short, a server's own streams keep their shares."""
 
 _THREADS = Path("/proc/self/task")
 
 
 def stand_back(niceness: int = NICENESS) -> None:
-    """Makes this process a worker: one thread of torch, and less urgent than those that are none.
+    """Prepares this process as a worker: one torch thread, and lower priority than other processes.
 
-    What it has loaded is loaded for good. Linux keeps niceness by thread, and an actor has threads before its
-    first line runs.
+    Also freezes loaded objects. Linux keeps niceness per thread, and an actor has threads before its first
+    line runs, so it is set for each of them.
     """
     torch.set_num_threads(1)
     keep_loaded()

@@ -1,4 +1,4 @@
-"""One stream's inference: takes frames as they arrive and answers all of them, at its share."""
+"""Inference of one stream: receives frames as they arrive and answers all of them, at its share."""
 
 import logging
 import threading
@@ -61,11 +61,11 @@ _LAST_POLL_S, _REST_S = 0.2, 5.0
 
 @dataclass(slots=True, eq=False)
 class _Swap:
-    """Weights that are ready to serve, and what there is to tell of them.
+    """Weights that are ready to serve, and their event.
 
     Attributes:
-        member: they, as they can be asked together with other streams'.
-        told: the event of the swap, from when it was and how long it took.
+        member: the weights in the form for calls together with other streams'.
+        told: makes the event of the hot swap, from its run time and its stall in microseconds.
     """
 
     classifier: Classifier
@@ -76,7 +76,11 @@ class _Swap:
 
 @dataclass(slots=True, eq=False)
 class _Control:
-    """What other threads tell the loop, and whether it is looking at a frame; under its lock."""
+    """State shared with other threads, guarded by its lock.
+
+    Attributes:
+        looking: whether the loop is analysing a frame.
+    """
 
     lock: threading.Condition = field(default_factory=threading.Condition)
     config: InferenceConfig | None = None
@@ -89,13 +93,13 @@ class _Control:
 
 
 class StreamInference:
-    """One stream's inference. Methods may be called by several threads; one loop does the work.
+    """Inference of one stream. Methods may be called by several threads; one loop does the work.
 
     Args:
-        orders: the stream's.
+        orders: of the stream.
         feed: its frames, not begun.
         process: in which it runs, alone or beside other streams.
-        model: that serves first; it must not change any more.
+        model: that serves first; must not change any more.
     """
 
     def __init__(self, orders: StreamOrders, feed: Feed, process: SharedProcess, model: EdgeModel) -> None:
@@ -121,7 +125,7 @@ class StreamInference:
         )
         self._worker.use(self._worker.classifier, orders.version)
         self._member = self._made_ready(model, self._worker.classifier)
-        # What has ended is kept in a share by its name only: a key must hold no weights.
+        # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
         process.use.enter(self._part)
         self._record = FrameRecord(common.folder, self._stream.id)
@@ -135,45 +139,45 @@ class StreamInference:
         self._thread: threading.Thread | None = None
 
     def ready(self) -> Ready:
-        """Warms the model up and says what a frame costs."""
+        """Warms up the model and returns the stream's settings."""
         resolutions = self._orders.common.fleet.inference.resolutions
         known = warmed_up(self._settings, self._worker.classifier, resolutions)
         return replace(known, died=self._source.died)
 
     def begin(self, started_monotonic_ns: int) -> None:
-        """Lets frames come. One that takes over from a dead one goes on where its record ends."""
+        """Starts the stream. A replacement of a dead worker resumes where its record of answers ends."""
         done = read_predictions(self._orders.common.folder.predictions(self._stream.id)).frame
         self._arrived = int(done[-1]) + 1 if len(done) else 0
         self._clock = RunClock(started_monotonic_ns)
         if self._clock.now_us() > 0:
-            # It takes over, and what the loop knows of the camera was said by somebody else.
+            # A replacement: what the loop was told about the camera came from its predecessor.
             self._told_lost = None
         self._source.begin(Pace(started_monotonic_ns), self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()
 
     def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
-        """λ and share from now on; a frame that waits for its turn notices the share at once.
+        """Sets λ and share; a frame that waits for the share gets the new one immediately.
 
-        Returns when the share holds; None where a newer order has overtaken this one.
+        Returns when the share holds; None if a newer order has overtaken this one.
         """
         with self._control.lock:
             if serial > self._control.newest_order:
                 self._control.newest_order = serial
                 self._control.config, self._control.share_milli = config, share_milli
             if share_milli == 0:
-                # A frame that waits for its turn has it at the share of before: without any it would
-                # wait for ever, and the loop with it, which is to tell when the camera is back.
+                # A frame that waits for the share is still analysed at the old one: at share 0 it would
+                # wait for ever, and with it the loop, which must report when the camera is back.
                 self._control.lock.wait_for(
                     lambda: not self._control.looking or self._control.newest_order > serial
                 )
         return self._process.share.resize(serial, share_milli, self._part)
 
     def swap(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
-        """Makes new weights ready beside those that serve; they serve from the next frame on.
+        """Prepares new weights beside those that serve; they serve from the next frame on.
 
-        Where two are made ready at once, the newer ones win, whichever are ready first. Weights that are
-        there already, since ``take`` had them, are left alone.
+        If several are prepared concurrently, the newest version wins, in any order of completion. A version
+        that ``take`` has already prepared is ignored.
         """
         with self._control.lock:
             is_newer = version > self._control.newest
@@ -182,19 +186,19 @@ class StreamInference:
             self._serve_next(from_bytes(weights), version, told)
 
     def take(self, lent: LentWeights, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
-        """As ``swap``, of weights that the trainer lends on the GPU; returns when the loan can end.
+        """Does ``swap`` with weights that the trainer shares over CUDA IPC; they can be freed afterwards.
 
         Raises:
-            SmDriverError, DamagedWeightsError: they cannot be had; ``swap`` brings them another way.
+            SmDriverError, DamagedWeightsError: they cannot be read; ``swap`` gets them from the object store.
         """
         self._serve_next(self._borrow(lent), version, self._swapped(version, job, validation_accuracy))
 
     def try_loan(self, lent: LentWeights) -> None:
-        """Takes weights as a run will, and does nothing with them; raises as ``take``."""
+        """Copies shared weights as ``take`` does, and discards them; raises as ``take``."""
         self._borrow(lent)
 
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
-        """As ``swap``, to weights that have served before, as ``of``."""
+        """Does ``swap`` with weights that have served before, as version ``of``."""
         stream = self._stream.id
         self._serve_next(
             from_bytes(weights),
@@ -218,18 +222,18 @@ class StreamInference:
         classifier = self._worker.ready(model)
         swap = _Swap(classifier, self._made_ready(model, classifier), version, told)
         if self._ipc is not None:
-            # Weights that were on the GPU already are made ready there, which nothing has waited for.
+            # Weights that came over CUDA IPC are prepared asynchronously on the GPU: wait for that.
             self._ipc.finish()
         with self._control.lock:
             if version > self._control.newest:
                 self._control.newest, self._control.swap = version, swap
 
     def material(self, window: int) -> WindowMaterial:
-        """What was kept of a window that is over."""
+        """Returns the frames that were kept of a past window."""
         return self._worker.material(window)
 
     def leave(self) -> None:
-        """Stops, and lets go of everything: other streams go on in this process."""
+        """Stops and releases everything, while other streams go on in this process."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -238,12 +242,12 @@ class StreamInference:
         self._source.close()
 
     def stop(self) -> None:
-        """No more frames are looked at."""
+        """Stops the analysis of frames."""
         with self._control.lock:
             self._control.stop = True
 
     def end(self, horizon_us: int) -> StreamRow:
-        """Once it is stopped: answers what is open up to the end of the run, and says how much came."""
+        """Answers the remaining frames up to the end of the run after ``stop``, and returns frame counts."""
         if self._thread is not None:
             self._thread.join()
         self._take_rest(horizon_us)
@@ -257,7 +261,7 @@ class StreamInference:
         return self._process.models.add(self._stream.id, model, classifier.predictor)
 
     def _serve(self) -> None:
-        """The loop; if it fails, that is this stream's matter, and whoever is to know is told."""
+        """Runs the loop; a failure ends only this stream's worker and is reported as an event."""
         try:
             self._run()
         except Exception as error:
@@ -291,7 +295,7 @@ class StreamInference:
                 return
 
     def _take(self, arrived: list[Arrived], horizon_us: int | None) -> None:
-        """Answers every frame that arrived; at most the newest is looked at."""
+        """Answers every frame that arrived; analyses at most the newest, and none with a ``horizon_us``."""
         for frame in arrived:
             if horizon_us is not None and frame.t_us >= horizon_us:
                 return
@@ -304,7 +308,7 @@ class StreamInference:
             self._record.add([answer], _reference(frame))
 
     def _take_rest(self, horizon_us: int) -> None:
-        """Counts what came before the run's end and was not taken yet."""
+        """Answers the frames that arrived before the run's end and are still queued."""
         give_up_s = time.monotonic() + _REST_S
         while arrived := self._source.poll(_LAST_POLL_S):
             self._take(arrived, horizon_us)
@@ -312,7 +316,7 @@ class StreamInference:
                 return
 
     def _answer(self, arrived: Arrived, look: bool) -> FramePrediction:
-        """What is known of a frame. Without a share none is looked at: the loop must not wait for one."""
+        """Returns the answer to a frame. Without a share none is analysed: the loop must not wait for one."""
         frame = arrived.frame
         with self._control.lock:
             config = self._control.config or InferenceConfig(1, self._settings.side)
@@ -340,14 +344,14 @@ class StreamInference:
                 self._costs.count_found()
             return self._worker.skip(arrived.index, arrived.t_us, config)
         self._last_analysed = arrived.index
-        # Beside the share: no GPU cuts pictures, and none should wait for them.
+        # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         objects = self._worker.cut(frame, proposals.boxes)
         answer = self._worker.classify([objects], config, self._ask)[0]
         self._worker.answered(arrived.index)
         return answer
 
     def _ask(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
-        """Asks the weights that serve when it is the frame's turn, in one call with other streams'."""
+        """Asks the weights that serve when the call begins, in one batch with other streams."""
 
         def question() -> Asked:
             self._serve_new_weights()
@@ -384,7 +388,7 @@ class StreamInference:
             self._tell(FramesCounted(now_us, self._stream.id, window, frames.due, frames.analysed))
 
     def _tell_of_camera(self, frames_came: bool) -> None:
-        """Says when a live camera, or one with a script, is lost and when it is back, each once."""
+        """Reports once each when a live camera, or one with scripted outages, is lost and when it is back."""
         lost = self._source.lost
         may_be_lost = self._stream.source.live or bool(self._stream.play.outages_us)
         if not may_be_lost or (lost is not None) == self._told_lost:
@@ -397,7 +401,7 @@ class StreamInference:
             self._tell(StreamBack(self._clock.now_us(), self._stream.id))
 
     def _tell_of_end(self) -> None:
-        """A recording is over; one whose decoder died is lost first, with the reason."""
+        """Reports the end of a recording; first the reason as a loss, if its decoder died."""
         self._record.flush()
         now_us, died = self._clock.now_us(), self._source.died
         if died is not None:

@@ -1,4 +1,4 @@
-"""One stream's retraining: real SGD at its share, one job after the other."""
+"""Retraining of one stream: SGD at its share, one job after the other."""
 
 import threading
 import time
@@ -43,11 +43,11 @@ MEASURE_EVERY_S = 5.0
 
 _OVER = Resized(0, 0, "the retraining is over")
 _START_WITHIN_S = 5.0
-"""An order to a job may come before the job; then it waits for it."""
+"""Timeout of an order that arrives before its job has begun."""
 
 
 class _StoppedError(Exception):
-    """The retraining is over before its end; unwinds its thread from wherever it is."""
+    """The retraining was stopped; unwinds its thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +55,9 @@ class _Job:
     """A retraining and the thread that runs it.
 
     Attributes:
-        use: what it has used; ShareMeasured tells it.
-        memory: exemplars of the windows before it.
+        use: GPU use of the job, reported by ShareMeasured.
+        passed: the micro-profiler's forward passes of the start weights; None if there are none.
+        memory: exemplars of the windows before.
         over: set when its thread has done its last work.
     """
 
@@ -75,11 +76,11 @@ class _Job:
 
 
 class StreamRetraining:
-    """One stream's retraining. Methods may be called by several threads; each job has its own.
+    """Retraining of one stream. Methods may be called by several threads; each job has a separate one.
 
     Args:
-        orders: the stream's.
-        mailbox: what has happened, to this stream or to others of the process.
+        orders: of the stream.
+        mailbox: for events; shared with other streams of the process.
         peaks: of the process's GPU memory.
     """
 
@@ -102,7 +103,7 @@ class StreamRetraining:
         self._told_s = time.monotonic()
 
     def begin(self, started_monotonic_ns: int) -> None:
-        """The run begins."""
+        """Sets the start of the run."""
         self._clock = RunClock(started_monotonic_ns)
 
     def start(
@@ -113,9 +114,9 @@ class StreamRetraining:
         passed: PassedCrops | None,
         serial: int,
     ) -> Resized | None:
-        """Begins a retraining from the weights that serve; tells of every epoch, and here of its share.
+        """Begins a retraining from the weights that serve and returns its share; emits an event every epoch.
 
-        ``passed`` is what these weights' blocks made of crops that the micro-profiler tried.
+        ``passed`` holds forward passes of these weights on crops that the micro-profiler tried.
         """
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels, passed)
@@ -128,10 +129,10 @@ class StreamRetraining:
     def adopt(
         self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
     ) -> None:
-        """A job whose best model so far was trained elsewhere, on what ``memory`` and these labels say.
+        """Makes a job of a remote retraining, with its best model so far.
 
-        It has no share: what it does here is what every job does after its end. When it has better weights,
-        it is adopted again.
+        It needs no share: it only updates the exemplar memory, as every job does at its end. It is called
+        again when the remote retraining has better weights.
         """
         with self._beginning(command):
             model, before = from_bytes(weights), self._current(command.job)
@@ -145,12 +146,12 @@ class StreamRetraining:
             self._set_to_work(job, lambda: None)
 
     def memory(self) -> ExemplarMemory:
-        """Exemplars of the windows so far, for a retraining that begins now."""
+        """Returns the exemplars of the windows so far, for a retraining that begins now."""
         return self._memory
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
-        """Around what makes a job: whatever is wrong, the job has failed; and it has begun for who waits."""
+        """Context that creates a job: reports any error as the job's failure, and wakes waiting orders."""
         try:
             yield
         except UserError as error:
@@ -185,7 +186,7 @@ class StreamRetraining:
         threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True).start()
 
     def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
-        """Another share for a running retraining; returns when it holds, None where it was overtaken."""
+        """Changes the share of a running retraining; returns when it holds, None if overtaken."""
         running = self._begun_job(job)
         if running is None:
             return _OVER
@@ -194,7 +195,7 @@ class StreamRetraining:
         return resized
 
     def stop(self, job: JobId) -> Resized:
-        """Ends a retraining at its next batch and returns when it has; its best weights stay at hand."""
+        """Stops a retraining at its next batch and returns when it has ended; its best weights are kept."""
         running = self._begun_job(job)
         if running is None:
             return _OVER
@@ -202,9 +203,9 @@ class StreamRetraining:
         return running.share.end(running.over)
 
     def lend(self, job: JobId, version: ModelVersion, adopted: None = None) -> tuple[LentWeights, float]:
-        """The best weights so far for inference on the same GPU, and their accuracy; ``hand_over`` follows.
+        """Shares the best weights so far over CUDA IPC; returns them with their accuracy.
 
-        Ray calls it once what is to be ``adopted`` before is.
+        ``hand_over`` must follow. ``adopted`` only makes Ray call this after a pending ``adopt``.
 
         Raises:
             LookupError: as of ``hand_over``.
@@ -214,15 +215,15 @@ class StreamRetraining:
         return self._lend(version, best, accuracy), accuracy
 
     def lend_first(self, weights: bytes) -> LentWeights:
-        """The weights that serve first, to see whether others can have them; ``end_loan`` follows."""
+        """Shares the weights that serve first, to test CUDA IPC; ``end_loan`` must follow."""
         return self._lend(self._orders.version, from_bytes(weights), 0.0)
 
     def end_loan(self, version: ModelVersion, taken: Sequence[Any]) -> tuple[EdgeModel, float] | None:
-        """Frees weights that were lent when they were taken, which did not take too long, or could not be.
+        """Frees shared weights after their receivers have copied them, failed, or exceeded ``LOAN_S``.
 
         Args:
-            version: their number.
-            taken: references to the answers of those to whom they were lent.
+            version: of the weights.
+            taken: references to the receivers' replies.
         """
         ray.wait(list(taken), num_returns=len(taken), timeout=LOAN_S)
         return None if self._lender is None else self._lender.end(version)
@@ -230,10 +231,10 @@ class StreamRetraining:
     def hand_over(
         self, job: JobId, version: ModelVersion, taken: Sequence[Any] = (), adopted: None = None
     ) -> tuple[bytes, float]:
-        """The best weights so far as bytes, and their accuracy; they go to the run folder meanwhile.
+        """Returns the best weights so far as bytes, and their accuracy; saves them in the background.
 
-        Ray calls it once what is to be ``adopted`` before is. Those that were lent under this number are
-        handed over as they were then, once they are ``taken``.
+        ``adopted`` only makes Ray call this after a pending ``adopt``. If weights were shared under this
+        version, waits until they are ``taken`` and returns exactly those.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
@@ -241,7 +242,7 @@ class StreamRetraining:
         lent = self.end_loan(version, taken) if taken else None
         best, accuracy = lent or self._best(job)
         weights = to_bytes(best)
-        # Inference waits for the weights and nobody for the file.
+        # Written in the background: inference waits for the weights, not for the file.
         path = self._orders.common.folder.model(self._stream.id, version)
         saver = threading.Thread(target=save_model, args=(best, path), kwargs={"half": True}, name="saver")
         saver.start()
@@ -259,12 +260,12 @@ class StreamRetraining:
 
     def _lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
         with self._lock:
-            # Not before a job has the GPU, or a run is about to begin.
+            # Opened lazily: it starts CUDA in this process.
             self._lender = self._lender or WeightLender(open_ipc(), self._orders.common.device)
         return self._lender.lend(version, model, accuracy)
 
     def leave(self) -> None:
-        """Ends the job at its next batch and returns when it has; other streams go on in this process."""
+        """Stops the job at its next batch and returns when it has ended, while other streams go on."""
         with self._lock:
             job = self._job
         if job is not None:
@@ -290,7 +291,7 @@ class StreamRetraining:
             self._tell_failed(job.command, reason)
         finally:
             self._tell_peak(job.command, self._peaks.end(peak))
-            # The error is gone by now, and with it what its traceback held.
+            # Here the error, and the tensors that its traceback held, have been released.
             free_cache()
             try:
                 with job.handle.scope():
@@ -327,7 +328,7 @@ class StreamRetraining:
 
     @contextmanager
     def _turn(self, job: _Job) -> Iterator[None]:
-        """Around each batch: waits for the share, leaves a job that was stopped, counts what was used."""
+        """Context of each batch: waits for the share, unwinds a stopped job, and counts GPU use."""
         with job.handle.scope():
             if job.stopped.is_set():
                 raise _StoppedError
@@ -341,7 +342,7 @@ class StreamRetraining:
             self._memory = job.memory.update(best, job.labels.training.crops)
 
     def _begun_job(self, job: JobId) -> _Job | None:
-        """The job, once it has begun; None where it is over, or never came."""
+        """Waits until the job has begun; returns None if it is over, or never began."""
         with self._begun:
             self._begun.wait_for(lambda: self._newest_job >= job, _START_WITHIN_S)
         return self._current(job)
@@ -366,7 +367,7 @@ class StreamRetraining:
             self._mailbox.put(MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak))
 
     def tell_share(self) -> None:
-        """Says every few seconds what was used since it was said last."""
+        """Reports the GPU use since the last report, every ``MEASURE_EVERY_S`` seconds."""
         now_s = time.monotonic()
         passed_s = now_s - self._told_s
         if passed_s < MEASURE_EVERY_S:

@@ -1,7 +1,7 @@
-"""Weights that serve before the object store has them; nobody hears that they serve until it does.
+"""Weights that serve before they are in the object store, and their withheld events.
 
-Whatever is told may be relied on: a worker that dies is made again from the weights that serve, and those
-that serve again after a roll-back or a resume must be there.
+A reported hot swap must be durable: a worker that dies is restarted from the reported weights, and a
+roll-back or a resume needs them too.
 """
 
 import logging
@@ -21,14 +21,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Untold:
-    """An event that is to be told, and the reference that it waits for; None where it can be told."""
+    """A withheld event, and the reference that it waits for; None once it can be emitted."""
 
     event: ev.ModelSwapped | ev.RolledBack
     kept: Any
 
 
 class UnkeptWeights:
-    """What is on its way to the object store, and what is to be told when it is there."""
+    """Tracks weights on their way to the object store, and withholds their events until they arrive."""
 
     def __init__(self) -> None:
         self._coming: dict[tuple[StreamId, ModelVersion], Any] = {}
@@ -36,22 +36,24 @@ class UnkeptWeights:
 
     @property
     def references(self) -> Collection[Any]:
-        """What to wait for, for ``hear``."""
+        """References to wait for, to be passed to ``hear``."""
         return [one.kept for line in self._untold.values() for one in line if one.kept is not None]
 
     def add(self, stream: StreamId, version: ModelVersion, kept: Any) -> None:
-        """Weights that may serve before they are kept.
+        """Adds weights that may serve before they are in the object store.
 
         Args:
-            stream, version: whose they are, and their number.
-            kept: reference to something small that comes with them.
+            stream: of the weights.
+            version: of the weights.
+            kept: reference to a small object that arrives together with them.
         """
         self._coming[stream, version] = kept
 
     def wait_for(self, event: ev.Event) -> Sequence[ev.Event]:
-        """What can be told now: the event, unless such weights serve by it, or by one of the stream before.
+        """Returns the events that can be emitted now.
 
-        That comes with ``hear``, in the order in which they served: who is told last is to know what serves.
+        Withholds the event if its weights, or earlier ones of the stream, are not in the store yet; ``hear``
+        returns it later. A stream's events keep their order, so that the last one reported is what serves.
         """
         if not isinstance(event, ev.ModelSwapped | ev.RolledBack):
             return (event,)
@@ -60,7 +62,7 @@ class UnkeptWeights:
         return self._tellable(event.stream)
 
     def hear(self, reference: Any) -> Sequence[ev.Event]:
-        """Weights are there, or will never be: what can be told now."""
+        """Handles weights that have arrived or are lost; returns the events that can be emitted now."""
         line, one = next(
             (line, one) for line in self._untold.values() for one in line if one.kept == reference
         )

@@ -1,4 +1,4 @@
-"""Executors in front of another one that only look at how the loop waits."""
+"""Executors in front of another one that only concern how the loop waits."""
 
 import threading
 import time
@@ -9,18 +9,18 @@ from ekya.core.commands import Command
 from ekya.core.units import US_PER_S
 
 _LOOK_US = US_PER_S // 4
-"""How often is looked whether the run is to end."""
+"""Interval between two checks for an early end of the run."""
 
 
 class StoppedEarlyError(Exception):
-    """Somebody ends the run before its last window has closed."""
+    """The run was ended before its last window has closed."""
 
 
 class Stoppable:
-    """An executor that does not wait for a run that is to end.
+    """Executor whose wait is interrupted when the run is to end early.
 
     Args:
-        executor: the one that waits.
+        executor: does the waiting.
         stop: set by any thread.
     """
 
@@ -30,7 +30,7 @@ class Stoppable:
         self._now_us = 0
 
     def wait(self, until_us: int) -> Batch:
-        """As the executor's.
+        """Waits as the inner executor does.
 
         Raises:
             StoppedEarlyError: the run is to end.
@@ -43,12 +43,12 @@ class Stoppable:
         raise StoppedEarlyError
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """As the executor's."""
+        """Passes commands on."""
         self._executor.execute(commands)
 
 
 class Timed:
-    """An executor, and how long the loop keeps it waiting: the loop's own work."""
+    """Executor that measures the time the loop spends between two waits, in ``busy_s``."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -56,7 +56,7 @@ class Timed:
         self.busy_s = 0.0
 
     def wait(self, until_us: int) -> Batch:
-        """As the executor's."""
+        """Waits as the inner executor does."""
         if self._came_back_s is not None:
             self.busy_s += time.monotonic() - self._came_back_s
         batch = self._executor.wait(until_us)
@@ -64,5 +64,5 @@ class Timed:
         return batch
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """As the executor's."""
+        """Passes commands on."""
         self._executor.execute(commands)

@@ -1,4 +1,4 @@
-"""The first passes of a model, before the run begins: they take longer than those after them."""
+"""Warm-up forward passes of a model before the run begins; the first ones are slow."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from ekya.workers.settings import PreparationSettings
 
 
 def warmed_up(settings: PreparationSettings, classifier: Classifier, resolutions: Iterable[int]) -> Ready:
-    """Runs a stream's model once at each resolution."""
+    """Runs a stream's model at each resolution."""
     crops = np.zeros((round(TYPICAL_OBJECTS), settings.side, settings.side, 3), np.uint8)
     for resolution in resolutions:
         classifier.predict(crops, resolution)

@@ -1,4 +1,4 @@
-"""What a process of the run warns of, brought to the user: an actor's own log is a file of Ray's."""
+"""Forwards warnings of a run's processes to the user: an actor's own log is only a file of Ray's."""
 
 import logging
 import queue
@@ -9,11 +9,11 @@ from ekya.core.events import Warned
 from ekya.streams.credentials import masked
 
 _MOST_TEXTS = 50
-"""That one process tells; a text that holds a number is another one each time."""
+"""Upper bound on the warnings of one process: a text with a number in it differs each time."""
 
 
 class WarningMail(logging.Handler):
-    """Keeps each warning and each error that is logged in this process until it is asked for, once.
+    """Logging handler that queues each distinct warning and error of this process once.
 
     Args:
         source: name of the process.
@@ -26,7 +26,7 @@ class WarningMail(logging.Handler):
         self._mail: queue.SimpleQueue[Warned] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a record, unless its text has been told."""
+        """Queues a record, unless its text was queued before."""
         try:
             text = _in_a_line(record)
         except Exception:
@@ -37,7 +37,7 @@ class WarningMail(logging.Handler):
             self._mail.put(Warned(0, self._source, text))
 
     def take(self) -> list[Warned]:
-        """What has come since this was last asked; when is not known."""
+        """Returns the warnings since the last call, with time 0."""
         taken: list[Warned] = []
         while True:
             try:
@@ -47,7 +47,7 @@ class WarningMail(logging.Handler):
 
 
 def as_heard(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
-    """A warning as it may be written down: with its time, and without what the cameras' variables hold."""
+    """Returns a warning with its time, and with the secrets in the cameras' URLs and variables masked."""
     named = " ".join(stream.source.model_dump_json() for stream in fleet.streams if stream.source.live)
     return replace(warned, t_us=now_us, text=masked(warned.text, named))
 

@@ -1,1 +1,1 @@
-"""Who gets how much of the GPUs, and for what: one objective, and schedulers that raise it."""
+"""Schedulers that divide GPU shares among streams, and the objective that they maximise."""

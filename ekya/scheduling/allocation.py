@@ -1,4 +1,4 @@
-"""Shares per job: fair starts, and the least that a_MIN and the latency limits need."""
+"""Shares per job: fair starts, and the minimum that a_MIN and the latency limits need."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,32 +28,32 @@ class Job:
 
 
 def choices_by_stream(view: WindowView) -> dict[StreamId, StreamChoices]:
-    """PickConfigs for every stream, in the order of their ids."""
+    """Returns PickConfigs for every stream, in the order of their ids."""
     ordered = sorted(view.streams, key=lambda stream: stream.stream)
     return {stream.stream: StreamChoices(view, stream) for stream in ordered}
 
 
 def jobs_of(choices: Mapping[StreamId, StreamChoices]) -> list[Job]:
-    """Every job, sorted; a stream that has nothing to retrain has only its inference."""
+    """Returns every job, sorted; a stream that has nothing to retrain has only its inference."""
     jobs = [Job(stream, JobKind.INFERENCE) for stream in choices]
     jobs += [Job(stream, JobKind.RETRAINING) for stream, choice in choices.items() if choice.has_retraining]
     return sorted(jobs)
 
 
 def shares_of(phase: Phase) -> dict[Job, int]:
-    """The shares of a phase by job, zeros included, in the order of the jobs."""
+    """Returns the shares of a phase by job, zeros included, in the order of the jobs."""
     shares = {Job(a.stream, JobKind.INFERENCE): a.inference_share_milli for a in phase.assignments}
     shares |= {Job(a.stream, JobKind.RETRAINING): a.retrain_share_milli for a in phase.assignments}
     return dict(sorted(shares.items()))
 
 
 def largest_share_milli(quantum_milli: int) -> int:
-    """The most one job can use: one GPU, rounded down to δ."""
+    """Returns the largest share that one job can use: one GPU, rounded down to δ."""
     return FULL_GPU_MILLI // quantum_milli * quantum_milli
 
 
 def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> list[int]:
-    """``count`` equal shares in multiples of δ; the first ones get the quanta left over."""
+    """Returns ``count`` equal shares in multiples of δ; the first ones get the quanta left over."""
     if count == 0:
         return []
     each, rest = divmod(capacity_milli // quantum_milli, count)
@@ -61,7 +61,7 @@ def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> li
 
 
 def even_inference(view: WindowView, streams: Iterable[StreamId]) -> dict[Job, int]:
-    """All there is for inference, in equal shares; the streams in the order of their ids."""
+    """Returns equal inference shares of the whole capacity; the streams in the order of their ids."""
     names = list(streams)
     largest = largest_share_milli(view.quantum_milli)
     fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names))
@@ -71,10 +71,10 @@ def even_inference(view: WindowView, streams: Iterable[StreamId]) -> dict[Job, i
 
 
 def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
-    """The inference shares that keep a_MIN and the latency limits, for as many streams as possible.
+    """Returns the inference shares that keep a_MIN and the latency limits, for as many streams as possible.
 
-    Streams that need least come first, so that the largest number is kept; a stream whose constraints
-    no share keeps is not among them (``inference_floor_milli``).
+    Streams that need least come first, so that the largest number is kept; a stream whose constraints no
+    share keeps is not among them (``inference_floor_milli``).
     """
     floors = [
         (floor, Job(stream.stream, JobKind.INFERENCE))
@@ -91,22 +91,21 @@ def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
 
 
 def inference_floors(view: WindowView) -> dict[Job, int]:
-    """What each stream's inference has before anything else is given out: a frame a second is analysed."""
+    """Returns each stream's inference share before all others: enough to analyse one frame a second."""
     return {Job(stream.stream, JobKind.INFERENCE): watching_milli(view, stream) for stream in view.streams}
 
 
 def with_floors(
     shares: Mapping[Job, int], floors: Mapping[Job, int], capacity_milli: int, quantum_milli: int
 ) -> dict[Job, int]:
-    """The shares where no job has less than its floor.
+    """Returns the shares where no job has less than its floor.
 
-    They are lifted from what is left, then from the jobs with most to spare.
-
-    Where the floors do not fit together, each is lowered by the same part, in whole quanta.
+    Jobs below their floor are lifted from what is left, then from the jobs with most to spare. Where the
+    floors do not fit together, each is lowered by the same part, in whole quanta.
 
     Args:
         shares: of jobs, in multiples of δ.
-        floors: of some of them, and perhaps of others, in multiples of δ.
+        floors: of some of these jobs, in multiples of δ; floors of other jobs are ignored.
         capacity_milli: for all of these jobs.
         quantum_milli: δ.
     """
@@ -125,7 +124,7 @@ def with_floors(
 
 
 def _fitting(floors: Mapping[Job, int], quanta: int, quantum_milli: int) -> dict[Job, int]:
-    """The floors, or equal parts of them; quanta that rounding leaves go to those that lack most."""
+    """Returns the floors, or equal parts of them; quanta that rounding leaves go to those that lack most."""
     wanted = {job: floor // quantum_milli for job, floor in floors.items()}
     total = sum(wanted.values())
     if total <= quanta:

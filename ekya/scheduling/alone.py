@@ -1,6 +1,6 @@
-"""What each stream could do alone: shares, γ and the steps in which these gain, as arrays for ``relaxed.py``.
+"""Per-stream inputs of the inner problem in ``relaxed.py``, as arrays: shares, γ and steps of their gain.
 
-Units: work is GPU-seconds over the rest of the window, so that work w takes the time w at a whole GPU.
+Unit of work: GPU-seconds over the rest of the window, so that work w takes the time w on a whole GPU.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from ekya.scheduling.rising import steps_above
 from ekya.scheduling.tables import Floats, Ints
 
 _STEPS = 12
-"""What checkpoints bring is taken to come in so many steps, a little too early each."""
+"""Number of steps in which the gain from checkpoints is taken to arrive, each slightly too early."""
 
 Line = list[tuple[float, float]]
 """Points of a curve over shares in GPUs."""
@@ -26,7 +26,7 @@ Line = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """The concave envelope of the speeds at multiples of δ: its straight parts, the steepest first.
+    """Concave envelope of the speeds at multiples of δ: its straight parts, the steepest first.
 
     Attributes:
         widths: share in GPUs of each part.
@@ -39,9 +39,9 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corners:
-    """The shares in GPUs, and what the best λ leaves there, at the corners of the concave envelope.
+    """Corners of a concave envelope: shares in GPUs, and the part of the accuracy left by the best λ there.
 
-    At a price no other share is ever best. Rows that have fewer repeat their last one.
+    At any price the best share is one of these. Shorter rows repeat their last corner.
     """
 
     share: Floats
@@ -50,20 +50,20 @@ class Corners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alone:
-    """The streams and what they could do, as arrays.
+    """Streams and what each could do alone, as arrays.
 
     Attributes:
-        accuracy: (S,) of the serving models.
-        before: shares that inference can have while the model serves, (S, P).
-        owner: (O,) the stream of each step of a γ that could be reached and would gain. Without checkpoints a
-            γ is one step, and dominated ones are left out.
-        gamma: (O,) which γ the step is of, counted from 0.
-        mass: (O,) part of the gain that it brings; those of a γ add up to 1.
+        accuracy: (S,) accuracy of the serving models.
+        before: (S, P) inference shares while the current model serves.
+        owner: (O,) stream of each step of a γ that is reachable and gains. Without checkpoints a γ is one
+            step, and dominated ones are left out.
+        gamma: (O,) index of the γ that the step belongs to, counted from 0.
+        mass: (O,) part of the gain that the step brings; the parts of a γ add up to 1.
         after: (O,) accuracy that the γ leads to.
-        work: (O,) what the step has to do.
-        before_it: (O,) work with which it is reached, that of the steps before it included.
-        behind: shares that inference can have once the γ is done, (O, P).
-        speed: see there.
+        work: (O,) work of the step.
+        before_it: (O,) work with which the step is reached, including that of the steps before it.
+        behind: (O, P) inference shares once the γ is done.
+        speed: training speed, see ``Segments``.
     """
 
     accuracy: Floats
@@ -79,7 +79,7 @@ class Alone:
 
 
 def alone(view: WindowView, *, keep_minimum: bool) -> Alone:
-    """The arrays of a view, streams by id; ``keep_minimum`` as in ``upper_bound``."""
+    """Returns the arrays of a view, streams by id; ``keep_minimum`` as in ``upper_bound``."""
     streams = sorted(view.streams, key=lambda stream: stream.stream)
     left_s = us_to_seconds(view.window_end_us - view.now_us)
     found = [_worthwhile(stream, left_s) if left_s > 0 else [] for stream in streams]
@@ -113,8 +113,11 @@ def _least_milli(view: WindowView, stream: StreamView, keep_minimum: bool) -> in
 
 
 def _corners(view: WindowView, stream: StreamView, least_milli: int) -> Line:
-    """A λ's accuracy follows the speed curve, which is straight between its points, up to the share that it
-    needs, and then it is flat."""
+    """Returns the corners of the best λ's envelope, from the share ``least_milli`` on.
+
+    A λ's accuracy follows the speed curve, which is straight between its points, up to the share that it
+    needs, and is flat beyond.
+    """
     bends = [share for share, _ in view.inference_speed.points[1:-1]]
     needed = [option.share_needed_milli for option in stream.inference_options]
     shares = _around([*needed, *bends], view.quantum_milli)
@@ -127,7 +130,7 @@ def _corners(view: WindowView, stream: StreamView, least_milli: int) -> Line:
 
 
 def _around(shares_milli: Iterable[int], quantum_milli: int) -> set[int]:
-    """Multiples of δ, of one GPU at most, on both sides of each share; with the least and the largest."""
+    """Returns 0, the largest share, and the multiples of δ on both sides of each share; one GPU at most."""
     largest = largest_share_milli(quantum_milli)
     below = {min(share // quantum_milli * quantum_milli, largest) for share in shares_milli}
     return {0, largest} | below | {min(share + quantum_milli, largest) for share in below}
@@ -142,7 +145,7 @@ def _padded(rows: list[Line]) -> Corners:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A part of what a γ gains; ``first`` of its γ, the other fields as in ``Alone``."""
+    """Part of a γ's gain; ``first`` marks the first step of its γ, the other fields are as in ``Alone``."""
 
     first: bool
     mass: float
@@ -152,15 +155,16 @@ class _Step:
 
 
 def _worthwhile(stream: StreamView, left_s: float) -> list[_Step]:
-    """The γ that gain and fit into the window, each better than any cheaper one; cheapest first.
+    """Returns the steps of the γ that gain and fit into the window, cheapest γ first.
 
-    One whose checkpoints serve need not fit, and may be better than one that only ends higher.
+    Each γ is better than any cheaper one. A γ whose checkpoints serve need neither fit nor be better, since
+    it gains before it ends.
     """
     options = (stream.running.option,) if stream.running else stream.retrain_options
     found: list[_Step] = []
     reached = stream.accuracy
     for option in sorted(options, key=lambda o: (o.gpu_s, -o.accuracy_after)):
-        # The objective takes less work than this for rounding.
+        # The objective treats this last bit of work as rounding.
         work = max(option.gpu_s - DONE_GPU_S, 0.0) / left_s
         if option.early_part > 0.0 and option.accuracy_after > stream.accuracy:
             found += _rising_steps(option, work)
@@ -171,9 +175,9 @@ def _worthwhile(stream: StreamView, left_s: float) -> list[_Step]:
 
 
 def _rising_steps(option: RetrainOption, work: float) -> Iterator[_Step]:
-    """Steps that are never below what checkpoints bring: each part of the gain counts where it begins.
+    """Yields steps never below the gain of checkpoints: each part of the gain counts from its beginning.
 
-    It pays for the work of the part before it, which is done by then; the first one is free.
+    A step pays for the work of the part before it, which is done by then; the first one is free.
     """
     at, reached = steps_above(option.early_part, _STEPS)
     for step in range(_STEPS):
@@ -185,14 +189,18 @@ def _rising_steps(option: RetrainOption, work: float) -> Iterator[_Step]:
 def _rising_floors(
     view: WindowView, stream: StreamView, steps: Sequence[_Step], keep_minimum: bool
 ) -> list[int]:
-    """What keeps a_MIN once checkpoints serve; a plan that is between two steps keeps no more."""
+    """Returns the floors that keep a_MIN at the accuracies to which γ with serving checkpoints lead.
+
+    A plan between two steps need not keep more than these. Without such a γ the only floor is a whole GPU,
+    which lowers no minimum.
+    """
     rising = {step.after for step in steps if step.mass < 1.0}
     known = [_least_milli(view, replace(stream, accuracy=after), keep_minimum) for after in rising]
     return known or [FULL_GPU_MILLI]
 
 
 def _segments(view: WindowView) -> Segments:
-    """The speed curve is straight between its points."""
+    """Returns the envelope of the training speed, which is straight between the points of its curve."""
     shares = sorted(_around((share for share, _ in view.training_speed.points), view.quantum_milli))
     line = [(share / FULL_GPU_MILLI, view.training_speed.speed(share)) for share in shares]
     corners = np.array(_envelope(line))
@@ -202,7 +210,7 @@ def _segments(view: WindowView) -> Segments:
 
 
 def _envelope(line: Line) -> Line:
-    """The corners of the least concave line above these points, whose first values rise."""
+    """Returns the corners of the least concave line above these points, whose first values rise."""
     hull: Line = []
     for point in line:
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], point):

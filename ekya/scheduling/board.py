@@ -1,8 +1,8 @@
-"""The numbers of a view as arrays, so that many courses of a window are played at once.
+"""A view as arrays, so that many courses of a window are played in one batch.
 
 V streams have 2·V jobs: job v < V is the inference of stream v, job V + v its retraining. A stream is in
-state 0 as it is now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a
-whole GPU; time counts whole microseconds from now.
+state 0 now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a whole GPU;
+time counts whole microseconds from now.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,18 @@ class Board:
         locked: (V,) whether the stream has a retraining in progress, whose γ is its only one.
         quanta: the capacity.
         left_us: until the window's end, at least 1.
-        weight: (V,) what a stream counts; they add up to 1.
+        weight: (V,) weights of the streams; they add up to 1.
         accuracy: (V, states) of the serving model, every frame analysed.
-        work_gpu_s: (V, states) to get there from now; infinite for states that a stream does not have.
-        early_part, bend: (V, states) of what checkpoints bring meanwhile (``rising``); 0 for nothing.
-        value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or
-            the speed of a retraining.
+        work_gpu_s: (V, states) to reach the state from now; infinite for states that a stream does not have.
+        early_part, bend: (V, states) of the gain from checkpoints on the way (``rising``); 0 for none.
+        value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or the
+            speed of a retraining.
         enough: (2·V, shares) the smallest share with that value.
         hulls: concave hulls of the values, each from a floor on.
-        hull: (V, states) which hull inference has in that state: its floor keeps a_MIN and the latency
-            limit (``pick.inference_floor_milli``).
-        floorless: (V,) the hull where that cannot be kept.
-        training_hull: the hull of all retrainings.
+        hull: (V, states) index of the hull that inference has in that state: its floor keeps a_MIN and the
+            latency limit (``pick.inference_floor_milli``).
+        floorless: (V,) index of the hull where that cannot be kept.
+        training_hull: index of the hull of all retrainings.
         tie_breaks: (2·V · segments,) factors just above 1 that put equal segments in order.
     """
 
@@ -66,13 +66,13 @@ class Board:
     tie_breaks: Floats
 
     def places(self, states: Ints) -> Ints:
-        """(C, V) where ``take`` finds what arrays (V, states) say of these states."""
+        """Returns (C, V) flat indices with which ``take`` reads these states from arrays (V, states)."""
         places: Ints = states + np.arange(len(self.accuracy)) * self.accuracy.shape[1]
         return places
 
 
 def board_of(view: WindowView) -> Board:
-    """The board of a view with at least one stream, and a window that is not over."""
+    """Returns the board of a view with at least one stream, and a window that is not over."""
     streams = tuple(sorted(view.streams, key=lambda stream: stream.stream))
     offered = [worthwhile(stream) for stream in streams]
     states = 1 + max(len(known) for known in offered)
@@ -113,10 +113,10 @@ def board_of(view: WindowView) -> Board:
 
 
 def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
-    """The γ that no other beats in accuracy and GPU-seconds, cheapest first.
+    """Returns the γ that no other beats in accuracy and GPU-seconds, cheapest first.
 
-    With checkpoints that serve, no other may also bring as much sooner. A retraining in progress is the only
-    one, whatever it is worth.
+    A γ whose checkpoints serve also stays if no other brings as much as soon. A retraining in progress is
+    the only option, even if it gains nothing.
     """
     if stream.running is not None:
         return (stream.running.option,)
@@ -136,12 +136,12 @@ def _rises(stream: StreamView, option: RetrainOption) -> bool:
 
 
 def _sooner(first: RetrainOption, second: RetrainOption) -> bool:
-    """Whether the first brings as much as the second, and no later on average."""
+    """Returns whether the first brings as much as the second, and no later on average."""
     return first.accuracy_after >= second.accuracy_after - SAME and _waits_s(first) <= _waits_s(second)
 
 
 def _waits_s(option: RetrainOption) -> float:
-    """How long its gain is away on average, on a whole GPU."""
+    """Returns the mean delay of an option's gain, in seconds on a whole GPU."""
     return (1.0 - option.early_part) * option.gpu_s
 
 
@@ -160,9 +160,9 @@ def _enough(value: Floats) -> Ints:
 
 
 def _hulls_by_state(floors: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Stream and floor of every hull that is needed; which one each stream has in each state (V, states).
+    """Returns the hulls that are needed (stream and floor of each), and hull indices by stream and state.
 
-    The last array (V,) says which hull each stream has where its floor cannot be kept.
+    The third array is (V, states); the last one (V,) is each stream's hull where its floor cannot be kept.
     """
     every = np.concatenate([np.zeros((len(floors), 1), np.intp), floors], axis=1)
     keys = every + np.arange(len(floors))[:, None] * (FULL_GPU_MILLI + 1)
@@ -173,7 +173,7 @@ def _hulls_by_state(floors: Ints) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _floors(view: WindowView, streams: Sequence[StreamView], accuracy: Floats) -> Ints:
-    """(V, states) what ``pick.inference_floor_milli`` says of these accuracies, in quanta; 0 for no floor."""
+    """Returns (V, states) ``pick.inference_floor_milli`` at these accuracies, in quanta; 0 for no floor."""
     width = max(len(stream.inference_options) for stream in streams)
     none = FULL_GPU_MILLI + 1
     needed_milli = np.full((len(streams), width), 2 * FULL_GPU_MILLI)

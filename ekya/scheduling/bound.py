@@ -1,32 +1,32 @@
-"""An upper bound on every plan of a window: in phases, planned again, paused, resized, in multiples of δ.
+"""Upper bound on the score of every plan of a window.
 
-Why it is one. Take any plan, and any price p(t) ≥ 0 of a GPU at time t. At every instant the plan's shares
-add up to no more than the G GPUs there are, so a plan that pays for its shares and is given the price of G
-GPUs loses nothing:
+It holds for plans in phases, planned again, paused, resized, with shares in multiples of δ. Proof: take any
+plan, and any price p(t) ≥ 0 of a GPU at time t. At every instant the plan's shares add up to no more than
+the G GPUs there are, so a plan that pays for its shares and is given the price of G GPUs loses nothing:
 
     score  ≤  Σ_v [ worth of v's accuracy  −  ∫ p(t) · (R_v(t) + I_v(t)) dt ]  +  G · ∫ p(t) dt.
 
-Each bracket is about one stream alone, and is at most the best that v could do alone at these prices. That
-best is what ``relaxed.py`` bounds, and every step there only adds to it:
+Each bracket concerns one stream alone, and is at most the best that v could do alone at these prices.
+``relaxed.py`` bounds that best, and every step there only adds to it:
 
 - γ is any of those offered, once a window; a running one is locked. A retraining that completes at τ is done
   by any shares R(t) ≤ 1 before τ with ∫ speed(R) ≥ work, and the concave envelope of the speeds at multiples
   of δ is at least the speed. Rounding completions up to a microsecond only delays them.
-- A γ whose checkpoints serve gains in steps that are never below what these bring. The parts of the gain are
-  taken to come each when it pays, as if there were as many streams with their parts of the accuracy: since
-  the best inference is worth a convex function of the accuracy, that is no less. Each part pays for the work
-  that lies between the part before it and itself, and comes no earlier than a whole GPU could do all the work
-  before it; so all the work is paid for once, but for that behind the last step.
+- A γ whose checkpoints serve gains in steps that are never below the gain of its checkpoints. Each part of
+  the gain may come when it pays best, as if each belonged to a separate stream with its part of the
+  accuracy: since the best inference is worth a convex function of the accuracy, that is no less. Each part
+  pays for the work between the part before it and itself, and comes no earlier than a whole GPU could do all
+  the work before it; so all the work is paid for once, except that behind the last step.
 - λ and I(t) ≤ 1 may change at any instant, without a_MIN and without a limit of age. At a price the best
   multiple of δ is a corner of the envelope of the curves ρ · min(1, I / n).
 - Prices are constant within each of K intervals. There the worth of completing at τ is concave in τ, so that
   tangents at a few moments bound it between them.
 
-So any prices give a bound, and the prices are chosen to make it small (the Lagrangian dual of the
-capacity, a convex problem in K prices, minimised by cutting planes in a trust region). How well they are
-chosen decides how tight it is, and never whether it holds. What stays loose is what mixtures could do: of two
-shares at one instant most of all, which averages over an interval allow, of two γ, and of two moments of
-completion. It fades as streams become many.
+So any prices give a bound, and the prices are chosen to make it small (the Lagrangian dual of the capacity,
+a convex problem in K prices, minimised by cutting planes in a trust region). The choice of prices affects
+only how tight the bound is, not whether it holds. The remaining gap is what mixtures could gain: mainly
+mixtures of two shares at one instant, which averages over an interval allow, but also of two γ, and of two
+moments of completion. It shrinks as streams become many.
 
 For max-min, the smallest of the streams' values is at most their mean by any weights. So the weights are
 chosen too, beside the prices.
@@ -46,32 +46,34 @@ from ekya.scheduling.tables import Floats
 
 INTERVALS = 16
 ROUNDS = 80
-"""With these it takes some 0.1 s for ten streams, and up to ten times as long where checkpoints serve; half
-as many intervals cost about 0.001 of tightness."""
+"""With these, ten streams take about 0.1 s, and up to ten times as long where checkpoints serve; half as
+many intervals cost about 0.001 of tightness."""
 
 _EARLY = 1.5
-"""Intervals are shorter early in the window, where retrainings compete: edges are at this power."""
+"""Power of the interval edges: intervals are shorter early in the window, where retrainings compete."""
 
 _EVERYWHERE = 4.0
-"""A trust region of this many times the typical price holds all prices that come into question."""
+"""Radius, in multiples of the typical price, of a trust region that holds all relevant prices."""
 
 _CLOSE = 2e-5
-"""Where the cutting planes promise no more than this, further rounds are not worth their time."""
+"""Where the cutting planes promise a smaller improvement than this, further rounds are not worth their
+time."""
 
 
 def upper_bound(
     view: WindowView, *, keep_minimum: bool = False, intervals: int = INTERVALS, rounds: int = ROUNDS
 ) -> float:
-    """What no plan for ``view`` can score more than, by ``objective.evaluate``; 0 without streams.
+    """Returns a score, by ``objective.evaluate``, that no plan for ``view`` exceeds; 0 without streams.
 
     Args:
         view: the moment to plan for. Plans whose shares are no multiples of its δ, as placement rounds them,
             are bounded with a δ of 1.
         keep_minimum: bound only plans that keep a_MIN and the latency limits, at all times and for every
-            stream that can keep them as it is now. Where the capacity is too small for that there is no
-            such plan, and all plans are bounded.
-        intervals: of constant prices in the rest of the window; more are tighter and take longer.
-        rounds: most prices tried.
+            stream that can keep them as it is now. Where the capacity is too small for that there is no such
+            plan, and all plans are bounded.
+        intervals: number of intervals with constant prices in the rest of the window; more are tighter and
+            take longer.
+        rounds: maximum number of prices tried.
     """
     if not view.streams:
         return 0.0
@@ -90,7 +92,7 @@ def upper_bound(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cut:
-    """The bound at a point, and how it rises from there."""
+    """The bound at a point, and its slope there."""
 
     point: Floats
     value: float
@@ -99,7 +101,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Dual:
-    """The bound as a function of the prices, and of the weights behind them where these are free."""
+    """The bound as a function of the prices and, where these are free, of the weights behind them."""
 
     streams: Alone
     gpus: float
@@ -109,7 +111,7 @@ class _Dual:
 
     @property
     def intervals(self) -> int:
-        """K."""
+        """K, the number of intervals."""
         return len(self.edges) - 1
 
     def at(self, point: Floats) -> _Cut:
@@ -123,13 +125,16 @@ class _Dual:
         return _Cut(point, value, np.concatenate([slope, found.value]) if self.free_weights else slope)
 
     def first(self, price: float, fall: float) -> Floats:
-        """Prices that fall from ``price`` to a part of it: GPUs are dearest while streams retrain."""
+        """Returns prices from ``price`` on, falling by the part ``fall``: GPUs are dearest at first.
+
+        Streams retrain early in the window.
+        """
         prices = price * (1.0 - fall * (self.edges[1:] + self.edges[:-1]) / 2.0)
         return np.concatenate([prices, self.weights]) if self.free_weights else prices
 
 
 def _minimised(dual: _Dual, rounds: int) -> float:
-    """The least value found by cutting planes, which are only trusted near the best point so far."""
+    """Returns the least value found by cutting planes, which are trusted only near the best point so far."""
     typical = 1.0 / max(dual.gpus, 0.001)
     trials = [dual.at(dual.first(0.0, 0.0))]
     for fall in (0.0, 0.9):
@@ -163,7 +168,7 @@ def _minimised(dual: _Dual, rounds: int) -> float:
 
 
 def _lowest(dual: _Dual, cuts: list[_Cut], low: Floats, high: Floats) -> tuple[Floats, float]:
-    """The point in a box at which the highest of the cutting planes is lowest, and its height there."""
+    """Returns the point in a box that minimises the highest of the cutting planes, and its height there."""
     slopes = np.array([cut.slope for cut in cuts])
     heights = np.array([cut.slope @ cut.point - cut.value for cut in cuts])
     sums = np.zeros((1, len(low) + 1))

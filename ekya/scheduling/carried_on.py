@@ -1,7 +1,7 @@
-"""What is left of the plan that is being carried out, as seen from a later moment of its window.
+"""Remainder of the plan in progress, as seen from a later moment of its window.
 
-If estimates hold, a plan that is made again at a completion can always do at least what the old plan would
-have done from there on, provided it is looked at. So executed windows are never worth less than forecast.
+If estimates hold, a plan made again at a completion can do at least what the old plan would have done from
+there on, provided the old plan is considered. So executed windows are never worth less than forecast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ekya.scheduling.pick import StreamChoices
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The rest of a plan, valid from now on.
+    """Rest of a plan, valid from now on.
 
     Attributes:
         phases: without reasons.
@@ -33,7 +33,7 @@ class Remainder:
 
 
 def best_remainder(view: WindowView) -> Remainder | None:
-    """The best way to go on with ``view.previous``; None where it does not fit the view any more.
+    """Returns the best way to continue ``view.previous``; None where it does not fit the view any more.
 
     Its first phase either goes on, or has ended with a completion just now.
     """
@@ -43,7 +43,7 @@ def best_remainder(view: WindowView) -> Remainder | None:
 
 
 def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
-    """The remainder as a plan, with reasons of today."""
+    """Returns the remainder as a plan, with updated reasons."""
     streams = sorted(view.streams, key=lambda stream: stream.stream)
     ends = dict(evaluate(view, remainder.phases).completions_us)
     drafts = [

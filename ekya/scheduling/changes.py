@@ -1,6 +1,6 @@
-"""Which courses are worth playing: beginnings, and changes of a course that promise something.
+"""Candidate courses: initial ones, and changes of a course that promise an improvement.
 
-At a played course, what a change of γ brings is known to first order: a stream's accuracy changes from its
+At a played course, the effect of a change of γ follows to first order: a stream's accuracy changes from its
 completion on, and its work costs its worth per GPU-second (``course``).
 """
 
@@ -18,27 +18,27 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 WORK_LEVELS = (0.1, 0.2, 0.35, 0.5, 0.8)
-"""Work that a beginning takes on, as a part of what the GPUs could do in the window."""
+"""Work of an initial course, as a part of what the GPUs could do in the window."""
 
 PRICES = 40
-"""Prices of a GPU-second that are tried to meet a work level."""
+"""Number of prices of a GPU-second that are tried to meet a work level."""
 
 SCALES = (0.75, 1.33)
-"""Small changes of all worths together: retraining slower, or faster."""
+"""Factors on all worths together: slower and faster retraining."""
 
 NEVER = 1e18
-"""GPU-seconds that no window has."""
+"""GPU-seconds that stand for infinite work."""
 
 
 def beginnings(board: Board, weight: Floats, paces: Sequence[float]) -> tuple[Ints, Floats]:
-    """States and worths (C, V) to begin with.
+    """Returns states and worths (C, V) of initial courses.
 
-    ``paces`` are GPUs that a beginning thinks it retrains with, as a part of all; fewer make a GPU-second
-    worth more.
+    ``paces`` are the GPUs that an initial course is assumed to retrain with, as a part of all; fewer make a
+    GPU-second worth more.
 
-    A price per GPU-second says which γ pays for itself; each work level has its price. The streams then
-    come in the order of gain per GPU-second (Smith's rule), and each is worth what it and those behind it
-    wait for.
+    A price per GPU-second determines the γ that pay for themselves; each work level has its price. The
+    streams are then ordered by gain per GPU-second (Smith's rule), and the worth of each is the gain that
+    waits for it: its own and that of all streams behind it.
     """
     streams = len(board.streams)
     gain = (board.accuracy - board.accuracy[:, :1]) * (weight * _first_parts(board, weight))[:, None]
@@ -70,7 +70,7 @@ def beginnings(board: Board, weight: Floats, paces: Sequence[float]) -> tuple[In
 
 
 def _first_parts(board: Board, weight: Floats) -> Floats:
-    """What inference leaves of each stream's accuracy when nothing retrains."""
+    """Returns the part of each stream's accuracy that inference leaves when nothing retrains."""
     streams = len(board.streams)
     pull = np.concatenate([board.accuracy[:, 0] * weight, np.zeros(streams)])[None]
     hull = np.concatenate([board.hull[:, 0], np.full(streams, board.training_hull)])[None]
@@ -80,7 +80,10 @@ def _first_parts(board: Board, weight: Floats) -> Floats:
 
 
 def _possible_gpu_s(board: Board) -> float:
-    """What all retrainings could do if they had all GPUs: more than their number if the curve is steep."""
+    """Returns the work that all GPUs could do for retraining, in GPU-seconds.
+
+    With a steep speed curve it exceeds their number times the window.
+    """
     top = board.value.shape[1] - 1
     each = max(1, min(top, board.quanta // len(board.streams)))
     speed = board.value[-1]
@@ -88,7 +91,7 @@ def _possible_gpu_s(board: Board) -> float:
 
 
 def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Floats) -> Floats:
-    """(C, V, states) what each state would add, times the window's seconds, for streams that complete.
+    """Returns (C, V, states) what each state would add, times the window's seconds.
 
     Streams that do not complete gain nothing by this estimate.
     """
@@ -101,7 +104,7 @@ def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Fl
     extra = np.where(completes[:, :, None], work - work[stream, courses.states][:, :, None], 0.0)
     gains: Floats = more * served_s[:, :, None] - worths[:, :, None] * extra
     if board.bend.any():
-        # What checkpoints bring while it trains, on a whole GPU.
+        # Gain from checkpoints during training on a whole GPU.
         early_s = (board.accuracy - board.accuracy[:, :1]) * board.early_part * work
         early_s = early_s - early_s[stream, courses.states][:, :, None]
         gains += np.where(completes[:, :, None], early_s, 0.0) * (weight * courses.parts)[:, :, None]
@@ -109,7 +112,7 @@ def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Fl
 
 
 def chosen_again(board: Board, courses: Courses, worths: Floats, weight: Floats) -> Ints:
-    """(C, V) the states that promise most at these worths; those that do not complete stay as they are."""
+    """Returns (C, V) the states that promise most at these worths; retrainings not completed keep theirs."""
     best = first_order_gains(board, courses, worths, weight).argmax(axis=2)
     free = np.isfinite(courses.done_us) & ~board.locked
     chosen: Ints = np.where(free, best, courses.states)
@@ -117,10 +120,11 @@ def chosen_again(board: Board, courses: Courses, worths: Floats, weight: Floats)
 
 
 def small_changes(board: Board, course: Courses, weight: Floats, count: int) -> tuple[Ints, Floats]:
-    """States and worths (C, V) around one course: about ``count`` changes, the promising ones.
+    """Returns states and worths (C, V) of promising changes of one course.
 
-    They are its settled worths, all worths slower and faster, the γ that promise most to first order (∅
-    among them, and streams that did not retrain), and neighbours in the order swapped.
+    The changes are its settled worths, all worths slower and faster, up to ``count`` γ that promise most to
+    first order (∅ among them, and streams that did not retrain), and up to ``count`` swaps of neighbours in
+    the order.
     """
     states, worths = course.states[0], course.worths[0]
     settled = settled_worths(course)[0]
@@ -155,7 +159,7 @@ def _other_states(
 def _joining(
     board: Board, course: Courses, settled: Floats, weight: Floats, out: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """Gain and worth (V out, states) of streams that join, each at the best place in the order."""
+    """Returns gain and worth (V out, states) of streams that join, each at its best place in the order."""
     gain = (board.accuracy[out] - board.accuracy[out, :1]) * (weight * course.parts[0])[out, None]
     work_s = np.minimum(board.work_gpu_s[out], NEVER)
     runs = np.nonzero(np.isfinite(course.done_us[0]))[0]

@@ -17,15 +17,16 @@ from ekya.scheduling.reasons import assignment, plan_of
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """All GPUs go to inference, in equal shares; new weights come from the cloud.
+    """Gives all GPUs to inference, in equal shares; new weights come from the cloud.
 
-    The uploads begin when the window opens, and the golden model labels in the cloud as well. A stream that
-    comes back later waits until the models under way are there, and sends less, since it has seen less. A
-    model that is not there when the window ends is out of date and is given up.
+    Uploads begin when the window opens, and the golden model labels in the cloud as well. A stream that
+    comes back later waits until the models under way have arrived, and sends less, since it has seen less. A
+    model that has not arrived when the window ends is out of date and is given up.
 
     Attributes:
-        network: the way to the cloud.
-        fixed_gamma: the γ that the cloud uses; None is the most thorough one, since it has GPUs enough.
+        network: the network to the cloud.
+        fixed_gamma: the γ that the cloud uses; None is the most thorough one, since the cloud has GPUs
+            enough.
         model_megabits: size of a model.
     """
 
@@ -35,12 +36,12 @@ class Cloud:
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "cloud"
 
     @property
     def needs(self) -> Needs:
-        """No preparation here."""
+        """No local preparation."""
         return Needs(
             labels=False,
             inference_profile=False,
@@ -51,7 +52,7 @@ class Cloud:
         )
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase; λ is the most accurate that keeps up at its share."""
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
         shares = even_inference(view, choices)
         arrivals = self._arrivals_us(view)
@@ -64,7 +65,7 @@ class Cloud:
         )
 
     def _arrivals_us(self, view: WindowView) -> dict[StreamId, int]:
-        """When the models of the streams arrive that have none under way and can be retrained."""
+        """Returns when models arrive, for streams that have none under way and can be retrained."""
         waiting = sorted(stream.stream for stream in view.streams if self._gamma(stream) is not None)
         under_way = [
             s.running.elsewhere.arrives_us for s in view.streams if s.running and s.running.elsewhere

@@ -1,21 +1,22 @@
-"""Courses of a window: which retrainings run when, if each has a γ and a worth.
+"""Courses of a window: which retrainings run when, given a γ and a worth for each.
 
-The worth of a retraining is what one GPU-second of it would add to the objective if it came for free.
-In every phase each quantum then goes where it brings most at this moment: to an inference, by the
-accuracy that it adds now, or to a retraining, by its worth times the speed that it adds. Worths thus say
-who retrains first, how many retrain at once, and how much of the GPUs retraining takes from inference;
-with a linear speed curve the one that is worth most takes a whole GPU if it can, with a steep one several
-share it. A phase ends with a completion, and what is free then is given out anew.
+The worth of a retraining is what one GPU-second of it would add to the objective if it came for free. In
+every phase each quantum goes to the job that gains most at that moment: to an inference, by the accuracy
+that it adds now, or to a retraining, by its worth times the speed that it adds. Worths thus decide which
+streams retrain first, how many retrain together, and how much of the GPUs retraining takes from inference.
+With a linear speed curve the retraining with the highest worth takes a whole GPU if it can; with a steep one
+several share it. A phase ends with a completion, and the shares are then given out anew.
 
-Which worths are right? With all retrainings done, inference brings h_end at any moment. If in a phase it
-brings h, and retrainings advance at speeds s, then at the optimum
+The right worths follow from a condition on the optimum. With all retrainings done, inference brings h_end at
+any moment. If in a phase it brings h, and retrainings advance at speeds s, then at the optimum
 
     h + sum over retrainings of worth · s = h_end        in every phase:
 
-the Hamiltonian of a process whose end is fixed and whose rules do not depend on time is constant along
-an optimal course (Pontryagin's principle). Seen from the end it gives one worth per completion: that of
-the retraining that completes. ``settled_worths`` solves it for a course that was played; since the left
-side is convex in that worth, playing and settling in turn is Newton's method and takes a few rounds.
+the Hamiltonian of a process whose end is fixed and whose rules do not depend on time is constant along an
+optimal course (Pontryagin's principle). Solved from the end backwards, this gives one worth per completion:
+that of the retraining that completes. ``settled_worths`` solves it for a course that was played; since the
+left side is convex in that worth, alternating between playing and settling is Newton's method and takes a
+few rounds.
 """
 
 from dataclasses import dataclass
@@ -33,22 +34,22 @@ Ints = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 LEFTOVER_ROUNDS = 3
-"""How many jobs may share the quanta that no whole segment fits into."""
+"""Number of jobs that may share the quanta into which no whole segment fits."""
 
 RUNNING_TO_ONE = 8
-"""Of so many retrainings that run, one may complete without a filling, where several may at all."""
+"""Running retrainings per completion that may pass without a filling, where ``at_once`` allows several."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """The time between two fillings, of C courses.
+    """Time between two fillings, for C courses.
 
     Attributes:
         shares: (C, 2·V) quanta of each job.
-        speed: (C, V) of each retraining.
-        serving: (C,) what inference brings at its beginning: weighted accuracy.
-        lasts_us: (C,).
-        ends: (C, V) which retrainings complete.
+        speed: (C, V) speed of each retraining.
+        serving: (C,) weighted accuracy of inference at the beginning.
+        lasts_us: (C,) duration.
+        ends: (C, V) whether each retraining completes at the end.
     """
 
     shares: Ints
@@ -58,7 +59,7 @@ class Stretch:
     ends: Flags
 
     def only(self, index: Ints | slice) -> "Stretch":
-        """Of some of the courses."""
+        """Returns the stretch for some of the courses."""
         return Stretch(
             self.shares[index],
             self.speed[index],
@@ -74,11 +75,11 @@ class Courses:
 
     Attributes:
         states: (C, V) the state that each stream's retraining leads to; 0 for none.
-        worths: (C, V) of a GPU-second.
+        worths: (C, V) worth of a GPU-second of each retraining.
         values: (C, V) each stream's mean inference accuracy until the window's end.
-        done_us: (C, V) when retrainings complete, from now; infinite if not in this window.
-        unfinished: (C, V) those that bring something by their checkpoints, and do not complete.
-        parts: (C, V) what inference leaves of the accuracy at the end.
+        done_us: (C, V) completion times of retrainings, from now; infinite if not in this window.
+        unfinished: (C, V) retrainings that gain something by their checkpoints but do not complete.
+        parts: (C, V) part of the accuracy that inference leaves at the end.
         stretches: in order of time.
     """
 
@@ -91,7 +92,7 @@ class Courses:
     stretches: tuple[Stretch, ...]
 
     def only(self, index: Ints | slice) -> "Courses":
-        """Some of them."""
+        """Returns some of the courses."""
         return Courses(
             self.states[index],
             self.worths[index],
@@ -110,9 +111,9 @@ def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: in
         board: the view.
         states: (C, V) as in ``Courses``.
         worths: (C, V); a retraining that is worth nothing does not run.
-        weight: (V,) what a stream's accuracy counts in giving out quanta.
-        at_once: completions from one filling to the next, at most. With more than 1, what completes in
-            between leaves its share idle until the next filling.
+        weight: (V,) weight of a stream's accuracy when quanta are given out.
+        at_once: maximum of completions between two fillings. With more than 1, a retraining that completes
+            in between leaves its share idle until the next filling.
     """
     played = _Played(board, states, worths, weight)
     stretches = []
@@ -126,7 +127,7 @@ def play(board: Board, states: Ints, worths: Floats, weight: Floats, at_once: in
 
 
 class _Played:
-    """Courses while they are played."""
+    """State of courses while they are played."""
 
     def __init__(self, board: Board, states: Ints, worths: Floats, weight: Floats) -> None:
         count, streams = states.shape
@@ -155,7 +156,7 @@ class _Played:
         self.hull[:, :streams] = board.hull[:, 0]
 
     def advance(self, shares: Ints, at_once: int) -> Stretch:
-        """Through ``at_once`` completions at most, or to the window's end."""
+        """Advances through at most ``at_once`` completions, or to the window's end."""
         self._give(shares)
         next_us = np.minimum(_next_ends(self._ends_us, at_once), self._board.left_us)[:, None]
         lasts_us = next_us - self._now_us
@@ -175,7 +176,7 @@ class _Played:
         return Stretch(shares, self._speed, serving, lasts_us[:, 0], ends)
 
     def unfinished(self) -> Flags:
-        """As ``Courses`` has it."""
+        """Returns ``Courses.unfinished``."""
         if self._early is None:
             return np.zeros(self.area.shape, np.bool_)
         return self._early.unfinished()
@@ -186,9 +187,9 @@ class _Played:
         return left
 
     def _give(self, shares: Ints) -> None:
-        """What is left is counted anew only for a stream that gets something else than before.
+        """Applies shares; the remaining work is computed anew only for streams whose shares changed.
 
-        The objective does so too, and completions have to agree with it to the microsecond.
+        The objective does the same, and completions have to agree with it to the microsecond.
         """
         streams = self.area.shape[1]
         changed = shares != self._shares
@@ -217,7 +218,7 @@ class _Played:
 
 
 class _Early:
-    """What checkpoints bring before their retrainings end (``rising``), of C courses."""
+    """Gains from checkpoints before their retrainings end (``rising``), for C courses."""
 
     def __init__(self, board: Board, reached: Ints, runs: Flags) -> None:
         bend, work_gpu_s = board.bend.take(reached), board.work_gpu_s.take(reached)
@@ -229,24 +230,24 @@ class _Early:
         self._done = np.zeros(reached.shape)
 
     def gains(self, left_gpu_s: Floats) -> Floats:
-        """(C, V) accuracy on average since this was last asked, if so much of the work is left by now."""
+        """Returns (C, V) the mean accuracy gained since the last call, given the work that is left now."""
         start = self._done
         self._done = np.maximum(1.0 - left_gpu_s / self._work_gpu_s, start)
         found: Floats = self._gain * mean_parts(self._bend, start, self._done)
         return found
 
     def finish(self, ends: Flags) -> None:
-        """These are done; what they bring counts in full from now on."""
+        """Ends these retrainings; their gain counts in full from now on."""
         self._gain = np.where(ends, 0.0, self._gain)
 
     def unfinished(self) -> Flags:
-        """(C, V) whether something was gained that no end has made good."""
+        """Returns (C, V) whether checkpoints gained something without a completion."""
         found: Flags = (self._gain > 0.0) & (self._done > 0.0)
         return found
 
 
 def _next_ends(ends_us: Floats, at_once: int) -> Floats:
-    """(C,) when as many have completed as may from one filling to the next."""
+    """Returns (C,) the time of the last completion that is allowed before the next filling."""
     if at_once == 1:
         first: Floats = ends_us.min(axis=1)
         return first
@@ -257,12 +258,12 @@ def _next_ends(ends_us: Floats, at_once: int) -> Floats:
 
 
 def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
-    """Shares (C, jobs) in quanta that bring most at one moment.
+    """Returns the shares (C, jobs) in quanta that gain most at one moment.
 
     Args:
         board: the view.
-        hull: (C, jobs) which hull each job has.
-        pull: (C, jobs) what a unit of a job's value counts; 0 gives it nothing.
+        hull: (C, jobs) index of each job's hull.
+        pull: (C, jobs) what a unit of a job's value counts; 0 gives the job nothing.
     """
     shares: Ints = board.hulls.floor.take(hull)
     left = board.quanta - shares.sum(axis=1)
@@ -272,7 +273,7 @@ def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
         left = board.quanta - shares.sum(axis=1)
     count, jobs = hull.shape
     size = board.hulls.size.take(hull, axis=0).reshape(count, -1)
-    # Equal rises in the order of jobs, whatever the sort does with equals.
+    # Equal rises are ordered by job, since argsort is not stable.
     rise = (board.hulls.rise.take(hull, axis=0) * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
     order = np.argsort(-rise, axis=1) + np.arange(0, rise.size, rise.shape[1])[:, None]
     wanted = np.where(rise > 0.0, size, 0).take(order)
@@ -284,7 +285,7 @@ def fill(board: Board, hull: Ints, pull: Floats) -> Ints:
 
 
 def _without_floors(board: Board, hull: Ints, floor: Ints, left: Ints) -> Ints:
-    """The hulls with which the floors fit: those of the streams that need most are given up."""
+    """Returns hulls with which the floors fit: those of the streams that need most are given up."""
     fitting = hull.copy()
     for course in np.nonzero(left < 0)[0]:
         order = np.argsort(floor[course], kind="stable")
@@ -294,7 +295,7 @@ def _without_floors(board: Board, hull: Ints, floor: Ints, left: Ints) -> Ints:
 
 
 def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
-    """Gives what is left to the job that gains most by it, a few times."""
+    """Gives what is left to the job that gains most by it, up to ``LEFTOVER_ROUNDS`` times."""
     job = np.arange(shares.shape[1]) * board.value.shape[1]
     top = board.value.shape[1] - 1
     for _ in range(LEFTOVER_ROUNDS):
@@ -311,10 +312,10 @@ def _give_leftovers(board: Board, shares: Ints, pull: Floats) -> None:
 
 
 def settled_worths(courses: Courses) -> Floats:
-    """(C, V) worths at which every completion of these courses is worth its time.
+    """Returns (C, V) worths at which every completion of these courses is worth its time.
 
-    A retraining that did not complete is worth nothing, unless its checkpoints bring something: then it is
-    worth what it was.
+    A retraining that did not complete is worth nothing, unless its checkpoints gain something: then it keeps
+    its worth.
     """
     worth = np.where(np.isfinite(courses.done_us) | courses.unfinished, courses.worths, 0.0)
     end = courses.stretches[0].serving

@@ -1,10 +1,10 @@
-"""The scheduler of this system: the best plan that any of its planners finds, and never below the thief.
+"""Default scheduler: the best plan of its planners, never below the thief.
 
-Plans are compared by the objective, over all of their phases. Beside ``serial``, which is best nearly always,
-there are ``exact`` and what is left of the plan that is being carried out. ``exact`` is the best plan of one
-phase, and so never below the paper's ``thief``, which need not plan too. What is left is why a window, if
-estimates hold, is never worth less in the end than it was ever forecast to be: each plan is at least the rest
-of the one before it, and so at least what the thief would have planned then.
+Plans are compared by the objective over all their phases. The candidates are ``serial``, which is nearly
+always the best, ``exact``, and the remainder of the plan in progress. ``exact`` is the best plan of one
+phase and so never below the paper's ``thief``, which need not plan as well. With the remainder as a
+candidate each plan is worth at least the rest of the one before it. So, if estimates hold, a window is never
+worth less in the end than any of its forecasts, nor than the thief's plan at that time.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ from ekya.scheduling.serial import Serial
 
 @dataclass(frozen=True, slots=True)
 class Ekya:
-    """The best of the planners."""
+    """Chooses the best plan of several planners."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "ekya"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """The plan with the highest objective; of equals the one that is being carried out."""
+        """Returns the plan with the highest objective; on a tie, the one in progress."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
         planners = (Serial(), Exact())

@@ -1,18 +1,17 @@
-"""The best plan of one phase: a dynamic programme over quanta (DESIGN §5).
+"""The best plan of one phase: a dynamic programme over quanta.
 
-The paper calls its problem NP-hard (§4.1), as a knapsack is. With shares in quanta of δ it is no worse
-than a knapsack with small weights: what the streams get adds up to C quanta, so the best of the first s
-streams with c quanta follows from the best of the first s − 1 with fewer, in S · C · U steps where a
-stream can use U.
+The paper calls its problem NP-hard (§4.1), as a knapsack is. With shares in quanta of δ it is only a
+knapsack with small weights: the streams' shares add up to C quanta, so the best of the first s streams with
+c quanta follows from the best of the first s − 1 with fewer, in S · C · U steps where a stream can use U.
 
-First each stream's best value for u quanta over γ, λ and the split between its two jobs, from its tables
-(``tables.py``); then the max-plus convolution of the streams, and the way back through it. Nothing
-assumes that more share gains less and less: any non-decreasing speed curve will do.
+The first step computes each stream's best value for u quanta over γ, λ and the split between its two jobs,
+from its tables (``tables.py``); the max-plus convolution of the streams and the backtracking through it
+follow. Diminishing returns of a share are not assumed: any non-decreasing speed curve will do.
 
-a_MIN and the latency limits are kept for as many streams as the capacity allows, and of all plans that keep
-as many the best is taken. For max-min the worst stream's value is maximised, and the weighted mean among
-the plans that reach it. Quanta that gain nothing stay idle. No plan of one phase in multiples of δ that
-keeps as many streams scores higher, the thief's among them.
+a_MIN and the latency limits are kept for as many streams as the capacity allows, and the best of the plans
+that do so is taken. For max-min the worst stream's value is maximised, and the weighted mean among the plans
+that reach it. Quanta that gain nothing stay idle. No plan of one phase in multiples of δ that keeps as many
+streams scores higher, the thief's included.
 """
 
 from dataclasses import dataclass
@@ -30,20 +29,20 @@ from ekya.scheduling.tables import Floats, Ints, ValueTables, value_tables
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The best static allocation there is, in multiples of δ."""
+    """Finds the best static allocation in multiples of δ."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "exact"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase, held until the window's end or the next planning."""
+        """Returns one phase, held until the window's end or the next planning."""
         tables = value_tables(view)
         capacity = max(view.capacity_milli, 0) // view.quantum_milli
         best = _best_of_all(view, tables, capacity)
@@ -57,10 +56,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestByQuanta:
-    """What a stream can get for u quanta, S streams by U.
+    """Best value of each stream for u quanta, S streams by U.
 
     Attributes:
-        values: (S, U) worth of the best split of exactly u quanta; minus infinity where there is none, or
+        values: (S, U) value of the best split of exactly u quanta; minus infinity where there is none, or
             where fewer quanta give as much.
         inference: (S, U) quanta of the inference in it; the rest is the retraining's.
     """
@@ -70,11 +69,11 @@ class BestByQuanta:
 
 
 def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestByQuanta:
-    """What the convolution adds up, so that its largest sum is the best plan.
+    """Returns the values that the convolution adds up, so that their largest sum is the best plan.
 
     Where the capacity keeps the constraints of all streams that any share keeps, nothing less is allowed.
-    Where it does not, each stream that is kept counts for more than all accuracy there is. For max-min the
-    streams are those of ``kept_floors`` then.
+    Where it does not, each stream that is kept counts for more than all accuracy together. For max-min the
+    kept streams are then those of ``kept_floors``.
     """
     floors = np.maximum(tables.floors, 0)
     max_min = view.objective is Objective.MAX_MIN
@@ -93,12 +92,12 @@ def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestBy
 
 
 def best_by_quanta(tables: ValueTables, floors: Ints, bonus: float | None = None) -> BestByQuanta:
-    """The best split of every number of quanta, by weight.
+    """Returns the best split of every number of quanta, by weight.
 
     Args:
         tables: of the view.
         floors: (S,) quanta that each stream's inference should have.
-        bonus: what having them is worth; None allows nothing less.
+        bonus: value of having these quanta; None allows nothing less.
     """
     count, levels = tables.serving.shape
     values = np.full((count, 2 * levels - 1), -np.inf)
@@ -119,10 +118,10 @@ def best_by_quanta(tables: ValueTables, floors: Ints, bonus: float | None = None
 
 
 def share_out(values: Floats, capacity: int) -> list[int]:
-    """How many quanta each stream gets so that the sum of values is largest.
+    """Returns the quanta of each stream with the largest sum of values.
 
     Args:
-        values: (S, U) what a stream is worth with u quanta; minus infinity where it cannot have so many.
+        values: (S, U) value of a stream with u quanta; minus infinity where it cannot have u.
         capacity: quanta in all. Every stream's fewest must fit.
     """
     offers = [np.flatnonzero(np.isfinite(row)) for row in values]
@@ -138,7 +137,7 @@ def share_out(values: Floats, capacity: int) -> list[int]:
 
 
 def _way_back(values: Floats, offers: list[NDArray[np.intp]], totals: Floats, capacity: int) -> list[int]:
-    """The choices behind the largest sum; of equal ones the fewest quanta, from the last stream on."""
+    """Returns the choices behind the largest sum; ties take the fewest quanta, from the last stream on."""
     chosen: list[int] = []
     left = capacity
     for row in range(len(offers) - 1, -1, -1):
@@ -150,7 +149,7 @@ def _way_back(values: Floats, offers: list[NDArray[np.intp]], totals: Floats, ca
 
 
 def _best_worst(values: Floats, capacity: int) -> float:
-    """The largest value that all streams can reach together."""
+    """Returns the largest value that all streams can reach together."""
     rising = np.maximum.accumulate(values, axis=1)
     candidates = np.unique(values[np.isfinite(values)])
     low, high = 0, len(candidates) - 1

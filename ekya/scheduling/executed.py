@@ -1,7 +1,7 @@
-"""A window carried out: planned again at every completion, with estimates that hold.
+"""Simulates a window that is planned again at every completion, with estimates that hold.
 
-Only the first phase of a plan is ever carried out, so schedulers are compared by what their windows come to,
-not by what they forecast (DESIGN §5).
+Only the first phase of a plan is ever carried out, so schedulers are compared by the value of whole windows,
+not by their forecasts.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from ekya.scheduling.rising import going_on
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What came of a window.
+    """Result of an executed window.
 
     Attributes:
         score: the objective, over what was carried out.
         values: each stream's mean inference accuracy, sorted by id.
-        plans: how often it was planned.
-        forecast: what the first plan expected.
+        plans: number of plans made.
+        forecast: objective that the first plan expected.
     """
 
     score: float
@@ -50,7 +50,7 @@ def execute(view: WindowView, scheduler: Scheduler) -> Executed:
 
 
 def _carry_out(view: WindowView) -> tuple[WindowView, dict[StreamId, float]]:
-    """The first phase of ``view.previous`` to its first completion: the view then, and accuracy · µs."""
+    """Runs the first phase of ``view.previous`` to its first completion; returns view and accuracy · µs."""
     phase = view.previous[0]
     completions = evaluate(view, (phase,)).completions_us
     until_us = min([view.window_end_us, *(end_us for _, end_us in completions)])

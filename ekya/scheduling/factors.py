@@ -1,4 +1,4 @@
-"""Ekya with one of its two halves taken out (paper Figure 8, factor analysis)."""
+"""Ekya with one of its two halves removed (paper Figure 8, factor analysis)."""
 
 from dataclasses import dataclass, replace
 
@@ -14,10 +14,10 @@ from ekya.scheduling.uniform import affordable_option, check_part, uniform_share
 
 @dataclass(frozen=True, slots=True)
 class FixedRes:
-    """Ekya-FixedRes: the uniform baseline's shares, and γ and λ picked from profiles at these.
+    """Ekya-FixedRes: the uniform baseline's shares, with γ and λ picked from profiles.
 
     Attributes:
-        inference_part_milli: as ``Uniform`` has it.
+        inference_part_milli: as in ``Uniform``.
 
     Raises:
         UserError: the part is out of range.
@@ -30,27 +30,27 @@ class FixedRes:
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "fixed-res"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase; what a finished retraining leaves stays idle until the window ends."""
+        """Returns one phase; the share of a finished retraining stays idle until the window ends."""
         choices = choices_by_stream(view)
         return one_phase_plan(view, choices, uniform_shares(view, choices, self.inference_part_milli))
 
 
 @dataclass(frozen=True, slots=True)
 class FixedConfig:
-    """Ekya-FixedConfig: the thief's shares, and the γ that the uniform baseline fixes.
+    """Ekya-FixedConfig: the thief's shares, with the γ that the uniform baseline fixes.
 
     Attributes:
-        inference_part_milli, fixed_gamma: as ``Uniform`` has them. The part says only which γ its share
-            could finish, where none is named.
+        inference_part_milli, fixed_gamma: as in ``Uniform``. Where no γ is named, the part only determines
+            which γ its share could finish.
 
     Raises:
         UserError: the part is out of range.
@@ -64,16 +64,16 @@ class FixedConfig:
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "fixed-config"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants; profiles tell the thief what the γ is worth to whom."""
+        """Preparation that the scheduler needs; profiles give the thief the value of γ for each stream."""
         return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_gamma=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """The thief's plan where no stream is offered another γ."""
+        """Returns the thief's plan, with the fixed γ as the only one offered."""
         choices = choices_by_stream(view)
         shares = uniform_shares(view, choices, self.inference_part_milli)
         streams = tuple(

@@ -1,8 +1,8 @@
-"""Upper concave hulls of what a share gives, and greedy filling along them.
+"""Upper concave hulls of job values over shares, along which ``course.fill`` gives out quanta greedily.
 
-With several jobs that compete for quanta, giving each next quantum to whoever gains most per quantum is
-best where all gains are concave. Values with steps (a λ that fits or does not) are not; their hull is,
-and only the one step at which the capacity runs out is then given by hand.
+With several jobs that compete for quanta, giving each next quantum to the job that gains most per quantum is
+best where all gains are concave. Values with steps (a λ that fits or does not) are not; their hull is, and
+only the one step at which the capacity runs out needs separate treatment.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 FLAT = 1e-12
-"""A rise per quantum below this is none."""
+"""A rise per quantum below this counts as none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hulls:
-    """Concave hulls, cut into segments that get flatter; those that a hull does not need are empty.
+    """Concave hulls, cut into segments that get flatter; segments that a hull does not need are empty.
 
     Attributes:
-        floor: (hulls,) the share in quanta at which each begins.
-        size: (hulls, segments) quanta.
+        floor: (hulls,) the share in quanta at which each hull begins.
+        size: (hulls, segments) length in quanta.
         rise: (hulls, segments) value per quantum.
     """
 
@@ -33,7 +33,10 @@ class Hulls:
 
 
 def hulls(values: Floats, floor: Ints) -> Hulls:
-    """Hulls of ``values`` (hulls, shares), which need not rise, from ``floor`` (hulls,) to their maximum."""
+    """Returns hulls of ``values`` (hulls, shares) from ``floor`` (hulls,) to their maximum.
+
+    Values need not rise.
+    """
     count, shares = values.shape
     every, share = np.arange(count), np.arange(shares)
     at = floor.copy()
@@ -46,7 +49,7 @@ def hulls(values: Floats, floor: Ints) -> Hulls:
         goes_on = steepest > FLAT
         if not goes_on.any() and sizes:
             break
-        # Of points on one line the farthest, so that segments are few.
+        # Of collinear points the farthest, so that segments are few.
         on_line = rise >= (steepest * (1.0 - 1e-12))[:, None]
         to = np.where(goes_on, shares - 1 - np.argmax(on_line[:, ::-1], axis=1), at)
         sizes.append(to - at)

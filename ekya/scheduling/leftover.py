@@ -1,4 +1,4 @@
-"""Gives what rounding left over to the jobs that gain most (DESIGN §5)."""
+"""Gives the shares that rounding left over to the jobs that gain most."""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -11,24 +11,24 @@ from ekya.scheduling.pick import SAME
 
 
 class Grants(Protocol):
-    """Granted shares, which may still grow into what is left."""
+    """Granted shares, which may still grow into spare capacity."""
 
     @property
     def spare_milli(self) -> int:
-        """What nobody holds."""
+        """Spare capacity in thousandths of a GPU."""
 
     @property
     def gpus(self) -> Mapping[Job, int]:
         """The GPU of every job that holds a share; empty where all GPUs are one pool."""
 
     def share_milli(self, job: Job) -> int:
-        """What a job holds; 0 for one that was not asked for."""
+        """Returns the share of a job; 0 for a job that was not asked for."""
 
     def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
-        """The smallest share of at least ``wanted_milli`` that the job can grow to; None if none fits."""
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
 
     def grow(self, job: Job, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` named."""
+        """Gives a job a share that ``fitting_milli`` returned."""
 
 
 class Growing(Protocol):
@@ -36,7 +36,7 @@ class Growing(Protocol):
 
     @property
     def kinds(self) -> tuple[JobKind, ...]:
-        """Which of its jobs may."""
+        """Kinds of its jobs that may grow."""
 
     @property
     def inference_stops(self) -> tuple[int, ...]:
@@ -44,30 +44,30 @@ class Growing(Protocol):
 
     @property
     def weight(self) -> float:
-        """How much the stream counts."""
+        """Weight of the stream."""
 
     def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
-        """The stream's part of the objective at these shares."""
+        """Returns the stream's part of the objective at these shares."""
 
 
 _Growth = tuple[float, float, Job, int]
-"""What stands first is done first: rank, -gain per thousandth, job, the share it grows to."""
+"""Heap entry: rank, -gain per thousandth, job, the share that it grows to."""
 
 
 def give_out(
     streams: Mapping[StreamId, Growing], grants: Grants, grain_milli: int, *, worst_first: bool
 ) -> None:
-    """Lets the job grow that gains most per thousandth, until nobody gains.
+    """Grows the job that gains most per thousandth, until no job gains.
 
-    A job may take several steps at once, as a λ can need them. A growth changes what the jobs of one
-    stream gain, so only they are looked at again; of the others that is done when they would be next and
-    no longer fit.
+    A job may grow by several steps together, as a λ can need them. A growth changes the gains of one
+    stream's jobs only, so only these are computed anew; those of other jobs are when they come next and no
+    longer fit.
 
     Args:
         streams: every stream with a job that may grow.
-        grants: what they hold; grows.
-        grain_milli: how finely larger shares are tried.
-        worst_first: the stream that does worst comes first of those that gain at all, as max-min asks.
+        grants: current shares; modified, as shares grow.
+        grain_milli: spacing of the larger shares that are tried.
+        worst_first: of the streams that gain at all, the worst comes first, as max-min requires.
     """
     heap: list[_Growth] = []
     current: dict[Job, _Growth] = {}
@@ -98,7 +98,7 @@ def give_out(
 def _best_growth(
     job: Job, stream: Growing, grants: Grants, grain_milli: int, worst_first: bool
 ) -> _Growth | None:
-    """The growth that gains most per thousandth; None if none gains."""
+    """Returns the growth that gains most per thousandth; None if none gains."""
     retrain = grants.share_milli(Job(job.stream, JobKind.RETRAINING))
     inference = grants.share_milli(Job(job.stream, JobKind.INFERENCE))
     is_inference = job.kind is JobKind.INFERENCE

@@ -1,8 +1,8 @@
-"""When models that are retrained in the cloud arrive (paper §6.5, Table 4).
+"""Arrival times of models that are retrained in the cloud (paper §6.5, Table 4).
 
-Each stream's sampled video goes up, its model is retrained at once ("instantaneous", as the paper grants the
-cloud), and the model comes down. All streams share one uplink and one downlink. Sizes are in megabits,
-rates in megabits a second, times in seconds.
+Each stream's sampled video is uploaded, its model is retrained in no time ("instantaneous", as the paper
+grants the cloud), and the model is downloaded. All streams share one uplink and one downlink. Sizes are in
+megabits, rates in megabits a second, times in seconds.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from enum import StrEnum
 
 
 class LinkOrder(StrEnum):
-    """How a link is shared.
+    """Order of the transfers on a link.
 
     ``in-turn``: one transfer after the other; the link is busy just as long, and the first ones are done
-    sooner. ``shared``: all at once at equal rates, as connections do that nobody orders.
+    sooner. ``shared``: all together at equal rates, like uncoordinated connections.
     """
 
     IN_TURN = "in-turn"
@@ -23,7 +23,7 @@ class LinkOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An edge server's way to the cloud.
+    """Links between an edge server and the cloud.
 
     Attributes:
         uplink_mbps, downlink_mbps: above 0.
@@ -51,16 +51,16 @@ MODEL_MEGABITS = 398.0
 
 
 def sample_megabits(window_s: float) -> float:
-    """A stream's training data of one window: 160 Mb for the paper's 400 s."""
+    """Returns the size of a stream's training data of one window: 160 Mb for the paper's 400 s."""
     return VIDEO_MBPS * SAMPLED_PART * window_s
 
 
 def arrivals_s(
     network: Network, uploads_megabits: Sequence[float], model_megabits: float
 ) -> tuple[float, ...]:
-    """When each stream's model is there, from the moment when the first upload may begin.
+    """Returns when each stream's model arrives, from the moment when the first upload may begin.
 
-    A model comes down as soon as its own data is up; uploads and downloads do not disturb each other.
+    A model is downloaded as soon as its own data is uploaded; uploads and downloads do not slow each other.
     """
     up = transfers_done_s([0.0] * len(uploads_megabits), uploads_megabits, network.uplink_mbps, network.order)
     models = [model_megabits] * len(up)
@@ -70,11 +70,11 @@ def arrivals_s(
 def transfers_done_s(
     ready_s: Sequence[float], megabits: Sequence[float], mbps: float, order: LinkOrder
 ) -> tuple[float, ...]:
-    """When each transfer over one link is done.
+    """Returns when each transfer over one link is done.
 
     Args:
         ready_s: when each may begin.
-        megabits: what each carries.
+        megabits: size of each.
         mbps: the link's rate, above 0.
         order: in turn (those that are ready first go first, equal ones in their order), or shared.
     """
@@ -92,9 +92,9 @@ def _in_turn(ready_s: Sequence[float], megabits: Sequence[float], mbps: float) -
 
 
 def _shared(ready_s: Sequence[float], megabits: Sequence[float], mbps: float) -> tuple[float, ...]:
-    """Fair sharing by virtual time: what one transfer has carried since the link was empty for the last time.
+    """Fair sharing by virtual time: the megabits carried by one transfer since the link was last empty.
 
-    A transfer that begins when each has carried v so far is done when each has carried v + its own size.
+    A transfer that begins at virtual time v is done at v + its own size.
     """
     done = [0.0] * len(ready_s)
     waiting = sorted(range(len(ready_s)), key=lambda one: (ready_s[one], one), reverse=True)

@@ -11,22 +11,22 @@ from ekya.scheduling.reasons import one_phase_plan
 
 @dataclass(frozen=True, slots=True)
 class NoRetrain:
-    """Equal shares for inference and nothing else; a retraining that runs already is paused."""
+    """Gives equal shares to inference and none to retraining; a retraining that runs already is paused."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "no-retrain"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(
             labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
         )
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase; λ is the most accurate that keeps up at its share."""
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
         return one_phase_plan(
             view, choices, even_inference(view, choices), why_not="this scheduler never does"

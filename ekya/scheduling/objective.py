@@ -9,20 +9,20 @@ because below the needed share frames are dropped and accuracy falls in proporti
 inference is (paper §3.2: 75% of the GPU that inference needs takes 65% down to 49%). A retraining with g
 GPU-seconds to do, at share R, advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds
 while R stays; it keeps its progress when R changes. On completion a_v becomes the larger of a_v and the
-option's ``accuracy_after``, because weights that are worse than what serves never serve; what does not
-complete by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0, paper
-§5), a_v has grown by a part of the gain that the work done says, and what does not complete keeps what it
-reached; the curve and its integral are those of ``rising.py``. Weights that are trained elsewhere need no
-share: their retraining completes when they arrive. From now until E a stream's value is
+option's ``accuracy_after``, because weights worse than the current ones never serve; a retraining that does
+not complete by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0,
+paper §5), a_v grows with the work done, by the curve in ``rising.py``, and a retraining that does not
+complete keeps the accuracy that it reached. Weights that are trained elsewhere need no share: their
+retraining completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt
 
-and the objective is the mean of the values, each counted by its stream's weight, or, where the view asks
-for max-min (footnote 3), the smallest of them.
+and the objective is the mean of the values, each counted by its stream's weight, or, where the view asks for
+max-min (footnote 3), the smallest of them.
 
-A phase lasts until the first completion among its retrainings, the last phase until E. Completions
-round up to a whole microsecond. With one phase a stream's integral is a product of a part that depends
-on (γ, R) and a part that depends on (λ, I): ``mean_after_retraining`` and ``analysed_part``.
+A phase lasts until the first completion among its retrainings, the last phase until E. Completions round up
+to a whole microsecond. With one phase a stream's integral is a product of a part that depends on (γ, R) and
+a part that depends on (λ, I): ``mean_after_retraining`` and ``analysed_part``.
 """
 
 import math
@@ -40,18 +40,18 @@ from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView
 from ekya.scheduling.rising import bend_of, mean_part
 
 DONE_GPU_S = 1e-9
-"""Less work than this is rounding, not work."""
+"""Remaining work below this is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What phases are worth.
+    """Value of phases.
 
     Attributes:
         score: the objective, in [0, 1]; 0 without streams.
-        mean: the values' weighted mean, whatever the objective is; 0 without streams.
+        mean: the values' weighted mean, under any objective; 0 without streams.
         per_stream: each stream's mean inference accuracy until the window's end, sorted by id.
-        completions_us: when retrainings complete in the window, by time and then by id.
+        completions_us: completion times of retrainings in the window, by time and then by id.
         at_end: the weighted mean of the streams' inference accuracy when the window ends; 0 without streams.
     """
 
@@ -63,9 +63,9 @@ class Evaluation:
 
 
 def analysed_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
-    """ρ · min(1, speed(I) / speed(n)): what λ at a share leaves of the model's accuracy, in [0, 1].
+    """Returns ρ · min(1, speed(I) / speed(n)): part of the model's accuracy that λ leaves at a share.
 
-    ``speed`` is that of inference.
+    It is in [0, 1]; ``speed`` is that of inference.
     """
     if option.share_needed_milli <= 0:
         return option.relative_accuracy
@@ -75,14 +75,14 @@ def analysed_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) 
 
 
 def completion_us(start_us: int, gpu_s: float, speed: float) -> int | None:
-    """When ``gpu_s`` of work that begins at ``start_us`` is done at a speed; None if it never is."""
+    """Returns when ``gpu_s`` of work begun at ``start_us`` is done at a speed; None if never."""
     return start_us + math.ceil(gpu_s / speed * US_PER_S) if speed > 0.0 else None
 
 
 def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOption, speed: float) -> float:
-    """Mean over the rest of the window of the serving model's accuracy, every frame analysed.
+    """Returns the mean accuracy of the serving model over the rest of the window, every frame analysed.
 
-    ``accuracy`` serves until the retraining at this speed completes, or what its checkpoints make of it, and
+    Until the retraining at this speed completes, ``accuracy`` serves, raised by checkpoints if these serve;
     from then on ``option.accuracy_after`` if that is more.
     """
     left_us = view.window_end_us - view.now_us
@@ -99,7 +99,7 @@ def mean_after_retraining(view: WindowView, accuracy: float, option: RetrainOpti
 
 
 def _part_by_the_end(option: RetrainOption, speed: float, left_us: int) -> float:
-    """Mean part of the gain that checkpoints bring until the window ends, which is before the γ does."""
+    """Returns the mean part of the gain that checkpoints bring in a window that ends before the γ does."""
     if option.early_part <= 0.0:
         return 0.0
     done = min(speed * left_us / US_PER_S / option.gpu_s, 1.0)
@@ -107,26 +107,26 @@ def _part_by_the_end(option: RetrainOption, speed: float, left_us: int) -> float
 
 
 def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
-    """The mean of the streams' values by their weights; 0 without streams."""
+    """Returns the mean of the streams' values by their weights; 0 without streams."""
     ordered = sorted(view.streams, key=lambda stream: stream.stream)
     total = sum(stream.weight for stream in ordered)
     return sum(stream.weight * values[stream.stream] for stream in ordered) / total if ordered else 0.0
 
 
 def score(view: WindowView, values: Mapping[StreamId, float]) -> float:
-    """What the view asks to maximise, from the streams' values; 0 without streams."""
+    """Returns the view's objective from the streams' values; 0 without streams."""
     if view.objective is Objective.MAX_MIN:
         return min(values.values(), default=0.0)
     return weighted_mean(view, values)
 
 
 def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
-    """The objective for ``phases`` from ``view.now_us`` to the window's end.
+    """Returns the objective for ``phases`` from ``view.now_us`` to the window's end.
 
     Raises:
-        ValueError: a phase does not name every stream once, or names a γ or λ that its stream was
-            not offered, or a second γ for one stream (Eq. 1, third constraint; a running
-            retraining's γ is locked, paper §5).
+        ValueError: a phase does not name every stream once, or names a γ or λ that its stream was not
+            offered, or a second γ for one stream (Eq. 1, third constraint; a running retraining's γ is
+            locked, paper §5).
     """
     if not phases:
         raise ValueError("a plan has at least one phase")
@@ -147,10 +147,10 @@ def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
 
 
 class _Played:
-    """Phases played forward, from completion to completion.
+    """Plays phases forward, from completion to completion.
 
-    A stream is looked at only when it completes, or when a phase changes what it gets: with a thousand
-    streams and a phase a completion, looking at all of them every time would be most of the work of planning.
+    A stream is updated only when it completes or when a phase changes its assignment: with a thousand
+    streams and a phase per completion, updating all of them every time would take most of the planning time.
     """
 
     def __init__(self, view: WindowView) -> None:
@@ -164,7 +164,7 @@ class _Played:
         self.completions: list[tuple[StreamId, int]] = []
 
     def begin(self, phase: Phase, before: Phase | None) -> None:
-        """Gives every stream what the phase says; ``before`` is the phase that ends now."""
+        """Applies a phase to every stream; ``before`` is the phase that ends now."""
         named = [assignment.stream for assignment in phase.assignments]
         if sorted(named) != list(self._runs):
             raise ValueError("a phase names every stream of the view once")
@@ -177,7 +177,7 @@ class _Played:
                     heappush(self._ends, (run.end_us, assignment.stream))
 
     def run(self, *, until_completion: bool) -> None:
-        """Goes on to the next completion, or through all of them to the window's end."""
+        """Advances to the next completion, or through all of them to the window's end."""
         while self._now_us < self._view.window_end_us:
             while self._ends and self._runs[self._ends[0][1]].end_us != self._ends[0][0]:
                 heappop(self._ends)
@@ -195,12 +195,12 @@ class _Played:
                 return
 
     def values(self) -> dict[StreamId, float]:
-        """Each stream's mean from the view's now until the window's end, sorted by id."""
+        """Returns each stream's mean from the view's now until the window's end, sorted by id."""
         left_us = self._view.window_end_us - self._view.now_us
         return {name: run.mean(left_us, self._now_us) for name, run in self._runs.items()}
 
     def values_at_end(self) -> dict[StreamId, float]:
-        """Each stream's when all phases have been played, sorted by id."""
+        """Returns each stream's inference accuracy after all phases have been played, sorted by id."""
         return {name: run.at_end for name, run in self._runs.items()}
 
     def _finish(self, stream: StreamId) -> None:
@@ -209,7 +209,7 @@ class _Played:
 
 
 class _StreamRun:
-    """One stream while its phases are played forward."""
+    """State of one stream while its phases are played forward."""
 
     def __init__(self, view: StreamView, window: WindowView) -> None:
         self._view = view
@@ -225,7 +225,7 @@ class _StreamRun:
         self._area = 0.0
         self._done = False
         self.end_us: int | None = None
-        """When its retraining completes if nothing changes; None if it never does."""
+        """Completion time of its retraining if nothing changes; None if it never completes."""
 
     def begin(self, given: Assignment, now_us: int) -> None:
         gets = (
@@ -265,7 +265,7 @@ class _StreamRun:
 
     @property
     def at_end(self) -> float:
-        """Its inference accuracy now, after ``mean``."""
+        """Inference accuracy of the stream now; valid after ``mean``."""
         accuracy = self._accuracy
         if self._bend and self._retrain is not None and not self._done:
             accuracy += self._early(self._retrain, self._left_gpu_s)
@@ -284,13 +284,13 @@ class _StreamRun:
             raise ValueError(f"stream {self._view.stream} already has γ {self._retrain.config}")
 
     def _cached(self, config: RetrainConfig, trained_in: int) -> RetrainOption | None:
-        """A kept model; what it will reach on today's data nobody knows, so it promises nothing."""
+        """Returns a kept model; its accuracy on today's data is unknown, so it promises no gain."""
         kept = {(model.config, model.trained_in) for model in self._view.cached}
         known = (config, trained_in) in kept
         return RetrainOption(config, self._view.accuracy, 0.0) if known else None
 
     def _settle(self, now_us: int) -> None:
-        """Adds up what has happened since the last change."""
+        """Adds up accuracy and work since the last change."""
         duration_us = now_us - self._since_us
         self._since_us = now_us
         before_gpu_s = self._left_gpu_s
@@ -302,7 +302,12 @@ class _StreamRun:
         self._area += serving * self._part * duration_us
 
     def _early(self, option: RetrainOption, before_gpu_s: float) -> float:
-        """Accuracy that checkpoints have added on average while this much work came down to what is left."""
+        """Returns the mean accuracy added by checkpoints while the work fell to what is left.
+
+        Args:
+            option: the γ that runs.
+            before_gpu_s: work that was left before.
+        """
         if option.gpu_s <= 0.0:
             return 0.0
         start, end = 1.0 - before_gpu_s / option.gpu_s, 1.0 - self._left_gpu_s / option.gpu_s

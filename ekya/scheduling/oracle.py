@@ -1,4 +1,4 @@
-"""The baseline that knows what every γ gives (paper §6.4 asks what profiling errors cost)."""
+"""Baseline that knows the true results of every γ (paper §6.4 asks what profiling errors cost)."""
 
 from dataclasses import dataclass
 
@@ -12,23 +12,23 @@ from ekya.scheduling.protocol import Needs
 class Oracle:
     """Plans as ``ekya`` does, with the truth in place of every estimate.
 
-    What it is told of γ, λ and models is what counts later, on all objects, of every γ and in every window,
-    and measuring it costs nothing. Labels are charged, since retrainings are made of them. So what ``ekya``
-    falls short of it is the price of having to find out.
+    The truth about γ, λ and models is what counts later: on all objects, of every γ and in every window.
+    Measuring it costs nothing, but labels are charged, since retrainings use them. So the gap between
+    ``ekya`` and this baseline is the price of estimation.
     """
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "oracle"
 
     @property
     def needs(self) -> Needs:
-        """All there is to know."""
+        """Full preparation, with true profiles."""
         return Needs(
             labels=True, inference_profile=True, micro_profile=True, true_profile=True, early_parts=True
         )
 
     def plan(self, view: WindowView) -> Plan:
-        """As ``ekya``."""
+        """Returns the plan of ``ekya``."""
         return Ekya().plan(view)

@@ -11,15 +11,15 @@ INFERENCE_PARTS_MILLI = (300, 500, 900)
 """Parts of a stream's share that the paper's uniform baselines give to inference (Figure 6, Table 3)."""
 
 LOW_REACHES = 0.9
-"""The cheap γ is the cheapest on the frontier that is this part as accurate as the expensive one."""
+"""The cheap γ is the cheapest on the frontier with at least this part of the expensive one's accuracy."""
 
 
 def mean_options(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOption, ...]:
-    """What each γ gave on average, sorted by γ.
+    """Returns the mean result of each γ, sorted by γ.
 
     Args:
-        held_out: for each stream and window that is held out what each γ gave. A γ that was not
-            measured everywhere is left out.
+        held_out: results of each γ, for each held-out stream and window. A γ that was not measured
+            everywhere is left out.
 
     Raises:
         ValueError: no γ was measured everywhere.
@@ -39,9 +39,9 @@ def mean_options(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOp
 
 
 def pareto_frontier(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainOption, ...]:
-    """The γ that no other beats in both accuracy and cost, from the cheapest on.
+    """Returns the γ that no other beats in both accuracy and cost, from the cheapest on.
 
-    Args, Raises: as ``mean_options``, over whose means it is taken.
+    Args, Raises: as ``mean_options``, whose means are compared.
     """
     means = mean_options(held_out)
     frontier: list[RetrainOption] = []
@@ -52,11 +52,11 @@ def pareto_frontier(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[Retrai
 
 
 def pareto_points(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainConfig, RetrainConfig]:
-    """The paper's Config 1 and Config 2: one with high and one with low resource usage.
+    """Returns the paper's Config 1 and Config 2: one with high and one with low resource usage.
 
-    The paper says no more than that both lie on the frontier. Here Config 1 is its most accurate point,
-    and Config 2 the cheapest that reaches ``LOW_REACHES`` of its accuracy: a cheaper one would be no
-    choice that anybody makes. The two are one γ where nothing cheaper does.
+    The paper says no more than that both lie on the frontier. Here Config 1 is its most accurate point, and
+    Config 2 the cheapest that reaches ``LOW_REACHES`` of its accuracy: a cheaper one would be no realistic
+    choice. The two are one γ where no cheaper one reaches that.
 
     Args, Raises: as ``pareto_frontier``.
     """
@@ -67,7 +67,7 @@ def pareto_points(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainC
 
 
 def uniform_baselines(high: RetrainConfig, low: RetrainConfig) -> tuple[SchedulerOptions, ...]:
-    """The paper's uniform baselines: both γ with each part for inference."""
+    """Returns the paper's uniform baselines: both γ with each part for inference."""
     return tuple(
         SchedulerOptions(inference_part_milli=part, fixed_gamma=gamma)
         for gamma, part in product((high, low), INFERENCE_PARTS_MILLI)

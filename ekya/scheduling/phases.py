@@ -1,4 +1,4 @@
-"""From the shares of every phase to a plan, with a reason for every stream in each phase."""
+"""Builds a plan from the shares of every phase, with a reason for every stream in each phase."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftPhase:
-    """One phase before it has reasons.
+    """One phase without reasons.
 
     Attributes:
         start_us: from now.
@@ -33,12 +33,12 @@ class DraftPhase:
 
 @dataclass(frozen=True, slots=True)
 class StreamDraft:
-    """What is to become of one stream.
+    """Retraining of one stream in a draft.
 
     Attributes:
         stream: as the view has it.
         option: the γ that it runs at some time; None for none.
-        done_us: when that completes, from now; None if not in this window.
+        done_us: completion time of that γ, from now; None if not in this window.
     """
 
     stream: StreamView
@@ -47,10 +47,10 @@ class StreamDraft:
 
 
 def plan_of_course(view: WindowView, board: Board, course: Courses) -> Plan:
-    """The plan that takes a course (the only one in ``course``): one phase a completion.
+    """Returns the plan of a course (the only one in ``course``), with one phase per completion.
 
-    What would not be done before the window ends, and brings nothing before, is not begun; what runs already
-    goes on.
+    A retraining that would not complete in the window, and gains nothing before, is not begun; one that runs
+    already goes on.
     """
     begun = np.isfinite(course.done_us[0]) | course.unfinished[0] | board.locked
     streams = [
@@ -74,7 +74,7 @@ def _phases_of_course(view: WindowView, course: Courses, begun: NDArray[np.bool_
 
 
 def plan_of_draft(view: WindowView, streams: Sequence[StreamDraft], phases: Sequence[DraftPhase]) -> Plan:
-    """The plan with these shares; ``streams`` are all of the view's, by id."""
+    """Returns the plan with these shares; ``streams`` are all streams of the view, by id."""
     writers = [_Writer(view, stream) for stream in streams]
     written = []
     latest: DraftPhase | None = None
@@ -89,7 +89,7 @@ def plan_of_draft(view: WindowView, streams: Sequence[StreamDraft], phases: Sequ
 
 
 class _Writer:
-    """One stream's assignments, phase after phase; while nothing changes it is the same one."""
+    """Writes one stream's assignments, phase after phase; an unchanged assignment is the same object."""
 
     def __init__(self, view: WindowView, draft: StreamDraft) -> None:
         reached = max(draft.option.accuracy_after if draft.option else 0.0, draft.stream.accuracy)
@@ -103,7 +103,7 @@ class _Writer:
         self._latest: Assignment | None = None
 
     def write(self, start_us: int, inference_milli: int, retrain_milli: int) -> Assignment:
-        """What the stream gets in a phase; phases are written in order."""
+        """Returns the stream's assignment in a phase; phases are written in order."""
         done = self._draft.done_us is not None and self._draft.done_us <= start_us
         key = (inference_milli, retrain_milli, done)
         if self._latest is None or self._key != key:

@@ -1,8 +1,8 @@
 """PickConfigs (paper Algorithm 2) for one stream: the best γ and λ at given shares.
 
-The two choices do not disturb each other: λ depends on the inference share and the current accuracy,
-and the best γ is the same under every λ because the objective is their product. So each is worked out
-once a share and remembered, which is what makes a thief's step cost two look-ups.
+The two choices are independent: λ depends on the inference share and the current accuracy, and the best γ is
+the same under every λ because the objective is their product. So each is computed once per share and cached,
+which reduces a thief's step to two look-ups.
 """
 
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowVie
 from ekya.scheduling.objective import analysed_part, completion_us, mean_after_retraining
 
 SAME = 1e-12
-"""Values closer than this are equal: a choice must not hang on the last bit of a sum."""
+"""Values closer than this are equal, so that rounding errors decide no choice."""
 
 
 WATCHING_AGE_US = 2_000_000
-"""A λ of one frame a second: it is as long until the next, and at most as long until that is analysed."""
+"""Age limit for a λ of one frame a second: one second until the next frame, and at most one to analyse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class InferenceChoice:
 
     Attributes:
         option: the choice.
-        part: what it leaves of the model's accuracy, in [0, 1].
-        below_min: a_MIN is not reached.
-        too_old: the stream's latency limit is not kept.
+        part: part of the model's accuracy that it leaves, in [0, 1].
+        below_min: whether a_MIN is not reached.
+        too_old: whether the stream's latency limit is not kept.
     """
 
     option: InferenceOption
@@ -44,7 +44,7 @@ class RetrainChoice:
     Attributes:
         option: the choice; None is ∅.
         serving: mean accuracy of the serving model over the rest of the window.
-        completes_us: when it is done, if that is before the window's end.
+        completes_us: completion time, if that is before the window's end.
     """
 
     option: RetrainOption | None
@@ -53,11 +53,11 @@ class RetrainChoice:
 
 
 def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> InferenceChoice:
-    """Lines 3 and 4: the most accurate λ that keeps up at this share, is young enough and reaches a_MIN.
+    """Lines 3 and 4: returns the most accurate λ that keeps up, keeps the latency limit and reaches a_MIN.
 
     Where λ keep up but none of them keeps the latency limit, or none that does reaches a_MIN, the most
-    accurate that is left is taken, for another would only lower an accuracy that is poor already. Where
-    none keeps up, the cheapest is taken and frames drop. The choice is flagged ``too_old`` and
+    accurate that is left is taken, for another would only lower an accuracy that is poor already. Where none
+    keeps up, the cheapest is taken and frames drop. The choice is then flagged ``too_old`` and
     ``below_min``.
     """
     usable = min(share_milli, FULL_GPU_MILLI)
@@ -81,10 +81,10 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
 
 
 def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> RetrainChoice:
-    """Lines 5 to 11: the γ with the highest mean accuracy until the window's end, ∅ included.
+    """Lines 5 to 11: returns the γ with the highest mean accuracy until the window's end, ∅ included.
 
-    A running retraining keeps its γ (paper §5), even where it gains nothing. Equal gains go to the
-    γ with fewer GPU-seconds.
+    A running retraining keeps its γ (paper §5), even where it gains nothing. Ties go to the γ with fewer
+    GPU-seconds.
     """
     speed = view.training_speed.speed(share_milli)
     if stream.running is not None:
@@ -99,10 +99,10 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
 
 
 def retraining_order(stream: StreamView) -> list[RetrainOption]:
-    """γ in the order in which they are looked at: of equal gains the first is taken.
+    """Returns γ in the order in which they are tried: of equal gains the first is taken.
 
-    Left out are those that are never taken, as one before them reaches as much, or the serving model does;
-    but one whose checkpoints serve may be worth more than one that is done sooner.
+    γ are left out if an earlier one, or the serving model, is as accurate; but one whose checkpoints serve
+    may be worth more than one that is done sooner.
     """
     kept: list[RetrainOption] = []
     reached = stream.accuracy
@@ -114,20 +114,20 @@ def retraining_order(stream: StreamView) -> list[RetrainOption]:
 
 
 def inference_order(stream: StreamView) -> list[InferenceOption]:
-    """λ from the best to the worst; the first of those in the pool is taken."""
+    """Returns λ from the best to the worst; the first one in the pool is taken."""
     return sorted(stream.inference_options, key=_inference_rank)
 
 
 def is_young(stream: StreamView, option: InferenceOption) -> bool:
-    """Whether a λ that keeps up keeps the stream's latency limit."""
+    """Returns whether a λ that keeps up keeps the stream's latency limit."""
     return stream.max_age_us is None or option.age_us <= stream.max_age_us
 
 
 def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
-    """The smallest share, in multiples of δ, from which on the stream's constraints are kept.
+    """Returns the smallest share, in multiples of δ, from which on the stream's constraints are kept.
 
-    They are a_MIN and the latency limit together; where no share keeps both, the limit alone, and where
-    none keeps that, a_MIN alone. None if no share keeps any.
+    The constraints are a_MIN and the latency limit together; where no share keeps both, the limit alone, and
+    where none keeps that, a_MIN alone. None if no share keeps any.
     """
     reaching = [o for o in stream.inference_options if _reaches(view, stream, o)]
     if stream.max_age_us is None:
@@ -140,10 +140,11 @@ def inference_floor_milli(view: WindowView, stream: StreamView) -> int | None:
 
 
 def watching_milli(view: WindowView, stream: StreamView) -> int:
-    """The share, in multiples of δ, of the cheapest λ that still watches the stream; 0 where no age is known.
+    """Returns the share, in multiples of δ, of the cheapest λ that still watches the stream; 0 without ages.
 
-    One whose results get no older than ``WATCHING_AGE_US``; where none is so young, the cheapest. It keeps up
-    with crowded frames too: of one frame a second none can be made up for.
+    The results of such a λ get no older than ``WATCHING_AGE_US``; where no λ is that young, the cheapest is
+    taken. The share keeps up with crowded frames too: at one frame a second a missed frame cannot be made up
+    for.
     """
     aged = [
         replace(o, share_needed_milli=max(o.share_needed_milli, o.ample_milli))
@@ -154,14 +155,14 @@ def watching_milli(view: WindowView, stream: StreamView) -> int:
 
 
 def _least_milli(view: WindowView, options: list[InferenceOption]) -> int | None:
-    """The smallest share in multiples of δ at which one of these keeps up, if one GPU is enough for it."""
+    """Returns the smallest multiple of δ at which one of these keeps up; None if one GPU is not enough."""
     needed = min((o.share_needed_milli for o in options), default=FULL_GPU_MILLI + 1)
     floor = -(-max(0, needed) // view.quantum_milli) * view.quantum_milli
     return floor if floor <= FULL_GPU_MILLI else None
 
 
 class StreamChoices:
-    """Both choices of one stream of one view, worked out when first asked for."""
+    """Choices for one stream of one view, computed on first use and cached."""
 
     def __init__(self, view: WindowView, stream: StreamView) -> None:
         self.view = view
@@ -171,25 +172,25 @@ class StreamChoices:
 
     @property
     def has_retraining(self) -> bool:
-        """Whether there is a retraining to give a share to."""
+        """True if there is a retraining to give a share to."""
         return self.stream.running is not None or bool(self.stream.retrain_options)
 
     def inference(self, share_milli: int) -> InferenceChoice:
-        """λ at a share."""
+        """Returns λ at a share."""
         choice = self._inference.get(share_milli)
         if choice is None:
             choice = self._inference[share_milli] = pick_inference(self.view, self.stream, share_milli)
         return choice
 
     def retraining(self, share_milli: int) -> RetrainChoice:
-        """γ at a share."""
+        """Returns γ at a share."""
         choice = self._retraining.get(share_milli)
         if choice is None:
             choice = self._retraining[share_milli] = pick_retraining(self.view, self.stream, share_milli)
         return choice
 
     def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
-        """The stream's part of the objective at the best choices for these shares."""
+        """Returns the stream's part of the objective at the best choices for these shares."""
         return self.retraining(retrain_share_milli).serving * self.inference(inference_share_milli).part
 
 
@@ -204,7 +205,7 @@ def _reaches(view: WindowView, stream: StreamView, option: InferenceOption) -> b
 def fixed_retraining(
     view: WindowView, stream: StreamView, option: RetrainOption | None, share_milli: int
 ) -> RetrainChoice:
-    """What a γ that somebody else chose comes to at a share."""
+    """Returns what a given γ brings at a share."""
     return _retrain_choice(view, stream, option, view.training_speed.speed(share_milli))
 
 

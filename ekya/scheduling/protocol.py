@@ -1,4 +1,4 @@
-"""What a scheduler is."""
+"""Scheduler protocol, with the needs and the options of a scheduler."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,21 +11,21 @@ from ekya.scheduling.network import CELLULAR, Network
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a scheduler wants to have paid for (paper Figure 5), and what it has fixed for good.
+    """Preparation that a scheduler pays for (paper Figure 5), and decisions that it fixes for good.
 
     Attributes:
         labels: golden labels on a sample of the last window.
         inference_profile: relative accuracy and needed share of each λ.
         micro_profile: expected accuracy and GPU-seconds of each γ.
-        fixed_gamma: its γ are fixed, so nobody else picks them again at the shares that were granted.
-        fixed_shares: its shares are fixed, so nobody else gives out what rounding left over.
-        true_profile: what γ really give, and how models really do, in place of every estimate and at no
-            cost. Only the trace world knows.
-        elsewhere: γ are trained off the GPUs here. A live run cannot do that.
-        kept_models: of every earlier window a model that can serve again, trained off the GPUs here. A live
-            run has none.
-        early_parts: what of a retraining serves before its end, thanks to its checkpoints (paper §5). The
-            paper's own planners are not told.
+        fixed_gamma: its γ are fixed: they are not picked again at the granted shares.
+        fixed_shares: its shares are fixed: shares left over by rounding are not given out.
+        true_profile: true results of γ and models replace every estimate, at no cost. Only the trace world
+            has them.
+        elsewhere: γ are trained off the local GPUs. A live run cannot do that.
+        kept_models: for every earlier window a model that can serve again, trained off the local GPUs. A
+            live run has none.
+        early_parts: part of a retraining's gain that serves before its end, from checkpoints (paper §5). The
+            paper's own planners do not receive it.
     """
 
     labels: bool
@@ -41,13 +41,14 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """What can be told to a scheduler; ``spec`` reads it.
+    """Options of a scheduler, as ``spec`` reads them.
 
     Attributes:
-        inference_part_milli: ``uniform``, ``fixed-res`` and ``fixed-config``: thousandths of a stream's share
-            that inference gets.
-        fixed_gamma: ``uniform``, ``fixed-config`` and ``cloud``: the only γ; each says what None is.
-        network: ``cloud``: the way there.
+        inference_part_milli: ``uniform``, ``fixed-res`` and ``fixed-config``: thousandths of a stream's
+            share that inference gets.
+        fixed_gamma: ``uniform``, ``fixed-config`` and ``cloud``: the only γ used; each defines what None
+            means.
+        network: ``cloud``: the network to it.
     """
 
     inference_part_milli: int = 500
@@ -60,11 +61,11 @@ class Scheduler(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
 
     def plan(self, view: WindowView) -> Plan:
-        """What each stream does from now on; shares are multiples of δ within the capacity."""
+        """Returns what each stream gets from now on; shares are multiples of δ within the capacity."""

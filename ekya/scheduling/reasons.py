@@ -1,4 +1,4 @@
-"""From shares to assignments, each with its reason in one sentence that an operator can read."""
+"""Builds assignments from shares, each with its reason in one sentence for the operator."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,10 @@ def one_phase_plan(
     shares: Mapping[Job, int],
     why_not: str | None = None,
 ) -> Plan:
-    """The plan in which every job holds its share until the window's end; ``why_not`` as below."""
+    """Returns the plan in which every job holds its share until the window's end.
+
+    ``why_not`` is as in ``assignment``.
+    """
     assignments = []
     for stream, choice in choices.items():
         retrain_share = shares.get(Job(stream, JobKind.RETRAINING), 0)
@@ -38,7 +41,7 @@ def one_phase_plan(
 
 
 def plan_of(view: WindowView, assignments: list[Assignment]) -> Plan:
-    """A plan of one phase, with what it is worth."""
+    """Returns a plan of one phase, with its objective."""
     phase = Phase(tuple(sorted(assignments, key=lambda a: a.stream)))
     return Plan((phase,), evaluate(view, (phase,)).score)
 
@@ -55,14 +58,14 @@ def assignment(
     elsewhere: Elsewhere | None = None,
     watched: bool = False,
 ) -> Assignment:
-    """What one stream gets, and why; a share without a retraining stays idle and is said to.
+    """Returns what one stream gets, and why; the share of a stream without a retraining is reported as idle.
 
     Args:
         stream, retrain, retrain_share_milli, inference, inference_share_milli: the choice.
-        forecast: whether the expected accuracy rests on a profile and may be told.
-        why_not: what to say where nothing is retrained, if not that it would not pay.
-        elsewhere: how the retrained weights come, where they are not trained here.
-        watched: whether its inference has its share for one frame a second, and not for what that gains.
+        forecast: whether the expected accuracy rests on a profile and may be stated.
+        why_not: reason why nothing is retrained, if it is not that retraining would not pay.
+        elsewhere: how the retrained weights arrive, where they are not trained here.
+        watched: whether inference has its share for one frame a second, and not for what the share gains.
     """
     if retrain.option is None:
         what = _no_retraining_words(stream, retrain_share_milli, why_not)
@@ -89,7 +92,7 @@ def assignment(
 
 
 def with_more_inference(assigned: Assignment, share_milli: int) -> Assignment:
-    """What a stream gets, with so much for its inference as nobody else gains from."""
+    """Returns the assignment with a larger inference share, from shares that no other job gains from."""
     more_milli = share_milli - assigned.inference_share_milli
     if more_milli == 0:
         return assigned

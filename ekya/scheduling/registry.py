@@ -33,10 +33,10 @@ SCHEDULERS: MappingProxyType[str, Callable[[SchedulerOptions], Scheduler]] = Map
         "no-retrain": lambda _options: NoRetrain(),
     }
 )
-"""Every scheduler that can be named, and how it is made."""
+"""Factory of every scheduler, by name."""
 
 DEFAULT_SCHEDULER = "ekya"
-"""Who decides where nobody is named."""
+"""Scheduler used where none is named."""
 
 _OPTIONS = {
     "uniform": ("inference", "gamma"),
@@ -44,7 +44,7 @@ _OPTIONS = {
     "fixed-config": ("inference", "gamma"),
     "cloud": ("up", "down", "order", "gamma"),
 }
-"""The options that a scheduler takes, as ``spec`` writes them; the others take none."""
+"""Options of each scheduler, as ``spec`` writes them; the others take none."""
 
 
 def make_scheduler(
@@ -52,15 +52,15 @@ def make_scheduler(
     options: SchedulerOptions | None = None,
     offered: Collection[RetrainConfig] | None = None,
 ) -> Scheduler:
-    """The scheduler of that name.
+    """Returns the scheduler of that name.
 
     Args:
         text: a name, or a name with options as ``spec`` reads them.
         options: instead of those in ``text``.
-        offered: Γ, where it is known: one who is told to use another γ would never retrain.
+        offered: Γ, where it is available: a scheduler with a fixed γ outside Γ would never retrain.
 
     Raises:
-        UserError: there is none, its options are none, or its γ is not in Γ.
+        UserError: the scheduler is unknown, its options are invalid, or its γ is not in Γ.
     """
     try:
         name, written = read_scheduler(text, {name: _OPTIONS.get(name, ()) for name in SCHEDULERS})

@@ -1,9 +1,9 @@
-"""From the shares a plan asks for to those that were granted (DESIGN §5).
+"""Adapts a plan to the shares that were granted.
 
-A backend grants shares in its own steps, and a job must stand on one GPU: shares are rounded down. What
-a γ or λ was picked for may then be out of reach, and some share is left over. So both are picked again
-at what was granted, and what is left goes to the jobs that gain most. The objective thus sees granted
-shares only, and the plan says what that cost.
+A backend grants shares in its own steps, and a job must run on one GPU, so shares are rounded down. The γ or
+λ that was picked may then be out of reach, and some share is left over. So both are picked again at the
+granted share, and what is left goes to the jobs that gain most. The objective thus covers granted shares
+only, and the plan reports what rounding cost.
 """
 
 from collections.abc import Mapping
@@ -22,21 +22,20 @@ from ekya.scheduling.reasons import assignment, with_more_inference
 
 
 def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
-    """The plan at granted shares.
+    """Returns the plan at granted shares.
 
-    Where the scheduler has fixed its shares, nothing that is left is given out; where it has fixed its
-    γ, that stays. For the others inference jobs are first given what a_MIN and the latency limits need,
-    then each job in turn what raises the objective most per thousandth, and last inference what crowded
-    frames take.
+    A scheduler's fixed shares get nothing of what is left, and its fixed γ stay. For the others inference
+    jobs are first given what a_MIN and the latency limits need, then each job in turn what raises the
+    objective most per thousandth, and last inference what crowded frames take.
 
-    A plan of several phases says more by its γ, and by who waits, than its first phase shows: there γ is
-    picked again only where it can no longer be done in time, and nobody starts who was to wait. Where
+    The γ and the waiting streams of a plan of several phases depend on its later phases too. There γ is
+    picked again only if it can no longer complete in time, and a stream that was to wait does not start. If
     the first phase changes, the forecast phases after it no longer hold and are dropped.
 
     Args:
         view: the view that was planned on.
         plan: what the scheduler asked for.
-        grants: of the first phase's shares (``allocation.shares_of``); grows.
+        grants: of the first phase's shares (``allocation.shares_of``); modified, as shares grow.
         needs: the scheduler's.
     """
     first = plan.phases[0]
@@ -59,7 +58,7 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
 
 
 class _Regranted:
-    """One stream of the first phase, at other shares than were asked for."""
+    """One stream of the first phase, at shares other than requested."""
 
     def __init__(self, choices: StreamChoices, planned: Assignment, needs: Needs, phases: int) -> None:
         self._choices = choices
@@ -73,7 +72,7 @@ class _Regranted:
 
     @property
     def kinds(self) -> tuple[JobKind, ...]:
-        """Its jobs that may get more than was asked for."""
+        """Jobs of the stream that may get more than requested."""
         waits = self._keeps_gamma and self._planned.retrain_share_milli == 0
         if waits or not self._choices.has_retraining:
             return (JobKind.INFERENCE,)
@@ -86,16 +85,16 @@ class _Regranted:
 
     @property
     def weight(self) -> float:
-        """How much the stream counts."""
+        """Weight of the stream."""
         return self._choices.stream.weight
 
     def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
-        """The stream's part of the objective, if these shares hold until the window's end."""
+        """Returns the stream's part of the objective, if these shares hold until the window's end."""
         part = self._choices.inference(inference_share_milli).part
         return self._retraining(retrain_share_milli).serving * part
 
     def assignment(self, grants: Grants) -> Assignment:
-        """What the stream gets at the shares it holds by now."""
+        """Returns the stream's assignment at its granted shares."""
         retrain_share = grants.share_milli(Job(self._planned.stream, JobKind.RETRAINING))
         inference_share = grants.share_milli(Job(self._planned.stream, JobKind.INFERENCE))
         lost = self._planned.retrain is not None and retrain_share == 0
@@ -128,7 +127,7 @@ class _Regranted:
 
 
 def _keep_minimum(view: WindowView, grants: Grants) -> None:
-    """Lifts inference jobs to their floors, then to a_MIN and the latency limits, as many as can be."""
+    """Lifts inference jobs to their floors, then to a_MIN and the latency limits, for as many as possible."""
     held = {Job(stream.stream, kind) for stream in view.streams for kind in JobKind}
     total = sum(grants.share_milli(job) for job in held) + grants.spare_milli
     for job, floor in chain(inference_floors(view).items(), kept_floors(view, total).items()):
@@ -141,10 +140,10 @@ def _keep_minimum(view: WindowView, grants: Grants) -> None:
 def _eased(
     view: WindowView, phase: Phase, choices: Mapping[StreamId, StreamChoices], grants: Grants
 ) -> Phase:
-    """The phase where inference that would miss crowded frames has what nobody else gains from.
+    """Returns the phase with spare capacity given to inference that would miss crowded frames.
 
-    Who lacks most comes first. It is given for as long as nobody wants it, so later phases need not know of
-    it.
+    Only shares that no other job gains from are given, first to the job that lacks most. It keeps them only
+    until another job gains from them, so later phases need not account for them.
     """
     ample_milli = {
         one.stream: _quanta(choices[one.stream].inference(one.inference_share_milli).option.ample_milli, view)
@@ -163,7 +162,7 @@ def _eased(
 
 
 def _quanta(share_milli: int, view: WindowView) -> int:
-    """The smallest multiple of δ that is no less."""
+    """Rounds a share up to a multiple of δ."""
     return -(-share_milli // view.quantum_milli) * view.quantum_milli
 
 

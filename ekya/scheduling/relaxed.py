@@ -1,8 +1,9 @@
-"""What each stream would do alone if it paid for GPU time: the inner problem of ``bound.py``.
+"""Best response of each stream alone to prices of GPU time: the inner problem of ``bound.py``.
 
 Time runs from 0 (now) to 1 (the window's end) in K intervals, each with a price per GPU and unit of time. A
-stream may retrain and analyse with any share of up to one GPU each, changed at any instant, and keeps what
-its accuracy is worth less what its shares cost. That the streams share the GPUs is not asked here.
+stream may retrain and analyse with any share of up to one GPU each, changed at any instant; it earns what
+its accuracy is worth and pays for its shares. The capacity that the streams share does not constrain this
+problem.
 
 Units: prices and worths are accuracy times weight; work is as in ``alone.py``.
 """
@@ -15,16 +16,16 @@ from ekya.scheduling.alone import Alone, Corners, Segments
 from ekya.scheduling.tables import Floats, Ints
 
 _SUBDIVISION = 2
-"""Completion times looked at in each interval of one price; between them a tangent bounds what is missed."""
+"""Completion times tried in each interval of one price; between them a tangent bounds the worth."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """Of a GPU for the whole window.
+    """Prices of a GPU over the whole window.
 
     Attributes:
-        edges: (K + 1,) moments from 0 to 1 at which they change.
-        levels: (K,) between them.
+        edges: (K + 1,) moments from 0 to 1 at which prices change.
+        levels: (K,) prices between them.
     """
 
     edges: Floats
@@ -32,22 +33,22 @@ class Prices:
 
     @property
     def lengths(self) -> Floats:
-        """(K,) of the intervals."""
+        """(K,) lengths of the intervals."""
         return np.diff(self.edges)
 
     def before(self, moments: Floats) -> Floats:
-        """(N, K) how much of each interval lies before moments (N,)."""
+        """Returns (N, K) how much of each interval lies before moments (N,)."""
         return np.clip(moments[:, None] - self.edges[:-1], 0.0, self.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Responses:
-    """What the streams do at some prices.
+    """Responses of the streams to prices.
 
     Attributes:
-        worth: (S,) at least what the best response is worth, less what it costs.
+        worth: (S,) upper bound of the best response's worth, less its cost.
         value: (S,) mean accuracy of a response that comes close to the best.
-        used: (K,) GPUs times time that these responses use in each interval, together.
+        used: (K,) GPUs times time that these responses use together in each interval.
     """
 
     worth: Floats
@@ -56,12 +57,12 @@ class Responses:
 
 
 def respond(streams: Alone, weights: Floats, prices: Prices) -> Responses:
-    """What every stream does at these prices.
+    """Returns every stream's response to these prices.
 
     Args:
-        streams: see there.
+        streams: what each stream could do alone.
         weights: (S,) what an accuracy of 1 is worth to each.
-        prices: see there.
+        prices: of the window.
     """
     count = len(streams.accuracy)
     before = _analysing(streams.before, weights * streams.accuracy, prices.levels)
@@ -69,7 +70,7 @@ def respond(streams: Alone, weights: Floats, prices: Prices) -> Responses:
     worth = before.worth @ prices.lengths
     market = _Market(streams.speed, prices)
     steps, ends = _completing(streams, before, after, market)
-    # A step that is not worth its work is left out, and what served before goes on to serve.
+    # A step that is not worth its work is left out, and the accuracy before it goes on to serve.
     without = streams.mass * worth[streams.owner]
     reached = steps >= without
     gammas = int(streams.gamma[-1]) + 1 if len(streams.gamma) else 0
@@ -95,7 +96,7 @@ class _Analysing:
 
 
 def _analysing(corners: Corners, worth: Floats, prices: Floats) -> _Analysing:
-    """``worth`` (N,) is what the model's whole accuracy is worth to each."""
+    """Returns the best inference at these prices; ``worth`` (N,) is that of the model's whole accuracy."""
     gains = worth[:, None] * corners.part
     net = gains[:, None, :] - prices[None, :, None] * corners.share[:, None, :]
     corner = net.argmax(axis=2)
@@ -107,10 +108,10 @@ def _analysing(corners: Corners, worth: Floats, prices: Floats) -> _Analysing:
 
 
 class _Market:
-    """What work costs at best, done before each of N + 1 moments.
+    """Least cost of work that is done before each of N + 1 moments.
 
-    The cheapest way to work is a knapsack that may be cut: an interval and a part of the speed curve give so
-    much work at so much a unit, and the cheapest are used first.
+    This is a fractional knapsack: an interval and a part of the speed curve give some work at a cost per
+    unit, and the cheapest are used first.
     """
 
     def __init__(self, speed: Segments, prices: Prices) -> None:
@@ -132,8 +133,10 @@ class _Market:
         self.top_speed = float(speed.widths @ speed.slopes)
 
     def costs(self, work: Floats) -> tuple[Floats, Floats]:
-        """(N, moments) least cost of the work (N,) done before each, infinite if there is no time; and of
-        one unit more."""
+        """Returns (N, moments) the least cost of the work (N,) before each moment, and that of one more unit.
+
+        The cost is infinite where there is not enough time.
+        """
         at = np.stack([np.searchsorted(done, work) for done in self.done], axis=1)
         at = np.minimum(at, self.done.shape[1] - 1)
         unit = self.unit[at]
@@ -142,7 +145,10 @@ class _Market:
         return np.where(work[:, None] <= self.done[:, -1], cost, np.inf), unit
 
     def spare(self, unit: Floats) -> Floats:
-        """(N, moments − 1) what a unit of time more behind each moment saves where work costs ``unit``."""
+        """Returns (N, moments − 1) what one more unit of time after each moment saves.
+
+        ``unit`` is the cost of a unit of work.
+        """
         prices = np.repeat(self.prices.levels, _SUBDIVISION)
         saved = np.zeros(unit.shape)
         for slope, width in zip(self._speed.slopes, self._speed.widths, strict=True):
@@ -150,7 +156,7 @@ class _Market:
         return saved
 
     def used(self, moment: Ints, work: Floats) -> Floats:
-        """(N, K) GPUs times time in each interval of the cheapest way to do work (N,) before moments (N,)."""
+        """Returns (N, K) GPUs times time per interval of the cheapest way to do work (N,) before moments."""
         done, time = self.done[moment], self._time[moment]
         step = np.diff(done, axis=1, prepend=0.0)
         part = np.clip((work[:, None] - (done - step)) / np.where(step > 0.0, step, 1.0), 0.0, 1.0)
@@ -162,10 +168,10 @@ class _Market:
 def _completing(
     streams: Alone, before: _Analysing, after: _Analysing, market: _Market
 ) -> tuple[Floats, Ints]:
-    """(O,) at least what each γ is worth at its best completion; and the moment next to it.
+    """Returns (O,) an upper bound of each step's worth at its best completion, and the moment next to it.
 
-    Within an interval of one price the worth of completing at a time is concave in it: what is analysed is
-    linear, and the least cost of the work is convex. So between two moments it lies under both tangents.
+    Within an interval of one price the worth of completing at a time is concave in it: inference is linear,
+    and the least cost of the work is convex. So between two moments it lies under both tangents.
     """
     width = np.diff(market.moments)
     until = np.repeat(before.worth, _SUBDIVISION, axis=1)[streams.owner]
@@ -183,7 +189,7 @@ def _completing(
     later_is_less = streams.mass[:, None] * (since - until)
     left, rise = worth[:, :-1], market.spare(unit[:, :-1]) - later_is_less
     right, fall = worth[:, 1:], market.spare(unit[:, 1:]) - later_is_less
-    # Where there is time for the work only from somewhere between two moments on.
+    # The work becomes possible only between two moments.
     earliest = np.maximum(market.moments[:-1], possible_from)
     first = right + np.maximum(-fall, 0.0) * np.maximum(market.moments[1:] - earliest, 0.0)
     top = np.where(np.isneginf(left), first, _under_tangents(left, rise, right, fall, width))
@@ -193,7 +199,7 @@ def _completing(
 
 
 def _under_tangents(left: Floats, rise: Floats, right: Floats, fall: Floats, width: Floats) -> Floats:
-    """The highest point under two tangents of a concave function, at the ends of an interval."""
+    """Returns the highest point under two tangents of a concave function, at the ends of an interval."""
     turns = (rise > 0.0) & (fall < 0.0) & np.isfinite(left) & np.isfinite(right)
     top: Floats = np.maximum(left, right)
     a, b, up, down = left[turns], right[turns], rise[turns], fall[turns]
@@ -211,7 +217,7 @@ def _tallied(
     after: _Analysing,
     market: _Market,
 ) -> Responses:
-    """What responses come to.
+    """Adds up the responses.
 
     ``taken`` are the steps of the γ that were chosen; ``ends`` (O,) are the moments at which steps are
     reached, −1 for never.

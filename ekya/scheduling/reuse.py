@@ -15,19 +15,19 @@ from ekya.scheduling.reasons import assignment, plan_of
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """In every window the kept model serves that was trained on the most similar mix of classes.
+    """Serves in every window the kept model that was trained on the most similar mix of classes.
 
     All GPUs go to inference, in equal shares, since nothing is retrained.
     """
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "reuse"
 
     @property
     def needs(self) -> Needs:
-        """Labels tell the mix of classes."""
+        """Preparation that the scheduler needs; labels give the mix of classes."""
         return Needs(
             labels=True,
             inference_profile=True,
@@ -38,7 +38,7 @@ class Reuse:
         )
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase; λ is the most accurate that keeps up at its share."""
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
         shares = even_inference(view, choices)
         return plan_of(
@@ -51,14 +51,15 @@ class Reuse:
 
 
 def closest(histogram: Sequence[int], cached: Sequence[CachedModel]) -> CachedModel | None:
-    """The kept model whose labels had the most similar mix of classes.
+    """Returns the kept model whose labels had the most similar mix of classes.
 
-    Similar is a small Euclidean distance between the class frequencies (§6.5). Of equally similar ones the
-    youngest, and of one window's the γ that sorts last. None where nothing is kept, or nothing was labelled.
+    Similar is a small Euclidean distance between the class frequencies (§6.5). Ties go to the youngest
+    model, and within one window to the γ that sorts last. None where nothing is kept, or nothing was
+    labelled.
 
     Args:
-        histogram: labels of each class today; a class that is missing behind counts 0.
-        cached: what is kept, in any order.
+        histogram: labels of each class today; classes missing at its end count 0.
+        cached: kept models, in any order.
     """
     if sum(histogram) == 0:
         return None

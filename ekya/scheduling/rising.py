@@ -1,13 +1,13 @@
-"""What serves while a retraining runs, where its checkpoints do (paper §5).
+"""Accuracy during a retraining whose checkpoints serve (paper §5).
 
-A γ whose checkpoints serve has brought, with the part p of its work done, the part
+With the part p of its work done, a γ whose checkpoints serve has brought the part
 
     f(p) = (1 − e^(−b·p)) / (1 − e^(−b))        from f(0) = 0 to f(1) = 1
 
-of what it gains. Learning curves look like that, and so does what is left of one: a retraining in progress
-is again such a γ, with the rest of the gain, the rest of the work and a bend b that is smaller in
-proportion. So nothing is counted twice, and nothing lost, when a window is planned again. The mean of f is
-``RetrainOption.early_part``; it says what b is. Where that is 0, nothing serves before the end.
+of its gain. Learning curves have this shape, and so does the rest of one: a retraining in progress is again
+such a γ, with the rest of the gain, the rest of the work and a bend b that is smaller in proportion. So
+planning a window again counts nothing twice and loses nothing. The mean of f is
+``RetrainOption.early_part``, which determines b. Where that is 0, nothing serves before the end.
 """
 
 import math
@@ -21,22 +21,22 @@ from ekya.core.view import RetrainOption
 Floats = NDArray[np.float64]
 
 LEAST_EARLY, MOST_EARLY = 0.002, 0.998
-"""An early part that is not 0 is taken to lie between these."""
+"""Range into which an early part other than 0 is clipped."""
 
 _STRAIGHT = 1e-9
-"""A bend of less than this is as good as this one: a straight line."""
+"""Smaller bends are replaced by this one: a straight line."""
 
 _NEARLY_STRAIGHT = 1e-5
-"""Below this a difference of two large numbers would be worse than a straight line."""
+"""Below this bend a straight line is more exact than a difference of two large numbers."""
 
 _NEWTON_STEPS = 4
 
 
 def bends_of(early_parts: Floats) -> Floats:
-    """b for each mean of f; 0 for an early part of 0, which has none.
+    """Returns b for each mean of f; 0 for an early part of 0, which has no curve.
 
-    The mean is (1 + L(b / 2)) / 2 with L(x) = coth x − 1 / x, the Langevin function. Its inverse begins with
-    Cohen's rational one, which is off by 5% at most, and is made exact by Newton's method.
+    The mean is (1 + L(b / 2)) / 2 with L(x) = coth x − 1 / x, the Langevin function. Its inverse starts from
+    Cohen's rational approximation, which is off by 5% at most, and is refined by Newton's method.
     """
     y = 2.0 * np.clip(early_parts, LEAST_EARLY, MOST_EARLY) - 1.0
     x = y * (3.0 - y * y) / (1.0 - y * y)
@@ -51,7 +51,7 @@ def bends_of(early_parts: Floats) -> Floats:
 
 
 def bend_of(early_part: float) -> float:
-    """``bends_of`` for one."""
+    """Returns ``bends_of`` for one value."""
     if early_part <= 0.0:
         return 0.0
     y = 2.0 * min(max(early_part, LEAST_EARLY), MOST_EARLY) - 1.0
@@ -66,9 +66,9 @@ def bend_of(early_part: float) -> float:
 
 
 def mean_parts(bend: Floats, start: Floats, end: Floats) -> Floats:
-    """Mean of f over work from ``start`` to ``end``, in parts of all; f itself where these are the same.
+    """Returns the mean of f over work from ``start`` to ``end``, as parts of all work.
 
-    ``bend`` is not 0.
+    Where these are equal it is f itself. ``bend`` is not 0.
     """
     h = bend * (end - start)
     small = np.abs(h) < 1e-3
@@ -80,7 +80,7 @@ def mean_parts(bend: Floats, start: Floats, end: Floats) -> Floats:
 
 
 def mean_part(bend: float, start: float, end: float) -> float:
-    """``mean_parts`` for one."""
+    """Returns ``mean_parts`` for one value."""
     h = bend * (end - start)
     beyond = h / 2.0 - h * h / 6.0 + h**3 / 24.0 if abs(h) < 1e-3 else (h + math.expm1(-h)) / h
     begun = math.expm1(-bend * start)
@@ -88,14 +88,14 @@ def mean_part(bend: float, start: float, end: float) -> float:
 
 
 def part_in_steps(bend: float, steps: int) -> float:
-    """Mean of f where it is only taken up at the end of each of ``steps`` equal parts of the work."""
+    """Returns the mean of f if it takes effect only at the end of each of ``steps`` equal parts of work."""
     if abs(bend) < _NEARLY_STRAIGHT:
         return (1.0 - 1.0 / steps) / 2.0
     return -1.0 / math.expm1(-bend) + 1.0 / (steps * math.expm1(-bend / steps))
 
 
 def early_part_left(early_part: float, left: float) -> float:
-    """The early part of what is left of a γ, when ``left`` of its work is."""
+    """Returns the early part of the rest of a γ, when the part ``left`` of its work remains."""
     if early_part <= 0.0:
         return 0.0
     rest = bend_of(early_part) * left
@@ -103,12 +103,12 @@ def early_part_left(early_part: float, left: float) -> float:
 
 
 def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple[RetrainOption, float]:
-    """What is left of a γ after some of its work, and the accuracy that serves by then.
+    """Returns the rest of a γ after some of its work, and the accuracy that serves then.
 
     Args:
         option: γ with all its work.
-        accuracy: what served before any of it.
-        done_gpu_s: of it.
+        accuracy: accuracy before any of its work.
+        done_gpu_s: work done.
     """
     left = replace(option, gpu_s=max(option.gpu_s - done_gpu_s, 0.0))
     gain = option.accuracy_after - accuracy
@@ -120,12 +120,12 @@ def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple
 
 
 def steps_above(early_part: float, count: int) -> tuple[list[float], list[float]]:
-    """Parts of the work from 0 to 1, and f there: (count + 1,) each.
+    """Returns parts of the work from 0 to 1, and f there: (count + 1,) each.
 
-    They lie closer where f is steep, so that steps from each to the next are least above f in all.
+    They lie closer where f is steep, so that the steps from each to the next exceed f least in total.
     """
     bend = bend_of(early_part)
-    # Where the integral of √f' has grown by equal parts: f' is an exponential, and so is its root.
+    # At equal parts of the integral of √f'; f' is an exponential, and so is its root.
     last = -math.expm1(-bend / 2.0)
     at = [-2.0 * math.log1p(-last * step / count) / bend for step in range(count)] + [1.0]
     return at, [mean_part(bend, part, part) for part in at]

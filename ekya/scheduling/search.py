@@ -1,9 +1,9 @@
-"""Looks for the best course of a window: who retrains, with which γ, in which order, how many at once.
+"""Searches for the best course of a window: streams that retrain, their γ, their order and their concurrency.
 
-A handful of beginnings differ in how much work they take on and how much of the GPUs they give to it. Each is
-played, its worths are settled and its γ are chosen again at these worths; what came out best is then changed
-in small ways as long as it gets better. How long is counted in courses played, never in time, so the same
-view gives the same course.
+A few initial courses differ in how much work they take on and in the part of the GPUs that they give to it.
+Each is played, its worths are settled and its γ chosen again at these worths; the best result is then
+changed in small ways as long as it improves. Effort is limited by the number of courses played, never by
+time, so the same view gives the same course.
 """
 
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from ekya.scheduling.pick import SAME
 Floats = NDArray[np.float64]
 
 TOWARDS_THE_WORST = 8.0
-"""Max-min: how much more a stream counts in the next round for what it is behind the others."""
+"""Max-min: how fast a stream's weight in the next round falls with its lead over the worst stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is tried.
+    """Effort of a search.
 
     Attributes:
-        paces: of the beginnings (``changes.beginnings``).
-        kept: beginnings that are followed after the first play.
+        paces: of the initial courses (``changes.beginnings``).
+        kept: initial courses that are continued after the first play.
         settlings: how often worths are settled and γ chosen again.
-        rounds: rounds of small changes, at most.
-        changes: small changes in one round, about.
-        worst_rounds: max-min: how often what streams count is changed.
-        at_once: completions from one filling to the next, at most (``course.play``).
+        rounds: maximum of rounds of small changes.
+        changes: approximate number of small changes in one round.
+        worst_rounds: max-min: how often the weights of streams are changed.
+        at_once: maximum of completions between two fillings (``course.play``).
     """
 
     paces: tuple[float, ...]
@@ -47,9 +47,9 @@ class Effort:
 
 
 def effort_for(streams: int) -> Effort:
-    """Less for each course where courses are long.
+    """Returns the effort for a number of streams: less for each course where courses are long.
 
-    Many streams share few GPUs, and inference leaves little of them to retraining: their paces are lower.
+    With many streams on few GPUs inference leaves little to retraining, so paces are lower.
     """
     if streams <= 16:
         return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
@@ -61,7 +61,7 @@ def effort_for(streams: int) -> Effort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """A course (the only one in ``courses``) with the weights by which it gave out quanta, and its score."""
+    """A course (the only one in ``courses``), the weights by which it gave out quanta, and its score."""
 
     courses: Courses
     weight: Floats
@@ -69,7 +69,7 @@ class Found:
 
 
 def best_course(board: Board, objective: Objective, effort: Effort) -> Found:
-    """The best course that was found."""
+    """Returns the best course found."""
     best = _best_for(board, objective, effort, board.weight)
     if objective is not Objective.MAX_MIN:
         return best

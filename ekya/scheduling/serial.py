@@ -1,9 +1,9 @@
-"""The serial scheduler: few retrainings at a time, on large shares, in order of gain per GPU-second.
+"""Serial scheduler: few retrainings at a time, on large shares, in order of gain per GPU-second.
 
-A thief holds its shares to the window's end, so all retrainings run at once on slivers and all complete late.
-One after the other, each on all that retraining gets, the first completes much sooner and the last no later
-(Smith's rule, where the speed is linear in the share); where a sliver of a GPU is faster than its share, some
-run together. ``course`` says how this is decided, ``search`` how the γ, the streams and the order are found.
+A thief holds its shares to the window's end, so all retrainings run together on slivers and all complete
+late. One after the other, each on all that retraining gets, the first completes much sooner and the last no
+later (Smith's rule, where the speed is linear in the share); where a sliver of a GPU is faster than its
+share, some run together. ``course`` decides this; ``search`` finds the γ, the streams and the order.
 
 The plan has a phase per completion, and inference shares are chosen anew in each. a_MIN and the latency
 limits are kept in every phase for as many streams as possible.
@@ -21,20 +21,20 @@ from ekya.scheduling.search import best_course, effort_for
 
 @dataclass(frozen=True, slots=True)
 class Serial:
-    """One retraining after the other, or few at a time."""
+    """Runs one retraining after the other, or few at a time."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "serial"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """A phase for each completion until the window's end."""
+        """Returns a plan with a phase for each completion until the window's end."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
         board = board_of(view)

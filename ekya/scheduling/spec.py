@@ -1,7 +1,7 @@
-"""A scheduler and its options in one word, as the command line and the fleet file name it.
+"""Specification of a scheduler and its options in one word, for the command line and the fleet file.
 
-``uniform``, ``uniform:inference=300``, ``uniform:inference=500:gamma=8/16/0/1/0.5``: a name, and behind it
-``key=value`` as often as needed. No commas, so that several can stand in one list.
+``uniform``, ``uniform:inference=300``, ``uniform:inference=500:gamma=8/16/0/1/0.5``: a name, followed by any
+number of ``:key=value``. There are no commas, so that several can stand in one list.
 """
 
 import math
@@ -20,8 +20,8 @@ class _Key:
     """One option.
 
     Attributes:
-        form: what its value looks like, for people.
-        read: the options with this value; ValueError for a value that is none.
+        form: form of its value, for messages.
+        read: returns the options with this value; ValueError for an invalid value.
     """
 
     form: str
@@ -29,15 +29,15 @@ class _Key:
 
 
 def read_scheduler(text: str, keys: Mapping[str, tuple[str, ...]]) -> tuple[str, SchedulerOptions]:
-    """The name and the options.
+    """Returns the name and the options.
 
     Args:
-        text: what was written.
+        text: the specification.
         keys: for each scheduler the options that it takes.
 
     Raises:
-        ValueError: one sentence: there is no such scheduler, it does not take an option, an option stands
-            there twice, or a value is none.
+        ValueError: one sentence: the scheduler is unknown, it does not take an option, an option is
+            repeated, or a value is invalid.
     """
     name, *rest = text.split(":")
     if name not in keys:
@@ -62,7 +62,7 @@ def read_scheduler(text: str, keys: Mapping[str, tuple[str, ...]]) -> tuple[str,
 
 
 def gamma_word(config: RetrainConfig) -> str:
-    """γ as ``gamma=`` takes it."""
+    """Returns γ in the format of ``gamma=``."""
     return "/".join(
         str(value)
         for value in (
@@ -76,7 +76,7 @@ def gamma_word(config: RetrainConfig) -> str:
 
 
 def uniform_word(options: SchedulerOptions) -> str:
-    """``uniform`` with its part for inference and its γ, as ``read_scheduler`` takes it."""
+    """Returns ``uniform`` with its part for inference and its γ, in the format of ``read_scheduler``."""
     gamma = f":gamma={gamma_word(options.fixed_gamma)}" if options.fixed_gamma else ""
     return f"uniform:inference={options.inference_part_milli}{gamma}"
 

@@ -1,12 +1,11 @@
-"""One thief against all victims at once: what makes Algorithm 1 fast without changing what it finds.
+"""Vectorised steals of one thief from all victims, which make Algorithm 1 fast without changing its result.
 
-The plain algorithm tries every thief against every victim, four million pairs with a thousand streams,
-and nearly all in vain. A steal changes the values of two streams at most, and what it changes adds up. So
-for a thief one look at the losses of all victims says from whom stealing may pay next; only that steal is
-worked out, in the plain algorithm's own terms. A pair that the look passes over is one that the plain
-algorithm would have tried and left: what it depends on, the thief's gain and the victim's loss, is worked
-out anew after every steal. The look is more generous than the rule by more than rounding can be, so that no
-steal is passed over.
+The plain algorithm tries every thief against every victim, four million pairs with a thousand streams, and
+nearly all in vain. A steal changes the values of at most two streams, and these changes add up. So one scan
+over the losses of all victims finds the next victim that may pay; only that steal is evaluated, by the plain
+algorithm's own rule. The plain algorithm would have tried and rejected the pairs that the scan skips: the
+thief's gain and the victim's loss, on which they depend, are computed anew after every steal. The scan's
+threshold is more generous than the rule by more than rounding errors, so that no steal is missed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from ekya.scheduling.tables import ValueTables
 
 
 class Loot:
-    """Shares in quanta, and what each job's stream would lose with one step less.
+    """Shares in quanta, and the loss of each job's stream with one step less.
 
     Attributes:
         shares: quanta by job, in the order of the jobs.
@@ -43,7 +42,7 @@ class Loot:
         self._max_min = max_min
         self._serving, self._part = tables.serving.tolist(), tables.part.tolist()
         self._weights: list[float] = tables.weights.tolist()
-        # What sums of weighted values are off by; the look is more generous than the rule by more than that.
+        # More generous than the rule by more than the rounding error of sums of weighted values.
         self._pays = SAME / 2 - 1e-14 * max(self._weights, default=0.0)
         place = {stream: row for row, stream in enumerate(tables.streams)}
         job_at = {job: number for number, job in enumerate(jobs)}
@@ -52,25 +51,25 @@ class Loot:
         self._inference = [job_at[Job(stream, JobKind.INFERENCE)] for stream in tables.streams]
         self._retraining = [job_at.get(Job(stream, JobKind.RETRAINING)) for stream in tables.streams]
         self._values = np.array([self._value(row) for row in range(len(place))])
-        # By job, with one step less: its stream's value, and what that loses, by weight; minus infinity
-        # where the job may not have less.
+        # By job, with one step less: its stream's value, and the weighted loss; minus infinity where the job
+        # may not have less.
         self._robbed = np.full(len(jobs), -np.inf)
         self._losses = np.full(len(jobs), -np.inf)
         for row in range(len(place)):
             self._look_at(row)
 
     def play(self, thief: int) -> None:
-        """Lines 5 to 23 for one thief: every victim in turn, as long as stealing from it pays."""
+        """Lines 5 to 23 for one thief: steals from every victim in turn, as long as it pays."""
         first = 0
         while self.shares[thief] + self._step <= self._largest:
             victim = self._next_victim(thief, first)
             if victim is None:
                 return
-            # A victim that only the look's generosity found is left, as the plain algorithm leaves it.
+            # A victim found only by the generous threshold is skipped, as in the plain algorithm.
             first = victim if self._steal(thief, victim) else victim + 1
 
     def _next_victim(self, thief: int, first: int) -> int | None:
-        """The first victim from ``first`` on that it may pay to rob."""
+        """Returns the first victim, from ``first`` on, from which stealing may pay."""
         row = self._row[thief]
         may = self._may_pay(row, self._value(row, thief, self._step), first)
         for own in (self._inference[row], self._retraining[row]):
@@ -80,7 +79,7 @@ class Loot:
         return first + place if len(may) and may[place] else None
 
     def _may_pay(self, row: int, gained: float, first: int) -> NDArray[np.bool_]:
-        """Which victims of other streams it may pay to rob, for a thief whose stream comes to ``gained``."""
+        """Returns the victims of other streams that may pay, if the thief's stream comes to ``gained``."""
         gain = self._weights[row] * (gained - self._values[row]) + self._losses[first:]
         pays: NDArray[np.bool_] = gain > self._pays
         if not self._max_min:
@@ -97,7 +96,7 @@ class Loot:
         return pays
 
     def _steal(self, thief: int, victim: int) -> bool:
-        """Moves one step if the objective rises by it, and says whether it did."""
+        """Moves one step if the objective rises by it; returns whether it did."""
         self._move(thief, victim, self._step)
         rows = dict.fromkeys((self._row[thief], self._row[victim]))
         after = {row: self._value(row) for row in rows}
@@ -114,7 +113,7 @@ class Loot:
         self.shares[thief] += step
 
     def _rises(self, after: Mapping[int, float]) -> bool:
-        """Lines 15 to 20: whether these values of streams are better than those they had."""
+        """Lines 15 to 20: returns whether these values of streams are better than the current ones."""
         gain = sum(self._weights[row] * value for row, value in after.items()) - sum(
             self._weights[row] * self._values[row] for row in after
         )
@@ -127,7 +126,7 @@ class Loot:
         return bool(worst_after > worst_before + SAME or (worst_after >= worst_before - SAME and gain > SAME))
 
     def _look_at(self, row: int) -> None:
-        """What the stream would lose with one step less for either job."""
+        """Updates what the stream would lose with one step less for either job."""
         for job in (self._inference[row], self._retraining[row]):
             if job is not None and self.shares[job] - self._step >= self._floors[job]:
                 value = self._value(row, job, -self._step)
@@ -137,7 +136,7 @@ class Loot:
                 self._robbed[job] = self._losses[job] = -np.inf
 
     def _value(self, row: int, changed: int | None = None, by: int = 0) -> float:
-        """A stream's value, with the share of one of its jobs changed by some quanta."""
+        """Returns a stream's value, with the share of one of its jobs changed by some quanta."""
         inference, retraining = self._inference[row], self._retraining[row]
         analysing = self.shares[inference] + (by if changed == inference else 0)
         training = 0

@@ -1,8 +1,8 @@
-"""PickConfigs (paper Algorithm 2) for all streams and all shares at once, as arrays.
+"""PickConfigs (paper Algorithm 2) for all streams and all shares together, as arrays.
 
-With one phase a stream's value is a product of what (γ, R) and what (λ, I) give (``objective.py``). So all of
-its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ. The
-numbers are those of ``pick.py`` to the last bit, since the same operations are done in the same order.
+With one phase a stream's value is the product of a term in (γ, R) and a term in (λ, I) (``objective.py``).
+So all its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ.
+The numbers equal those of ``pick.py`` to the last bit, since the same operations are done in the same order.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ NO_FLOOR = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueTables:
-    """What every stream of a view gains from shares; S streams by id, shares of 0 to L − 1 quanta of δ.
+    """Value of every stream of a view at each share; S streams by id, shares of 0 to L − 1 quanta of δ.
 
     Attributes:
         streams: the streams' ids, sorted.
         quantum_milli: δ.
         serving: (S, L) mean accuracy of the serving model at the best γ for a retraining share.
-        part: (S, L) what the chosen λ leaves of it at an inference share.
+        part: (S, L) part of it that the chosen λ leaves at an inference share.
         floors: (S,) quanta from which on a_MIN and the latency limit are kept, or ``NO_FLOOR``.
-        weights: (S,) how much a stream counts in the mean.
+        weights: (S,) weight of a stream in the mean.
         retrains: (S,) whether there is a retraining to give a share to.
     """
 
@@ -60,7 +60,7 @@ class ValueTables:
 
 
 def value_tables(view: WindowView) -> ValueTables:
-    """The tables of a view."""
+    """Returns the tables of a view."""
     streams = sorted(view.streams, key=lambda stream: stream.stream)
     shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
     floors = [inference_floor_milli(view, stream) for stream in streams]
@@ -76,7 +76,7 @@ def value_tables(view: WindowView) -> ValueTables:
 
 
 def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> Floats:
-    """(S, L); γ are gone through in the order of ``pick_retraining``, each for all streams and shares."""
+    """Returns (S, L) ``ValueTables.serving``; γ are tried in the order of ``pick_retraining``."""
     speeds = np.array([view.training_speed.speed(int(share)) for share in shares])
     accuracy = np.array([stream.accuracy for stream in streams])[:, None]
     best = np.broadcast_to(accuracy, (len(streams), len(shares))).copy()
@@ -88,7 +88,7 @@ def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> F
     ]
     work = _columns([[o.gpu_s for o in options] for options in offered], np.inf)
     after = _columns([[o.accuracy_after for o in options] for options in offered], 0.0)
-    # The γ of a running retraining is locked, whatever it gains.
+    # The γ of a running retraining is locked, even if it gains nothing.
     least_gain = np.array([-1.0 if stream.running else SAME for stream in streams])[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         took_us = np.ceil(work.T[:, :, None] / speeds * US_PER_S)
@@ -107,13 +107,13 @@ def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> F
 
 
 def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats, left_us: int) -> Floats:
-    """(N, L) part of its gain that each of N γ brings on average if its checkpoints serve.
+    """Returns (N, L) the mean part of its gain that each of N γ brings if its checkpoints serve.
 
     Args:
-        early, gpu_s: (N,) of the γ.
-        took_us: (N, L) until it is done.
-        speeds: (L,) those at which nothing moves count nowhere.
-        left_us: of the window.
+        early, gpu_s: (N,) early part and GPU-seconds of the γ.
+        took_us: (N, L) time until it is done.
+        speeds: (L,) training speeds; results at speed 0 are not used.
+        left_us: time left in the window.
     """
     with np.errstate(invalid="ignore"):
         parts: Floats = (left_us - took_us + early[:, None] * took_us) / left_us
@@ -124,9 +124,9 @@ def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats,
 
 
 def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
-    """(S, L) what the λ that ``pick_inference`` takes leaves of the accuracy, at shares in quanta of δ.
+    """Returns (S, L) the part of the accuracy that ``pick_inference``'s λ leaves, at shares in quanta of δ.
 
-    The last λ that fits is the best of them, so they are gone through from the worst on.
+    λ are tried from the worst on, so the last one that fits is the best.
     """
     shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
     ranked: list[Sequence[InferenceOption]] = []
@@ -148,7 +148,7 @@ def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
 
 
 def _columns(rows: Sequence[Sequence[float]], fill: float) -> Floats:
-    """Rows of different lengths as one array, with ``fill`` behind the short ones."""
+    """Returns rows of different lengths as one array, with ``fill`` behind the short ones."""
     width = max((len(row) for row in rows), default=0)
     return np.array([[*row, *[fill] * (width - len(row))] for row in rows], np.float64).reshape(
         len(rows), width

@@ -1,18 +1,18 @@
 """The thief scheduler: paper §4.2, Algorithms 1 and 2, to the letter.
 
-Where the paper leaves something open, this is the reading:
+Where the paper leaves something open, this implementation decides:
 
 - Γ contains ∅, and a stream with nothing to retrain has no retraining job.
 - The fair start rounds to δ; the quanta left over go to the first jobs in the order of their ids.
 - Δ is lowered to δ where a fair share is below Δ (very many streams on few GPUs).
 - Algorithm 2's pool of λ is empty where a_MIN cannot be reached at the share, and its maximum is then
-  undefined. So an allocation that empties a pool is no improvement: nobody steals an inference job
-  below what a_MIN needs, and a fair start that is below it is lifted first. Where the capacity cannot
-  keep a_MIN for all, it is kept for as many streams as possible.
+  undefined. So an allocation that empties a pool is no improvement: an inference job never loses what a_MIN
+  needs, and a fair start below that is lifted first. Where the capacity cannot keep a_MIN for all, it is
+  kept for as many streams as possible.
 - A thief stops at a whole GPU, since no job can use more.
-- Accuracy averaged over streams counts each by its weight. For max-min (footnote 3) a steal counts where
-  the worst stream gains, or where it stays and the mean gains: the minimum alone would stop most steals.
-- Shares stand as the algorithm leaves them; one that found no retraining worth it stays idle.
+- Accuracy averaged over streams counts each by its weight. For max-min (footnote 3) a steal counts where the
+  worst stream gains, or where it stays and the mean gains: the minimum alone would stop most steals.
+- Shares stand as the algorithm leaves them; the share of a job without a worthwhile retraining stays idle.
 """
 
 from dataclasses import dataclass
@@ -36,20 +36,20 @@ from ekya.scheduling.tables import value_tables
 
 @dataclass(frozen=True, slots=True)
 class Thief:
-    """Every job steals from every other as long as the objective rises."""
+    """Lets every job steal from every other as long as the objective rises."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "thief"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(labels=True, inference_profile=True, micro_profile=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """Algorithm 1; one phase, held until the window's end or the next planning."""
+        """Runs Algorithm 1; returns one phase, held until the window's end or the next planning."""
         choices = choices_by_stream(view)
         jobs = jobs_of(choices)
         largest = largest_share_milli(view.quantum_milli)

@@ -1,4 +1,4 @@
-"""The uniform baseline (paper §3.2, §6.1): equal shares, a fixed split, a fixed γ."""
+"""Uniform baseline (paper §3.2, §6.1): equal shares, a fixed split, a fixed γ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from ekya.scheduling.reasons import assignment, plan_of
 class Uniform:
     """Splits the GPUs evenly over streams, and each part between retraining and inference.
 
-    The allocation is static: what a finished retraining leaves stays idle until the window ends.
+    The allocation is static: the share of a finished retraining stays idle until the window ends.
 
     Attributes:
         inference_part_milli: thousandths of a stream's share for inference, 0 to 1000.
-        fixed_gamma: the γ it always uses. None takes the most expensive one that its share can finish
-            in what is left of the window: the strongest choice that can be fixed without knowing
-            today's profiles. One that never finishes would be no baseline.
+        fixed_gamma: the γ it always uses. None takes the most expensive one that its share can finish in
+            what is left of the window: the strongest choice that can be fixed without today's profiles. One
+            that never finishes would be no baseline.
 
     Raises:
         UserError: the part is out of range.
@@ -45,18 +45,18 @@ class Uniform:
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
         return "uniform"
 
     @property
     def needs(self) -> Needs:
-        """The preparation it wants."""
+        """Preparation that the scheduler needs."""
         return Needs(
             labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
         )
 
     def plan(self, view: WindowView) -> Plan:
-        """One phase; λ is the most accurate that keeps up at its share."""
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
         choices = choices_by_stream(view)
         shares = uniform_shares(view, choices, self.inference_part_milli)
         return plan_of(view, [self._assignment(view, stream, shares) for stream in choices.values()])
@@ -93,11 +93,11 @@ def check_part(inference_part_milli: int) -> None:
 def uniform_shares(
     view: WindowView, streams: Iterable[StreamId], inference_part_milli: int
 ) -> dict[Job, int]:
-    """Equal shares for the streams in the order of their ids, each split in the same way; in multiples of δ.
+    """Returns equal shares in multiples of δ, streams in the order of their ids, each split in the same way.
 
     Args:
-        view: what there is to share.
-        streams: all of the view's, sorted.
+        view: capacity and δ.
+        streams: all streams of the view, sorted.
         inference_part_milli: thousandths of a stream's share that inference gets.
     """
     names = list(streams)
@@ -116,7 +116,7 @@ def uniform_shares(
 def affordable_option(
     view: WindowView, options: Sequence[RetrainOption], share_milli: int, fixed: RetrainConfig | None
 ) -> RetrainOption | None:
-    """The γ that is fixed, if it is offered; else the most expensive that the share can finish in time."""
+    """Returns the fixed γ, if it is offered; without one, the most expensive that the share can finish."""
     if fixed is not None:
         return next((option for option in options if option.config == fixed), None)
     affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(

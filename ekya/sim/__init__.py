@@ -1,1 +1,1 @@
-"""The worlds on virtual time: emulated, which really trains and infers, and trace, which looks it up."""
+"""Worlds on virtual time: emulated, which really trains and infers, and trace, which replays a record."""

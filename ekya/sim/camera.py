@@ -1,4 +1,4 @@
-"""A stream of the emulated world, with all that its effects change."""
+"""State of one stream of the emulated world."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from ekya.workers.settings import PreparationSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """Weights that served when labels were taken, and under which number."""
+    """Weights that served when labels were taken, with their version."""
 
     version: ModelVersion
     model: EdgeModel
@@ -27,10 +27,14 @@ class Served:
 
 @dataclass(slots=True, eq=False)
 class EmulatedCamera:
-    """A stream with everything that is its own; ``kept`` where a scheduler wants kept models.
+    """State of one stream.
 
-    ``judged`` served when labels were taken last, and ``earlier`` before it, where that was another model.
-    ``misfortunes`` are losses and returns of its camera, told at their time; it is added at ``joins_us``.
+    Attributes:
+        kept: kept models, if the scheduler wants any.
+        joins_us: run time at which the stream is added.
+        misfortunes: losses and returns of its camera, reported at their time.
+        judged: weights that served when labels were last taken.
+        earlier: weights that served before ``judged``, if they were other ones.
     """
 
     settings: PreparationSettings
@@ -52,22 +56,22 @@ class EmulatedCamera:
     earlier: Served | None = None
 
     def judge(self) -> None:
-        """New labels are about to be taken: what serves now stands beside what served when they were last."""
+        """Records the serving weights before new labels are taken, and keeps the previously recorded ones."""
         before = self.judged
         self.earlier = before if before is not None and before.version != self.version else None
         self.judged = Served(self.version, self.model)
 
     def forget_earlier(self) -> None:
-        """What serves has been judged: nothing goes back to the weights before it any more."""
+        """Drops the earlier weights: after the serving ones have been judged, no rollback happens."""
         self.earlier = None
 
     def forget_material(self, window: int) -> None:
-        """What was kept of a window, if that is labelled: nobody looks at its frames again."""
+        """Drops the frames kept of a window once it is labelled."""
         if self.labels is not None and self.labels.window == window:
             self.inference.forget_material()
 
     def serve_best(self, now_us: int) -> float | None:
-        """The best weights of its retraining serve from now on; their validation accuracy, if any."""
+        """Serves the best weights of its retraining; returns their validation accuracy, if any."""
         retraining = self.retraining
         if retraining is None or retraining.best is None:
             return None
@@ -80,7 +84,7 @@ class EmulatedCamera:
         return best.validation_accuracy
 
     def roll_back(self, now_us: int) -> ModelVersion | None:
-        """The earlier weights serve again, under a new number; the number they had, if any."""
+        """Serves the earlier weights again under a new version; returns their old version, if any."""
         earlier = self.earlier
         if earlier is None:
             return None
@@ -90,12 +94,12 @@ class EmulatedCamera:
         return earlier.version
 
     def remember(self) -> None:
-        """Exemplars of the labels that a retraining ended with, chosen by its best weights."""
+        """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if self.retraining is not None and self.retraining.best is not None and self.labels is not None:
             self.memory = self.memory.update(self.retraining.best.model, self.labels.training.crops)
 
     def keep(self, background: int | None) -> CachedModel | None:
-        """Its newest model, kept with its labels' mix of classes, where a scheduler wants kept models."""
+        """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""
         if self.kept is None or self.labels is None:
             return None
         return self.kept.keep(self.labels, self.settings, background)

@@ -1,4 +1,4 @@
-"""`ekya compare`: several schedulers on the same frames, scored on the same objects."""
+"""`ekya compare`: runs several schedulers on the same frames and scores them on the same objects."""
 
 import logging
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def compare(
 ) -> dict[str, Any]:
     """Runs every scheduler with every seed in the emulated world.
 
-    An object that any of the schedulers took labels from counts for none of them, so that all are
-    scored on the same objects.
+    An object that any scheduler took labels from counts for none, so that all are scored on the same
+    objects.
 
     Returns:
         ``runs``: the summary of each, with its accuracies on the common objects and its ``folder``;
@@ -56,7 +56,7 @@ def _one_seed(
 
 
 def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None:
-    """Takes over the golden detector's labels of whole videos, which are the same for every run."""
+    """Copies the golden detector's labels of whole videos from an earlier run; they are the same for all."""
     for stream in fleet.streams:
         made = sorted(root.glob(f"*/reference/{stream.id}.parquet"))
         if made and not stream.source.gives_truth:
@@ -66,7 +66,7 @@ def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None
 def _score_alike(
     fleet: FleetConfig, folders: dict[str, RunFolder], summaries: Sequence[dict[str, Any]]
 ) -> None:
-    """Replaces the accuracies of one seed's summaries by those on the objects that all leave unlabelled."""
+    """Replaces the accuracies in one seed's summaries by those on objects that no run labelled."""
     labelled = {stream.id: labelled_in_any(folders.values(), stream.id) for stream in fleet.streams}
     for summary, folder in zip(summaries, folders.values(), strict=True):
         scores = score_run(folder, fleet, labelled)

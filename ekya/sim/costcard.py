@@ -1,4 +1,4 @@
-"""`ekya calibrate`: how fast this device works through operations, at the batch sizes that Ekya uses."""
+"""`ekya calibrate`: measures this device's operations per second at the batch sizes that Ekya uses."""
 
 import platform
 import time
@@ -30,7 +30,7 @@ from ekya.workers.costs import CostCard, EdgeRates
 from ekya.workers.self_testing import self_test
 
 PLANNING_US = 10_000
-"""What one plan is charged on virtual time: more than any scheduler here takes for a small fleet."""
+"""Charge for one plan on virtual time: more than any scheduler here takes for a small fleet."""
 
 _REPEATS = 15
 _HEAD_REPEATS = 60
@@ -39,7 +39,7 @@ _IMAGE = (240, 320, 3)
 
 
 def calibrate(fleet: FleetConfig | None = None) -> CostCard:
-    """Measures this device, one thread: all edge models, and a fleet's golden model (the shipped one's)."""
+    """Measures this device on one thread: all edge models, and the golden model of ``fleet`` (or shipped)."""
     fleet = fleet or load_fleet(shipped_path(DEFAULT_FLEET))
     torch.set_num_threads(1)
     side = crop_side(fleet)
@@ -76,9 +76,9 @@ def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8])
 
 
 def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> tuple[float, float]:
-    """Operations a second, and what a step takes beside them: from two kinds of epochs.
+    """Returns operations per second, and the overhead in seconds per step, from two kinds of epochs.
 
-    One of a head has hardly an operation, and one of blocks hardly anything else.
+    An epoch of the head alone has almost only overhead, one of blocks almost only operations.
     """
     blocks = max(1, *fleet.retraining.trainable_blocks)
     epochs = [_epoch(fleet, architecture, crops, trained) for trained in (0, blocks)]
@@ -90,7 +90,7 @@ def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -
 def _epoch(
     fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8], blocks: int
 ) -> tuple[RetrainingCost, float]:
-    """What is counted of an epoch that trains so many blocks, and how long it takes."""
+    """Returns the counted cost of an epoch that trains ``blocks`` blocks, and its measured seconds."""
     classes = fleet_classes(fleet)
     labelled = LabelledCrops(crops, np.arange(_CROPS) % len(classes), np.arange(_CROPS), np.arange(_CROPS))
     retraining = Retraining(
@@ -115,7 +115,7 @@ def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
 
 
 def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
-    """Of the golden detector's network; of the edge model where the fleet has no detector."""
+    """Returns the rate of the golden detector's network; ``otherwise`` if the fleet has no detector."""
     if detector_of(fleet.golden) is None:
         return otherwise
     detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
@@ -124,7 +124,7 @@ def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise:
 
 
 def _seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
-    """Median thread time of a call, the first two left out."""
+    """Returns the median thread time of a call in seconds, without the first two."""
     took = []
     for _ in range(repeats + 2):
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""Which trainings show every γ: those that differ in their epochs alone share one, stopped at the longest."""
+"""Groups Γ into trainings: γ that differ only in epochs share one, which runs for the longest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from ekya.core.profile import Family, family_of
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One training that serves every γ of a family and part of the data: the longest of them.
+    """One training that covers every γ of a family and data fraction: the longest of them.
 
     Attributes:
         config: the longest γ.
-        ends: epochs after which some γ ends.
+        ends: epochs at which a γ ends.
     """
 
     config: RetrainConfig
@@ -21,12 +21,12 @@ class Course:
 
     @property
     def family(self) -> Family:
-        """Of all its γ."""
+        """Family of all its γ."""
         return family_of(self.config)
 
 
 def courses_of(configs: Sequence[RetrainConfig]) -> tuple[Course, ...]:
-    """The trainings that Γ takes, the dearest last."""
+    """Returns the trainings that cover Γ, the most expensive last."""
     groups: dict[tuple[Family, float], list[RetrainConfig]] = {}
     for config in configs:
         groups.setdefault((family_of(config), config.data_fraction), []).append(config)

@@ -1,4 +1,4 @@
-"""Weights that need no share, in the emulated world: really trained, and charged to nobody (paper §6.5)."""
+"""Retrainings without a local share, in the emulated world: really trained, but not charged (paper §6.5)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from ekya.workers.settings import PreparationSettings
 
 
 class ArrivingWeights:
-    """Weights on their way; what is not here in time is never made.
+    """Weights that are on their way; they are computed only when they arrive.
 
     Args:
-        command: what asked for them. ``elsewhere`` must be set.
-        now_us: when.
-        bring: makes them.
+        command: the command that requested them. ``elsewhere`` must be set.
+        now_us: time of the command.
+        bring: computes them.
     """
 
     def __init__(self, command: StartRetraining, now_us: int, bring: Callable[[], Checkpoint]) -> None:
@@ -36,24 +36,24 @@ class ArrivingWeights:
         self._bring: Callable[[], Checkpoint] | None = bring
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """A share changes nothing."""
+        """Does nothing: the retraining holds no share."""
 
     def delay(self, delay_us: int) -> None:
-        """What goes on here delays nothing."""
+        """Does nothing: local work does not delay it."""
 
     def end(self, now_us: int) -> None:
-        """They are here: what they were made of is not needed any more."""
+        """Frees the training data after the weights have arrived."""
         self._bring = None
 
     def used_gpu_s(self, now_us: int) -> float:
-        """Nothing, of the GPUs here."""
+        """Returns 0: no local GPU is used."""
         return 0.0
 
     def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """What is told when they are here.
+        """Computes the weights on their arrival and returns the events.
 
         Raises:
-            RuntimeError: they were here before.
+            RuntimeError: they have arrived before.
         """
         if self._bring is None:
             raise RuntimeError("weights arrive once")
@@ -66,11 +66,11 @@ class ArrivingWeights:
 
 
 class ComingHome:
-    """A retraining on other servers, whose weights come home snapshot by snapshot; it is not made before.
+    """A remote retraining whose weights come home snapshot by snapshot; computed when they arrive.
 
     Args:
-        command: what asked for it.
-        retraining: from the weights that it began with.
+        command: the command that started it.
+        retraining: the training, from the weights that served at the command.
     """
 
     due_us: int | None = None
@@ -83,30 +83,30 @@ class ComingHome:
         self._done = 0
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """A share changes nothing."""
+        """Does nothing: the retraining holds no share."""
 
     def delay(self, delay_us: int) -> None:
-        """What goes on here delays nothing."""
+        """Does nothing: local work does not delay it."""
 
     def end(self, now_us: int) -> None:
-        """Nothing more will come."""
+        """Frees the training; no more weights can arrive."""
         self._retraining = None
 
     def used_gpu_s(self, now_us: int) -> float:
-        """Nothing, of the GPUs here."""
+        """Returns 0: no local GPU is used."""
         return 0.0
 
     def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Nothing, since no step of it is due here."""
+        """Returns no events, since no step is due locally."""
         return []
 
     def receive(self, epochs: int, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Runs it so far, and tells what came: the last of these epochs, or the best, where they end it.
+        """Trains up to ``epochs`` and returns the events of the snapshot.
 
-        Of epochs between two snapshots only the best come, and only at the end.
+        A snapshot holds the last of these epochs; the final one holds the best since the previous snapshot.
 
         Raises:
-            RuntimeError: nothing more was to come.
+            RuntimeError: the retraining has ended.
         """
         retraining = self._retraining
         if retraining is None:
@@ -135,13 +135,13 @@ class ComingHome:
 
 @dataclass(slots=True, eq=False)
 class KeptModels:
-    """A model of each of a stream's windows, trained on from the one before on that window's labels.
+    """A model per window of a stream, each trained from the previous one on that window's labels.
 
     Attributes:
         config: γ of all of them.
-        model: the youngest; at first the base model.
+        model: the newest; at first the base model.
         memory: exemplars of all windows so far.
-        models: by the window that they were trained in.
+        models: by the window in which they were trained.
     """
 
     config: RetrainConfig
@@ -152,7 +152,7 @@ class KeptModels:
     def keep(
         self, labels: StreamLabels, settings: PreparationSettings, background: int | None
     ) -> CachedModel | None:
-        """Trains one on these labels; None where that cannot be done, or was done before."""
+        """Trains a model on these labels; None if they do not suffice or the window has one already."""
         window = labels.window + 1
         if window in self.models or not labels.can_train:
             return None
@@ -163,7 +163,7 @@ class KeptModels:
 
 
 def trained(retraining: Retraining) -> Checkpoint:
-    """The best weights of a whole retraining, of equals the last."""
+    """Runs a whole retraining and returns its best weights; of equals the last."""
     retraining.prepare()
     best: Checkpoint | None = None
     while best is None or not retraining.done:

@@ -1,4 +1,4 @@
-"""`ekya run --clock virtual`: the whole system on virtual time, without Ray; two runs give the same bytes."""
+"""`ekya run --clock virtual`: the whole system on virtual time without Ray; two runs give the same bytes."""
 
 import logging
 import platform
@@ -65,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     """Runs a fleet on virtual time, shown on the console, and returns its run folder.
 
-    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    Ctrl-C ends the run early; what has happened until then is measured and written as usual.
     """
     fleet, card = with_classes(fleet), load_card(options.card)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
@@ -83,7 +83,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
 
 
 def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptions:
-    """The loop's constants: shares to the thousandth, and as many GPUs as the fleet file says."""
+    """Returns the loop's constants: shares in thousandths, and the GPUs of the fleet file."""
     families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
     return loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
 
@@ -96,10 +96,10 @@ def emulate(
     observe: Observer,
     card: CostCard | None = None,
 ) -> Finished:
-    """One run of the emulated world in a folder that was just made, by a cost card or the shipped one.
+    """Makes one run of the emulated world in a new folder, with ``card`` or the shipped cost card.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came; what happened until then is measured and written.
+        KeyboardInterrupt: after Ctrl-C; what happened until then is measured and written.
     """
     stopped = False
     with open_emulated(folder, fleet, scheduler, seed, card) as run:
@@ -118,7 +118,7 @@ def emulate(
 def open_emulated(
     folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard | None = None
 ) -> Iterator["EmulatedRun"]:
-    """A run that whoever has it drives; at the end of the block its streams are written as they are then."""
+    """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_text_atomic(folder.fleet, dump_fleet(fleet))
@@ -138,12 +138,12 @@ def open_emulated(
 
 @dataclass(slots=True, eq=False)
 class EmulatedRun:
-    """A run of the emulated world, before its first turn.
+    """A run of the emulated world, before its first step.
 
     Attributes:
-        folder, fleet: the run's.
+        folder, fleet: of the run.
         executor, journal, scheduler, options: for its loop.
-        planning_us: what a plan is charged.
+        planning_us: charge for a plan.
     """
 
     folder: RunFolder
@@ -157,7 +157,7 @@ class EmulatedRun:
     _began_s: float = field(default_factory=time.monotonic)
 
     def plan(self, view: WindowView) -> Plan:
-        """The scheduler's plan, charged to virtual time; the host's time for it is only reported."""
+        """Returns the scheduler's plan and charges it to virtual time; its wall time is only reported."""
         began_s = time.perf_counter()
         plan = self.scheduler.plan(view)
         self._took_ms.append((time.perf_counter() - began_s) * 1000)
@@ -165,7 +165,7 @@ class EmulatedRun:
         return plan
 
     def finish(self) -> Finished:
-        """Scores what was written, once the block of ``open_emulated`` is over."""
+        """Scores the run, after the block of ``open_emulated``."""
         took_s = time.monotonic() - self._began_s
         others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
         host = HostFacts(planning_ms=tuple(self._took_ms), others=others)
@@ -174,7 +174,7 @@ class EmulatedRun:
 
 @dataclass(slots=True, eq=False)
 class _World:
-    """The executor with the cameras behind it."""
+    """The executor with its cameras and their sources."""
 
     fleet: FleetConfig
     executor: EmulatedExecutor
@@ -191,7 +191,7 @@ class _World:
         stack: ExitStack,
         kept: RetrainConfig | None,
     ) -> "_World":
-        """With ``kept``, a model of each window is trained so at no cost, for a scheduler to serve again."""
+        """Builds the world. With ``kept``, a model per window is trained with it at no cost, for reuse."""
         classes = fleet_classes(fleet)
         base = base_model(fleet, seed)
         sources = {
@@ -229,7 +229,7 @@ class _World:
                 misfortunes=misfortunes(stream),
             )
         if all(source.died for source in sources.values()):
-            next(iter(sources.values())).wait_open()  # It says why there is nothing to run.
+            next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes)
         executor = EmulatedExecutor(
             cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
@@ -237,7 +237,7 @@ class _World:
         return _World(fleet, executor, cameras, sources)
 
     def finish(self, store: StateStore) -> None:
-        """Writes what the streams hold, and how much they gave."""
+        """Writes the streams' records and frame counts."""
         self.executor.finish()
         finest = InferenceConfig(1, max(self.fleet.inference.resolutions))
         for stream, camera in self.cameras.items():
@@ -249,7 +249,7 @@ class _World:
 
 
 def _fps_of(source: SourceProcess) -> float:
-    """Frames a second; of a recording whose decoder died when it was opened there is nothing to know."""
+    """Returns frames per second; a default for a source that died while it was opened."""
     try:
         return source.wait_open()
     except SourceDiedError:
@@ -257,14 +257,14 @@ def _fps_of(source: SourceProcess) -> float:
 
 
 class _Peeked:
-    """Frames whose first one can be looked at before it is taken."""
+    """Iterator over frames that allows inspecting the first one."""
 
     def __init__(self, frames: Iterator[tuple[Frame, Truth | None]]) -> None:
         self._first = next(frames, None)
         self._rest = frames
 
     def proposer_operations(self, proposer: Proposer) -> int:
-        """Counted operations of finding the objects of one frame of this stream."""
+        """Returns the operations of proposing objects in one frame of this stream."""
         return 0 if self._first is None else proposer.operations(self._first[0].image.shape)
 
     def __iter__(self) -> Iterator[tuple[Frame, Truth | None]]:

@@ -1,4 +1,4 @@
-"""One window of one stream as an exam: what any model of the stream scores on it."""
+"""Scores models of a stream on the objects of one of its windows."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from ekya.sim.seen import SeenFrames
 from ekya.workers.labels import StreamLabels
 
 PARTS = 8
-"""Equal parts of a window in which accuracy is told apart: a retraining serves from its middle on."""
+"""Number of equal parts of a window with separate accuracies: a retraining serves only from its middle on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +28,10 @@ class Exam:
     """Objects of a window, and the validation part of the labels that are made when it opens.
 
     Attributes:
-        frames: of the window; objects that were labelled do not count.
-        trunk: their crops.
-        labels: made of the window before; None in window 0.
-        validation: the crops of the labels' validation part; None without one.
+        frames: of the window; labelled objects do not count.
+        trunk: crops of these frames.
+        labels: of the previous window; None in window 0.
+        validation: crops of the labels' validation part; None without one.
         classes: the fleet's.
         window_us: length of the window.
     """
@@ -45,23 +45,23 @@ class Exam:
 
     @property
     def window(self) -> int:
-        """Its index."""
+        """Index of the window."""
         return self.frames.window
 
     def of_heads(self, model: EdgeModel) -> "Exam":
-        """The same for models that differ from this one in their heads alone; quicker."""
+        """Returns a faster exam for models that differ from ``model`` in their heads only."""
         validation = None if self.validation is None else self.validation.without_blocks(model)
         return replace(self, trunk=self.trunk.without_blocks(model), validation=validation)
 
     def thinned(self, step: int) -> "Exam":
-        """Only the objects of every ``step``-th frame: neighbouring frames show the same ones."""
+        """Returns the exam on every ``step``-th frame only: neighbouring frames show the same objects."""
         trunk = self.trunk.take(self.frames.rows_of_every(step))
         return replace(self, frames=self.frames.thinned(step), trunk=trunk)
 
     def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
-        """What a model scores. On the validation part it is asked unless that is known already.
+        """Scores a model. Runs it on the validation part unless ``validation_accuracy`` is given.
 
-        Without a validation part, and without an object that counts, one stands for the other.
+        Without a validation part, the accuracy on the frames stands for it, and vice versa; 0 without both.
         """
         answers = in_fleet(self.trunk.predict(model), model, self.classes)
         score, series = self.frames.score(answers, len(self.classes))
@@ -74,14 +74,14 @@ class Exam:
 
     @property
     def objects_by_part(self) -> tuple[int, ...]:
-        """How many objects count in each of ``PARTS`` equal parts of the window."""
+        """Number of objects that count in each of the ``PARTS`` equal parts of the window."""
         nothing = np.zeros(len(self.frames.boxes), np.int64)
         _, series = self.frames.score(nothing, len(self.classes))
         counted = np.bincount(self._parts(series), series.counted, minlength=PARTS)
         return tuple(int(count) for count in counted)
 
     def _by_part(self, series: ScoreSeries, accuracy: float | None) -> tuple[float, ...]:
-        """Accuracy in each part; in one without an object that of the window."""
+        """Returns the accuracy in each part; that of the window for a part without objects."""
         if accuracy is None:
             return ()
         parts = self._parts(series)
@@ -93,7 +93,7 @@ class Exam:
         )
 
     def _parts(self, series: ScoreSeries) -> NDArray[np.int64]:
-        """The part that the middle of each second lies in."""
+        """Returns for each second the part that contains its middle."""
         middle_us = (series.start_us + US_PER_S // 2) % self.window_us
         return middle_us * PARTS // self.window_us
 
@@ -107,7 +107,7 @@ class Exam:
 
 
 def in_fleet(answers: NDArray[np.int64], model: EdgeModel, classes: tuple[str, ...]) -> NDArray[np.int64]:
-    """A model's answers as indices into the fleet's classes."""
+    """Maps a model's classes to indices into the fleet's classes."""
     return np.array([classes.index(name) for name in model.classes], np.int64)[answers]
 
 
@@ -119,17 +119,17 @@ def true_options(
     frame_gpu_s: Mapping[int, float],
     fps: float,
 ) -> tuple[InferenceOption, ...]:
-    """Λ as it really is in a window: what of their accuracy the models that may serve there keep.
+    """Returns the true Λ of a window: the part of their accuracy that the given models keep under each λ.
 
-    The share is what the window's objects need on average, without headroom.
+    The share is the mean demand of the window's objects, without headroom.
 
     Args:
         configs: Λ.
         frames: all of the window's.
         answers: per resolution, for each model the class of every box.
-        class_count: classes of the fleet.
+        class_count: number of classes of the fleet.
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
-        fps: frames a second of the camera.
+        fps: frames per second of the camera.
     """
     finest = max(config.resolution for config in configs)
 

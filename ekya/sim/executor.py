@@ -1,4 +1,4 @@
-"""Commands to effects on virtual time; the next effect is always the next to happen."""
+"""Executor of the emulated world: turns commands into effects, as a discrete-event simulation."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,20 +27,20 @@ from ekya.workers.labels import Labels
 from ekya.workers.retraining import retraining_of
 
 MEASURE_EVERY_US = 2 * US_PER_S
-"""How often the shares that were really used are told."""
+"""Interval at which the used shares are reported."""
 
 
 class EmulatedExecutor:
-    """The executor of the emulated world.
+    """Executor of the emulated world.
 
     Args:
         cameras: by stream.
         golden: labels samples.
-        card: what everything costs.
-        proposer_operations: counted operations of finding the objects of one frame.
+        card: costs of all work.
+        proposer_operations: counted operations of proposing objects in one frame.
         capacity_milli: all GPUs together.
-        checkpoint_delay_us: how long taking a checkpoint holds a retraining up. Inference goes on
-            meanwhile: weights are made ready beside those that serve.
+        checkpoint_delay_us: delay of a retraining by a checkpoint. Inference is not delayed: the new
+            weights are prepared beside the serving ones.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class EmulatedExecutor:
 
     @property
     def now_us(self) -> int:
-        """Virtual time."""
+        """Current virtual time."""
         return self._now_us
 
     def charge(self, duration_us: int) -> None:
-        """Lets time pass for something that the loop itself does, such as planning."""
+        """Advances time for work of the loop itself, such as planning."""
         self._now_us += duration_us
 
     def wait(self, until_us: int) -> Batch:
-        """The next events on virtual time; streams keep up with it."""
+        """Advances to the next events and returns them; streams follow the clock."""
         while not self._outbox:
             due = self._next_due(until_us)
             if due is None:
@@ -84,22 +84,22 @@ class EmulatedExecutor:
             at_us, act = due
             self._move_to(max(at_us, self._now_us))
             act(at_us)
-        # That a share has changed is told with what happens next, and never by itself: it decides nothing.
+        # Share changes are reported with the next event, never alone: no decision depends on them.
         events, self._outbox = (*self._shares.take_told(), *self._outbox), []
         return Batch(self._now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Carries commands out at the present virtual time."""
+        """Executes commands at the current virtual time."""
         for command in commands:
             self._execute(command)
         if any(isinstance(command, cmd.EndPreparation) for command in commands):
             for camera in self._cameras.values():
-                # Not before: in the same turn the shadow gate may go back to it.
+                # Only now: in the same step the shadow gate may still roll back to them.
                 camera.forget_earlier()
             give_back_freed()
 
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
-        """Weights that other servers have trained are here, as of the fleet's ``Home``."""
+        """Receives weights of a remote retraining; implements the fleet's ``Home``."""
         camera = self._cameras[command.stream]
         coming = camera.retraining
         if not isinstance(coming, ComingHome) or coming.job != command.job:
@@ -114,7 +114,7 @@ class EmulatedExecutor:
             self._finished(command.stream)
 
     def finish(self) -> None:
-        """Brings every stream's record up to the present."""
+        """Completes every stream's record up to the current time."""
         for camera in self._cameras.values():
             camera.inference.advance(self._now_us)
             camera.frames.add(*camera.inference.take_rows())
@@ -143,7 +143,7 @@ class EmulatedExecutor:
                 self._stop(command.stream)
                 self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
             case cmd.KeepServing():
-                pass  # what serves is what served
+                pass  # the serving weights stay
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies in the emulated world")
 
@@ -167,7 +167,7 @@ class EmulatedExecutor:
             yield from camera.misfortunes
 
     def _tell_scripted(self, t_us: int) -> None:
-        """What is to happen by now, but for streams that have ended by themselves."""
+        """Emits the script's events up to ``t_us``, except of streams that have ended."""
         while self._scripted and self._scripted[0].t_us <= t_us:
             event = self._scripted.popleft()
             camera = self._cameras[event.stream]
@@ -178,7 +178,7 @@ class EmulatedExecutor:
                     self._shares.silence(inference_holder(event.stream), t_us)
 
     def _next_due(self, until_us: int) -> tuple[int, Callable[[int], None]] | None:
-        """The earliest thing that happens by ``until_us``; at one instant in a fixed order."""
+        """Returns the earliest action up to ``until_us``; actions at the same time have a fixed order."""
         due: list[tuple[int, int, Callable[[int], None]]] = [
             (self._measured_us + MEASURE_EVERY_US, 0, self._measure)
         ]
@@ -227,7 +227,7 @@ class EmulatedExecutor:
         self._outbox.extend(self._preparing.finish_step(t_us))
 
     def _newly_kept(self) -> Iterator[ev.ModelCached]:
-        """Models of the window that is over: they can serve in the next one."""
+        """Yields models of the previous window, which can serve from the next one on."""
         for stream, camera in sorted(self._cameras.items()):
             model = camera.keep(self._golden.background)
             if model is not None:
@@ -285,7 +285,7 @@ class EmulatedExecutor:
         return lambda: Checkpoint(command.config.epochs, accuracy, model)
 
     def _sent_away(self, camera: EmulatedCamera, command: cmd.StartRetraining) -> Retraining | None:
-        """Where nothing was labelled here the golden model labels there; that counts in no accuracy."""
+        """Labels the window at no cost if it has no labels yet; the labelled objects count in no accuracy."""
         labels = camera.labels
         if labels is None or labels.window != command.window - 1:
             labels = self._preparing.of(camera, command.window, self._now_us).label()
@@ -319,7 +319,7 @@ class EmulatedExecutor:
         return act
 
     def _out_of_memory(self, retraining: EmulatedRetraining, t_us: int, error: Exception) -> None:
-        """The retraining is over, with what it has reached; its γ is not tried again in the window."""
+        """Ends the retraining with its best weights so far; its γ is not tried again in the window."""
         reason = f"{type(error).__name__}: {error}"
         stream, what = retraining.stream, DidNotFit.of(retraining.config)
         self._outbox.append(ev.MemoryShort(t_us, stream, retraining.window, what, reason))
@@ -327,7 +327,7 @@ class EmulatedExecutor:
         self._finished(stream)
 
     def _finished(self, stream: StreamId) -> None:
-        """A retraining that is done holds no share; its weights stay at hand until the next one."""
+        """Releases the share of a finished retraining; its weights stay available until the next one."""
         camera = self._cameras[stream]
         if camera.retraining is not None:
             camera.retraining.end(self._now_us)

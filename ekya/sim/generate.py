@@ -1,21 +1,21 @@
-"""Traces of any size from a seed, with the spread that the paper shows (Figures 2b, 3 and 4).
+"""Generates traces of any size from a seed, with the spread that the paper shows (Figures 2b, 3 and 4).
 
-**Scenes.** Each stream's mix of classes is a softmax of numbers that wander around a mean of their own, in
-some streams not at all and in others far. A model trained in window u does as much worse in w as the two
-mixes differ (half the sum of the differences), and a little worse with each window. So what has been seen
-comes back, and some streams gain nothing.
+**Scenes.** A stream's class mix is the softmax of numbers that fluctuate around a fixed mean, in some
+streams not at all and in others widely. The accuracy of a model trained in window u drops in window w in
+proportion to the distance of the two mixes (half the sum of the differences), and slightly with each window.
+So earlier scenes return, and some streams gain nothing.
 
-**Trainings.** After x = epochs · part of the data passes over all data, from a start s,
+**Trainings.** After x = epochs · data fraction passes over all data, from start accuracy s,
 
     accuracy(x) = s + (ceiling − s) · (1 − (1 + x / κ)^−1.5)
 
-so each epoch brings less than the one before. Families differ in κ and in the ceiling: one that trains the
+so each epoch gains less than the one before. Families differ in κ and in the ceiling: one that trains the
 head alone rises sooner and ends lower, and the curves cross. The error under the ceiling grows by
-fraction^−0.35 with less data. Cost is in proportion to epochs, data and family: by default the most expensive
+fraction^−0.35 with less data. Cost is proportional to epochs, data and family: by default the most expensive
 of 18 γ costs 210 times the cheapest.
 
-**λ** that analyses every k-th frame leaves k^−m of the accuracy and needs a k-th of the share; half the
-resolution leaves a fixed part and needs about a third. m is spread as on the five real cameras that the
+**λ** that analyses every k-th frame keeps k^−m of the accuracy and needs 1/k of the share; half the
+resolution keeps a fixed part and needs about a third. m is spread as on the five real cameras that the
 public implementation measured.
 """
 
@@ -47,7 +47,7 @@ from ekya.core.view import InferenceOption
 from ekya.profiling.inference import oldest_result_us
 
 Range = tuple[float, float]
-"""Drawn evenly from here to there, once a stream."""
+"""Bounds of a uniform distribution, drawn once per stream."""
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ _OBJECTS = 3000
 _FOR_STREAM, _FOR_SCENES, _FOR_WINDOWS = 0, 1, 2
 
 V100_EPOCH_S = (15.19, 10.73, 8.42, 7.35, 6.56, 6.37, 6.32, 5.61, 5.58, 5.46)
-"""What the public implementation measured for an epoch at 10, 20, … 100% of a V100."""
+"""Seconds of an epoch at 10, 20, … 100% of a V100, measured by the public implementation."""
 
 MEASURED_SPEED = SpeedCurve(
     (
@@ -66,18 +66,18 @@ MEASURED_SPEED = SpeedCurve(
         *((100 * tenth, V100_EPOCH_S[-1] / epoch_s) for tenth, epoch_s in enumerate(V100_EPOCH_S, start=1)),
     )
 )
-"""The speed that these times say: a tenth of the GPU runs at 36%."""
+"""Speed curve of these times: a tenth of the GPU runs at 36%."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyShape:
-    """What sets one family of γ apart from the others.
+    """Parameters of one family of γ.
 
     Attributes:
-        trainable_blocks, head_width, batch_size: which family.
+        trainable_blocks, head_width, batch_size: the family.
         cost: GPU-seconds of an epoch relative to the other families.
         ceiling: part of a window's best accuracy that it can reach.
-        passes: κ, passes over all data that bring about two thirds of what it can bring.
+        passes: κ; that many passes over all data give about two thirds of its gain.
     """
 
     trainable_blocks: int
@@ -89,33 +89,33 @@ class FamilyShape:
 
     @property
     def family(self) -> Family:
-        """Which family."""
+        """The family."""
         return Family(self.trainable_blocks, self.head_width, self.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorParameters:
-    """What traces look like.
+    """Parameters of generated traces.
 
     Attributes:
         window_s: length of a window.
         epochs, data_fractions, families: Γ is every combination.
         dearest_gpu_s: GPU-seconds of the most expensive γ.
-        best_accuracy: the most that any γ could reach in a window.
-        base_accuracy: of the base model on the mean mix of classes.
-        least_accuracy: no model does worse.
-        classes: how many.
-        drift: how far the numbers behind the mix of classes move in a window.
-        still_part: part of the streams in which nothing drifts.
-        sensitivity: accuracy that is lost where two mixes have nothing in common.
+        best_accuracy: upper bound of the accuracy of all γ in a window.
+        base_accuracy: of the base model on the mean class mix.
+        least_accuracy: lower bound of a model's accuracy.
+        classes: number of classes.
+        drift: standard deviation of the change per window of the numbers behind the class mix.
+        still_part: part of the streams without drift.
+        sensitivity: accuracy lost between two mixes that have nothing in common.
         wear: accuracy lost with each window since a model was trained.
-        training_noise: standard deviation of what one training reaches.
+        training_noise: standard deviation of a training's final accuracy.
         validation_noise: standard deviation of an accuracy on the validation part.
         every, resolutions: Λ is every combination.
         frame_rate_loss: m.
-        half_resolution: part of the accuracy that is left at half the resolution.
+        half_resolution: part of the accuracy that is kept at half the resolution.
         share_needed: GPUs that inference needs to analyse every frame at full resolution.
-        crops: labelled for a window, a fifth of them to validate with.
+        crops: labelled per window, a fifth of them for validation.
         labelling_gpu_s, inference_profiling_gpu_s: cost in each window.
         trial_part: cost of micro-profiling a family, as a part of one of its epochs over all data.
     """
@@ -149,7 +149,7 @@ class GeneratorParameters:
     trial_part: float = 0.2
 
     def retrain_configs(self) -> tuple[RetrainConfig, ...]:
-        """Γ, sorted."""
+        """Returns Γ, sorted."""
         return tuple(
             sorted(
                 RetrainConfig(epochs, of.batch_size, of.head_width, of.trainable_blocks, fraction)
@@ -158,7 +158,7 @@ class GeneratorParameters:
         )
 
     def inference_configs(self) -> tuple[InferenceConfig, ...]:
-        """Λ, sorted."""
+        """Returns Λ, sorted."""
         return tuple(sorted(InferenceConfig(*values) for values in product(self.every, self.resolutions)))
 
 
@@ -172,15 +172,15 @@ def generate_trace(
     parameters: GeneratorParameters = DEFAULT_PARAMETERS,
     training_speed: SpeedCurve = LINEAR,
 ) -> Trace:
-    """A trace of ``streams`` streams, ``cam-1`` onwards.
+    """Generates a trace of ``streams`` streams, ``cam-1`` onwards.
 
-    A stream is the same however many others there are, and, where the validation part is exact, its windows
-    are the same however many come after them.
+    A stream does not depend on the number of streams, and, without validation noise, its windows do not
+    depend on the number of windows.
 
     Args:
-        seed: of everything that is drawn.
-        streams, windows: how many; window 0 trains nothing.
-        parameters: what it looks like.
+        seed: seed of all random draws.
+        streams, windows: numbers of them; window 0 trains nothing.
+        parameters: of the trace.
         training_speed: speed of a retraining at a share.
     """
     digits = len(str(streams))
@@ -200,7 +200,7 @@ def generate_trace(
 
 
 class _Stream:
-    """One stream while it is drawn; its windows are drawn in their order."""
+    """Generates one stream, window by window."""
 
     def __init__(self, parameters: GeneratorParameters, seed: tuple[int, int], windows: int) -> None:
         self._parameters = parameters
@@ -221,18 +221,18 @@ class _Stream:
         dearest = max(of.cost for of in parameters.families) * max(parameters.epochs)
         dearest *= max(parameters.data_fractions)
         self._epoch_gpu_s = [of.cost * self._dearest_gpu_s / dearest for of in parameters.families]
-        # Accuracy, in each window that is over, of the model that later windows start from.
+        # Accuracy, in each past window, of the model that later windows start from.
         self._chain: list[float] = [self._base]
 
     def trace(self, stream: StreamId) -> StreamTrace:
-        """The stream over all its windows."""
+        """Generates the stream over all its windows."""
         return StreamTrace(stream, self._fps, tuple(self._window(index) for index in range(self._windows)))
 
     def _draw(self, bounds: Range) -> float:
         return float(self._rng.uniform(*bounds))
 
     def _scenes(self, drift: float) -> Floats:
-        """Mix of classes in each window, and at the end the mean mix: (W + 1, C)."""
+        """Returns the class mix in each window, followed by the mean mix: (W + 1, C)."""
         rng = np.random.default_rng((*self._seed, _FOR_SCENES))
         middle = rng.normal(0.0, 1.0, self._parameters.classes)
         away = np.zeros_like(middle)
@@ -243,11 +243,11 @@ class _Stream:
         return np.array([*mixes, _softmax(middle)])
 
     def _losses(self) -> list[list[float]]:
-        """What a model trained in window u (the base model: -1) loses by window w: ``[u][w]``."""
+        """Returns the accuracy that a model trained in window u (base model: -1) loses by w: ``[u][w]``."""
         parameters, mixes = self._parameters, self._mixes
         apart = 0.5 * np.abs(mixes[:, None] - mixes[None, :-1]).sum(axis=2)
         age = np.maximum(np.arange(self._windows)[None, :] - np.arange(self._windows + 1)[:, None], 0)
-        # The base model, in the last row, knows no window in particular and does not wear.
+        # The base model, in the last row, belongs to no window and does not wear.
         losses: list[list[float]] = (parameters.sensitivity * apart + parameters.wear * age).tolist()
         return losses
 
@@ -267,7 +267,7 @@ class _Stream:
         return tuple(options)
 
     def _aged(self, accuracy: float, trained_in: int, window: int) -> float:
-        """Accuracy in a window of a model that had ``accuracy`` in the window it was trained in."""
+        """Returns the accuracy in a window of a model that had ``accuracy`` where it was trained."""
         return max(accuracy - self._lost[trained_in][window], min(accuracy, self._parameters.least_accuracy))
 
     def _window(self, index: int) -> StreamWindow:
@@ -281,7 +281,7 @@ class _Stream:
         ]
         trainings: list[Training] = []
         if index > 0:
-            # A model of window 0 was trained on nothing: window 1 starts from the base model.
+            # Window 0 trains no model: window 1 starts from the base model.
             started_from = starts[-1].origin
             accuracy = starts[-1].standing.served_accuracy
             trainings = self._trainings(index, started_from, accuracy)
@@ -306,7 +306,7 @@ class _Stream:
         )
 
     def _usual(self, trainings: list[Training], window: int, before: float) -> float:
-        """Accuracy with which a window is left where its most expensive γ runs."""
+        """Returns the accuracy at the end of a window that runs its most expensive γ."""
         dearest = max(trainings, key=lambda training: training.epochs[-1].gpu_s)
         standing = dearest.standing_in(len(dearest.epochs), window)
         return before if standing is None else max(before, standing.served_accuracy)

@@ -1,4 +1,4 @@
-"""Share changes on virtual time: the same protocol as live, with jobs that answer in no time."""
+"""Share changes on virtual time: the live protocol with jobs that respond immediately."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +12,14 @@ from ekya.core.shares import ShareHolder, Work
 _IN_NO_TIME = Patience(0, dict.fromkeys(Work, 0))
 
 ShareCommandT = TypeVar("ShareCommandT", BeginPreparation, SetInference, StartRetraining, ResizeRetraining)
-"""A command that gives a job a share."""
+"""Command that gives a job a share."""
 
 GoTo = Callable[[int], None]
-"""Brings a job to a share, in thousandths; the first time it begins there."""
+"""Sets a job's share in thousandths; the first call starts the job."""
 
 
 class InstantShares:
-    """Who holds which share in a world of one process.
+    """Shares of all holders in a world of one process.
 
     Args:
         capacity_milli: all GPUs together.
@@ -31,10 +31,10 @@ class InstantShares:
         self._told: list[ShareResized] = []
 
     def change(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int, go_to: GoTo) -> None:
-        """Brings a job to a share by an order of the plan with this number.
+        """Sets a job's share by an order of the plan with this number (``epoch``).
 
         Raises:
-            ValueError: others hold what it was planned to have.
+            ValueError: other holders occupy the planned share.
         """
         self._jobs[holder] = go_to
         self._carry_out(self._ledger.aim(holder, share_milli, epoch, now_us), now_us)
@@ -48,10 +48,10 @@ class InstantShares:
         now_us: int,
         act: Callable[[ShareCommandT], None],
     ) -> None:
-        """Has a command that gives a job a share carried out at the share that there is for it.
+        """Executes a command that gives a job a share, at the share that is available for it.
 
         Raises:
-            ValueError: as ``change``.
+            ValueError: see ``change``.
         """
 
         def go_to(share_milli: int) -> None:
@@ -60,23 +60,23 @@ class InstantShares:
         self.change(holder, command.share_milli, command.plan_epoch, now_us, go_to)
 
     def silence(self, holder: ShareHolder, now_us: int) -> None:
-        """A job has nothing to work on for now, and gives its share back."""
+        """Sets the share of a job without work to 0."""
         if holder in self._ledger.holders:
             self.change(holder, 0, 0, now_us, self._jobs[holder])
 
     def leave(self, holder: ShareHolder, now_us: int) -> None:
-        """A job has ended."""
+        """Removes a job that has ended."""
         self._carry_out(self._ledger.leave(holder, now_us), now_us)
         self._jobs.pop(holder, None)
 
     def take_told(self) -> tuple[ShareResized, ...]:
-        """What there is to tell since the last call."""
+        """Returns the events since the last call."""
         told, self._told = tuple(self._told), []
         return told
 
     def _carry_out(self, orders: list[ShareOrder], now_us: int) -> None:
         for order in orders:
-            # First told, then done: a job that finds nothing to do ends at once, and tells of that.
+            # Emit before the change: a job without work ends immediately and emits its own event.
             if order.changes:
                 self._told.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
             if not order.leaves:

@@ -1,4 +1,4 @@
-"""Labelling and profiling on virtual time, one step after the other, as `profiling.steps` orders them."""
+"""Labelling and profiling on virtual time, step by step, in the order of `profiling.steps`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,28 +39,28 @@ from ekya.workers.labels import Labels, StreamLabels
 from ekya.workers.preparation import StreamPreparation, counted_curve
 
 FinishedStep = Callable[[int], Event]
-"""Makes the event of a step when the time at which it ended is known."""
+"""Makes the event of a step from the time at which it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that has been carried out and is still to be charged."""
+    """A step that was executed and is still to be charged."""
 
     gpu_s: float
     finished: FinishedStep
 
 
 class EmulatedPreparation:
-    """All steps of one window's preparation, carried out one by one as they are asked for.
+    """All steps of one window's preparation, executed lazily one by one.
 
     Args:
-        command: what to prepare.
-        streams: what each stream is prepared from.
-        card: what it costs.
-        proposer_operations: counted operations of finding the objects of one frame.
-        keep: is handed each stream's labels as soon as they are made.
-        earlier: what served when labels were taken before, of streams where another model serves now. Made
-            ready one at a time: a model that predicts is as large as one that trains.
+        command: the window and streams to prepare.
+        streams: inputs per stream.
+        card: costs of the work.
+        proposer_operations: counted operations of proposing objects in one frame.
+        keep: receives each stream's labels as soon as they are made.
+        earlier: for streams that serve another model now, the one that served when labels were last taken.
+            Loaded one at a time: a model for prediction is as large as one for training.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class EmulatedPreparation:
         self._labelled: dict[StreamId, Labelled] = {}
 
     def steps(self) -> Iterator[Step]:
-        """Every step, carried out when it is asked for."""
+        """Yields every step, executed when it is requested."""
         for step in preparation_steps(self._command.streams, self._labelled):
             yield self.carry_out(step)
 
     def carry_out(self, step: PreparationStep) -> Step:
-        """One step; a stream's labels come before its trials."""
+        """Executes one step; a stream's label step comes before its trials."""
         match step:
             case LabelStep():
                 return self._label(step.stream)
@@ -161,16 +161,16 @@ class EmulatedPreparation:
 
 
 class PreparingWindows:
-    """The preparation of one window after the other; of one that is over it keeps what a retraining needs.
+    """Preparation of one window after another; keeps from the last one what a retraining needs.
 
     Args:
         cameras: by stream.
         golden: labels samples.
-        card: what everything costs.
-        proposer_operations: as of ``EmulatedPreparation``.
+        card: costs of all work.
+        proposer_operations: see ``EmulatedPreparation``.
 
     Attributes:
-        due_us: when the step under way ends; None while there is none.
+        due_us: when the current step ends; None if there is none.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class PreparingWindows:
         self.due_us: int | None = None
 
     def begin(self, command: BeginPreparation, now_us: int) -> Sequence[Event]:
-        """New labels are about to be taken; what is to be told at once."""
+        """Starts a preparation, which takes new labels; returns events that are due immediately."""
         prepared: dict[StreamId, StreamPreparation] = {}
         earlier: dict[StreamId, EdgeModel] = {}
         for asked in command.streams:
@@ -207,11 +207,11 @@ class PreparingWindows:
         return self._next_step(now_us)
 
     def finish_step(self, t_us: int) -> Sequence[Event]:
-        """The step's time is up: what is told of it, and of the end if it was the last."""
+        """Ends the current step; returns its event, and that of the end after the last step."""
         return () if self._step is None else (self._step.finished(t_us), *self._next_step(t_us))
 
     def end(self) -> None:
-        """No step follows: of all that was prepared from, only what models made of crops is still of use."""
+        """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
         self._steps, self._step, self.due_us = iter(()), None, None
         for stream, prepared in self._prepared.items():
             if prepared.passed is not None:
@@ -220,7 +220,7 @@ class PreparingWindows:
         self._prepared = {}
 
     def of(self, camera: EmulatedCamera, window: int, now_us: int) -> StreamPreparation:
-        """What a camera's window is prepared from."""
+        """Returns the inputs of preparing a camera's window."""
         return StreamPreparation(
             camera.settings,
             camera.inference.material(window - 1, now_us),
@@ -233,13 +233,13 @@ class PreparingWindows:
         )
 
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        """They are a stream's newest."""
+        """Stores labels as the newest of a stream."""
         camera = self._cameras[stream]
         camera.labels = labels
         camera.models.add_labels(labels)
 
     def passed_by(self, stream: StreamId, model: EdgeModel) -> PassedCrops | None:
-        """What the micro-profiler has passed through this very model."""
+        """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
         return passed if whose is model else None
 
@@ -254,7 +254,7 @@ class PreparingWindows:
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
-    """GPU-seconds of a golden model for some questions, by a cost card."""
+    """Returns the golden model's GPU-seconds for some questions, by a cost card."""
     return card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
 
 

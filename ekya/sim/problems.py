@@ -1,4 +1,4 @@
-"""Single windows to plan, drawn from generated traces: what schedulers are measured on."""
+"""Planning problems: single windows of generated traces, on which schedulers are measured."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from ekya.sim.generate import DEFAULT_PARAMETERS, MEASURED_SPEED, GeneratorParam
 SpeedName = Literal["linear", "measured"]
 
 SPEEDS: dict[SpeedName, SpeedCurve] = {"linear": LINEAR, "measured": MEASURED_SPEED}
-"""Speed of a retraining at a share: in proportion, or as on a V100."""
+"""Speed of a retraining at a share: linear, or as on a V100."""
 
 _WINDOW = 2
-"""The first window that starts from a retrained model."""
+"""First window that starts from a retrained model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a problem looks like beside its streams.
+    """Parameters of a problem apart from its streams.
 
     Attributes:
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
@@ -43,7 +43,7 @@ DEFAULT_SHAPE = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One of a set of problems: everything that `view_of_problem` needs."""
+    """Parameters of one problem; see ``ProblemSet.view``."""
 
     seed: int
     streams: int
@@ -59,15 +59,15 @@ def problem(
     shape: Shape = DEFAULT_SHAPE,
     parameters: GeneratorParameters = DEFAULT_PARAMETERS,
 ) -> WindowView:
-    """A window at its opening, with the true profile of every γ and λ, nothing running."""
+    """Returns a window at its opening, with the true profile of every γ and λ, nothing running."""
     trace = generate_trace(seed, streams, _WINDOW + 1, parameters, SPEEDS[speed])
     return view_of(trace, _WINDOW, round(gpus * FULL_GPU_MILLI), shape)
 
 
 def view_of(trace: Trace, window: int, capacity_milli: int, shape: Shape = DEFAULT_SHAPE) -> WindowView:
-    """A window of a trace at its opening, when every stream serves the model trained one window before.
+    """Returns a window of a trace at its opening; every stream serves the model of the previous window.
 
-    Streams that have ended by then are left out.
+    Streams that have ended before are left out.
     """
     return WindowView(
         now_us=window * trace.window_us,
@@ -97,13 +97,13 @@ def _stream_view(trace: Trace, stream: StreamTrace, window: int) -> StreamView:
 
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Problems as a file describes them: every combination of the lists, ``seeds_each`` times.
+    """Problems of a file: every combination of the lists, ``seeds_each`` times.
 
     Attributes:
-        streams: in each problem.
-        gpus_per_stream, speeds: what is combined.
-        seeds_each: problems for each combination; seeds count on from ``first_seed``.
-        shape, generator: what problems and their traces look like.
+        streams: number in each problem.
+        gpus_per_stream, speeds: the lists.
+        seeds_each: problems per combination; seeds count up from ``first_seed``.
+        shape, generator: parameters of the problems and of their traces.
     """
 
     streams: int
@@ -115,7 +115,7 @@ class ProblemSet:
     generator: GeneratorParameters
 
     def problems(self) -> Iterator[Problem]:
-        """All of them, each with a seed of its own."""
+        """Yields all problems, each with a different seed."""
         seed = self.first_seed
         for speed in self.speeds:
             for per_stream in self.gpus_per_stream:
@@ -124,11 +124,11 @@ class ProblemSet:
                     seed += 1
 
     def view(self, of: Problem) -> WindowView:
-        """The window that a problem asks to plan."""
+        """Returns the window to plan of a problem."""
         return problem(of.seed, of.streams, of.gpus, of.speed, self.shape, self.generator)
 
     def trace(self, of: Problem, windows: int) -> Trace:
-        """A trace of the same streams; its window 2 is the problem's, if it has so many."""
+        """Returns a trace of the same streams; its window 2, if it has one, is the problem's."""
         return generate_trace(of.seed, of.streams, windows, self.generator, SPEEDS[of.speed])
 
 
@@ -136,7 +136,7 @@ _SETS = TypeAdapter(ProblemSet)
 
 
 def load_problems(path: Path) -> ProblemSet:
-    """The problems that a YAML file describes, as ``experiments/problems.yaml``.
+    """Reads the problems of a YAML file such as ``experiments/problems.yaml``.
 
     Raises:
         UserError: the file is missing or damaged; names the key.

@@ -1,4 +1,4 @@
-"""`ekya profile`: a fleet's trace, stream by stream."""
+"""`ekya profile`: records a fleet's trace, stream by stream."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -33,13 +33,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a fleet is recorded.
+    """Extent of a recording.
 
     Attributes:
-        streams: which; empty for all.
-        families: how many families of γ, the cheapest first; None for all.
-        every_start: train from every model that may serve, not only from the youngest of each family.
-        also_labelled: by stream further objects that do not count, as those that runs took labels from.
+        streams: ids; empty for all.
+        families: number of families of γ, the cheapest first; None for all.
+        every_start: train from every model that may serve, not only from the newest of each family.
+        also_labelled: further objects per stream that do not count, such as those that runs labelled.
     """
 
     streams: tuple[StreamId, ...] = ()
@@ -49,13 +49,13 @@ class Extent:
 
 
 class Progress(Protocol):
-    """Who waits."""
+    """Receives the progress of a recording."""
 
     def expect(self, stream: StreamId, trainings: int) -> None:
-        """A stream begins, with at most so many trainings."""
+        """Called when a stream begins; ``trainings`` is an upper bound of their number."""
 
     def trained(self, what: str) -> None:
-        """One of them is done."""
+        """Called after each training."""
 
 
 def record_fleet(
@@ -71,15 +71,15 @@ def record_fleet(
 
     Args:
         fleet: as for a run.
-        seed: of everything that is drawn, as of a run.
-        extent: how much is recorded.
-        before: a trace of the same fleet with some of its streams, to be completed.
-        keep: given the trace after each stream.
-        progress: told of what is done.
-        card: what work takes; None is the shipped one.
+        seed: seed of all random draws, as of a run.
+        extent: what is recorded.
+        before: a trace with some of the fleet's streams, to be completed.
+        keep: receives the trace after each stream.
+        progress: receives the progress.
+        card: costs of the work; None takes the shipped cost card.
 
     Raises:
-        UserError: an unknown stream, a stream shorter than two windows, or a trace of another fleet.
+        UserError: a stream is unknown or shorter than two windows, or ``before`` is of another fleet.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -114,12 +114,12 @@ def record_fleet(
 
 
 def with_stream(trace: Trace, stream: StreamTrace) -> Trace:
-    """The trace with one more stream."""
+    """Returns the trace with one more stream."""
     return replace(trace, streams=tuple(sorted([*trace.streams, stream], key=lambda one: one.stream)))
 
 
 def with_objects(windows: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
-    """Without a last one that was cut short before anything was seen in it: no run counts it."""
+    """Drops a last, partial window without objects, which no run counts either."""
     last = windows[-1:]
     shows_nothing = last and last[0].part < 1.0 and not len(last[0].frames.reference.classes)
     return windows[:-1] if shows_nothing else windows
@@ -128,7 +128,7 @@ def with_objects(windows: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
 def _recorder(
     fleet: FleetConfig, place: int, seed: int, golden: GoldenModel, common: Common
 ) -> StreamRecorder:
-    """One stream, watched to its end."""
+    """Reads one stream to its end and returns a recorder of its windows."""
     stream = fleet.streams[place]
     with ExitStack() as stack:
         source = stack.enter_context(SourceProcess(stream.first_pass, fleet_classes(fleet)))

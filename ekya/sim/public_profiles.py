@@ -1,17 +1,17 @@
-"""The profiles of the public Ekya implementation as a trace: a JSON file for each city.
+"""Reads the profiles of the public Ekya implementation as a trace: one JSON file per city.
 
 A file holds three objects by task, a task being a retraining window:
 
 - ``taskwise_train_profiles``: for each task a list of ``[hp_epochs, start accuracy, end accuracy, resource
-  time, model]``, where ``hp_epochs`` is the number of a set of hyperparameters and, behind ``_``, the epochs;
+  time, model]``, where ``hp_epochs`` is the number of a set of hyperparameters, ``_``, and the epochs;
 - ``taskwise_predicted_profiles``: the same, as the micro-profiler predicted it;
 - ``taskwise_infer_profiles``: for each task and set of hyperparameters ``[start accuracy, model]``.
 
-What the layout does not hold is taken as follows. A set of hyperparameters is known by its number alone,
-which stands as ``head_width``. Between the epochs that it lists, accuracy and time run straight. Whatever was
-served before, a window starts at the lowest of its start accuracies, as in the public simulator. Labelling
-and profiling cost nothing. λ leaves frames out as the prior of `profiling/inference.py` has it, and every
-frame needs ``FULL_SHARE_MILLI``.
+Values that the layout lacks are filled in as follows. A set of hyperparameters has only its number, which is
+stored as ``head_width``. Between the listed epochs, accuracy and time are interpolated linearly. A window
+starts at the lowest of its start accuracies, as in the public simulator, regardless of the model that served
+before. Labelling and profiling cost nothing. The accuracy of λ that skips frames is the prior of
+`profiling/inference.py`, and analysing every frame needs ``FULL_SHARE_MILLI``.
 """
 
 import json
@@ -48,16 +48,16 @@ TRAINED, PREDICTED, STARTS = (
     "taskwise_predicted_profiles",
     "taskwise_infer_profiles",
 )
-"""The keys of a file."""
+"""Keys of a file."""
 
 WINDOW_S = 200.0
 FULL_SHARE_MILLI = 250
 LABELS = 500
 FPS = 30.0
-"""Not in the layout: the paper's window, a quarter of a GPU for every frame, labels, frames a second."""
+"""Values that the layout lacks: the paper's window, a quarter of a GPU for every frame, labels, frames/s."""
 
 MOST_EPOCHS = 10_000
-"""Each becomes a row of the trace; more is a slip of the pen."""
+"""Upper bound, since each epoch becomes a row of the trace; more is taken for a typing error."""
 
 _RESOLUTION = 224
 _EVERY = (1, 2, 3, 5, 10)
@@ -65,9 +65,9 @@ _BATCH = 16
 
 
 def read_public_profiles(files: Sequence[Path]) -> Trace:
-    """The trace that some cities' files describe; a stream a file, named after it.
+    """Reads the files of some cities as a trace with one stream per file, named after it.
 
-    Task by task becomes window 1, 2, …; all streams end with the shortest.
+    The tasks in order become windows 1, 2, …; all streams end with the shortest.
 
     Raises:
         UserError: a file is missing or damaged; names the file and the key.
@@ -91,7 +91,7 @@ def read_public_profiles(files: Sequence[Path]) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One of a task's lists."""
+    """One entry of a task's list."""
 
     config: RetrainConfig
     family: Family
@@ -101,12 +101,12 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _City:
-    """A file.
+    """Content of a file.
 
     Attributes:
-        tasks: in their order.
+        tasks: in rising order.
         trained, predicted: by task.
-        starts: the lowest start accuracy of each task.
+        starts: lowest start accuracy of each task.
     """
 
     path: Path
@@ -138,7 +138,7 @@ class _City:
         return _City(path, tuple(sorted(trained)), trained, predicted, starts)
 
     def windows(self, tasks: int) -> tuple[StreamWindow, ...]:
-        """Window 0, which trains nothing, and one for each of the first tasks."""
+        """Returns window 0, which trains nothing, and one for each of the first tasks."""
         chosen = self.tasks[:tasks]
         return (
             self._window(0, self.starts[chosen[0]], [], []),
@@ -189,7 +189,7 @@ class _City:
 
 
 def _epochs(window: int, start: float, entries: list[_Entry]) -> tuple[Epoch, ...]:
-    """Every epoch of a training of which some are known, straight between them."""
+    """Returns every epoch of a training, interpolated linearly between the listed ones."""
     known = [(0, start, 0.0)]
     known += sorted((entry.config.epochs, entry.end_accuracy, entry.gpu_s) for entry in entries)
     epochs = []
@@ -204,24 +204,24 @@ def _epochs(window: int, start: float, entries: list[_Entry]) -> tuple[Epoch, ..
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A value of a file, with the keys that lead to it."""
+    """A value of a file, with its path of keys."""
 
     path: Path
     key: str
     value: Any
 
     def wrong(self, what: str) -> UserError:
-        """What is wrong with it, and where it is."""
+        """Returns an error about this value."""
         return UserError(f"{self.path}: key '{self.key}': {what}; correct the file")
 
     def under(self, key: str) -> "_Node":
-        """The value of a key that must be there."""
+        """Returns the value of a required key."""
         if not isinstance(self.value, dict) or key not in self.value:
             raise UserError(f"{self.path}: key '{self._name(key)}' is missing; name a file of profiles")
         return _Node(self.path, self._name(key), self.value[key])
 
     def by_number(self) -> "dict[int, _Node]":
-        """An object whose keys are numbers."""
+        """Returns the values of an object whose keys are integers."""
         if not isinstance(self.value, dict):
             raise self.wrong("is not an object")
         found = {}
@@ -232,13 +232,13 @@ class _Node:
         return found
 
     def items(self, count: int | None = None) -> "list[_Node]":
-        """A list, of a certain length where one is given."""
+        """Returns the elements of a list, which must have ``count`` if given."""
         if not isinstance(self.value, list) or (count is not None and len(self.value) != count):
             raise self.wrong(f"is not a list{f' of {count}' if count else ''}")
         return [_Node(self.path, self._name(str(place)), value) for place, value in enumerate(self.value)]
 
     def number(self, most: float | None = None) -> float:
-        """A finite number from 0 on."""
+        """Returns a finite, non-negative number, at most ``most`` if given."""
         usable = isinstance(self.value, int | float) and not isinstance(self.value, bool)
         if not usable or not 0 <= self.value < math.inf or (most is not None and self.value > most):
             raise self.wrong(f"{self.value!r} is not a number from 0{f' to {most:g}' if most else ' on'}")

@@ -1,8 +1,7 @@
-"""One stream's part of a trace: every γ run to its end, on the crops and labels that a run would see.
+"""Records one stream of a trace: every γ trained to its end on the crops and labels that a run would see.
 
-A run of the emulated world with the same fleet and seed cuts the same crops, labels the same objects, parts
-them alike and trains with the same seeds; so a window that is played over the trace can be compared with one
-that was run (paper §6.1).
+An emulated run with the same fleet and seed cuts the same crops, labels and splits the same objects and
+trains with the same seeds, so that simulated and emulated windows can be compared (paper §6.1).
 """
 
 from collections.abc import Sequence
@@ -45,19 +44,19 @@ from ekya.workers.retraining import retraining_of
 from ekya.workers.settings import PreparationSettings
 
 SCORED_PER_S = 4.0
-"""Retrained blocks are scored on the objects of so many frames a second, heads alone on those of all."""
+"""Frames per second on whose objects models with retrained blocks are scored; heads alone: all frames."""
 
 _JUDGES = 2
-"""Models that show what λ leaves of their accuracy: the youngest."""
+"""Number of newest models that measure the accuracy that λ keeps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A model that may serve, and what its stream would remember then.
+    """A model that may serve, with its stream's exemplar memory at that point.
 
     Attributes:
-        needed: a model was only ever retrained on the way to it where it was not good enough. Baselines
-            retrain good ones too.
+        needed: whether each retraining on the way to it started from a model that was not accurate enough.
+            Baselines retrain accurate models too.
     """
 
     origin: Origin
@@ -68,20 +67,20 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """A training that was recorded, and its best weights."""
+    """A recorded training and its best weights."""
 
     training: Training
     validation_accuracy: float
     model: EdgeModel
 
     def would_serve(self, serving: float) -> bool:
-        """Whether it would in place of a model with this validation accuracy."""
+        """Returns whether it would replace a model with this validation accuracy."""
         return why_not(self.validation_accuracy, serving, SERVE_MARGIN) is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """The weights that would serve so far: of equals the last."""
+    """Best weights so far; of equals the last."""
 
     epoch: int
     validation_accuracy: float
@@ -90,7 +89,7 @@ class _Best:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exams:
-    """One window, for models that are asked once and for those of every epoch."""
+    """Exams of one window: on all frames, and on sampled frames for models that are scored every epoch."""
 
     whole: Exam
     sampled: Exam
@@ -101,12 +100,12 @@ class StreamRecorder:
     """Records one stream.
 
     Args:
-        stream: which.
+        stream: its id.
         settings: of the stream.
-        windows: all that it shows.
-        proposer_operations: counted operations of finding the objects of one frame.
-        common: what all streams are recorded with.
-        also_labelled: further objects that do not count, as a run's labels.
+        windows: all of its windows.
+        proposer_operations: counted operations of proposing objects in one frame.
+        common: inputs shared by all streams.
+        also_labelled: further objects that do not count, such as those that a run labelled.
     """
 
     stream: StreamId
@@ -122,7 +121,7 @@ class StreamRecorder:
         return RecordedSteps(self.stream, self.settings, self.windows, self.proposer_operations, self.common)
 
     def record(self) -> StreamTrace:
-        """The stream's part of the trace."""
+        """Records the stream over all its windows."""
         labelled = [None, *(self._steps.label(window) for window in range(1, len(self.windows)))]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
         excluded = self._excluded(left_out)
@@ -138,7 +137,7 @@ class StreamRecorder:
         )
 
     def _window(self, labelled: Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
-        """The window of the first of these exams; the others are later ones."""
+        """Records the window of the first exam; the others are later windows."""
         exam, serving = exams[0].whole, self._candidates[-1].model
         known = StreamWindow(
             window=exam.window,
@@ -162,7 +161,7 @@ class StreamRecorder:
         return replace(known, inference=self._true_options(exam.frames, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: Labelled, serving: EdgeModel) -> StreamWindow:
-        """With what preparing the window costs and shows."""
+        """Adds costs and results of the window's preparation."""
         labels = labelled.labels
         profiled, gpu_s = self._steps.inference(known.window, serving)
         return replace(
@@ -175,7 +174,7 @@ class StreamRecorder:
         )
 
     def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[_Exams]) -> StreamWindow:
-        """With every family tried and run from every start; the best weights become candidates."""
+        """Trials and trains every family from every start; the best weights become candidates."""
         accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
         trainings: list[Training] = []
         trials: list[Trial] = []
@@ -196,10 +195,10 @@ class StreamRecorder:
                     runs.append(self._run(course, start, labels, asked, passed))
                     self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
-                # Validation parts are small and ties frequent; a plan then takes the one with more data.
+                # Validation parts are small and ties are frequent: prefer more data, as a plan does.
                 best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
                 origin, needed = Origin(known.window, family), start.needed and serving < ENOUGH_ACCURACY
-                # Of two with one origin, that which more schedulers would have trained.
+                # Of two candidates with one origin, keep that which more schedulers would have trained.
                 wanted = start is self._youngest(family, needed) and (needed or origin not in following)
                 if wanted and best.would_serve(serving):
                     memory = start.memory.update(best.model, labels.training.crops)
@@ -208,7 +207,7 @@ class StreamRecorder:
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
 
     def _starts(self) -> list[_Candidate]:
-        """What is trained from: the youngest models of each family, the base model in place of one."""
+        """Returns the models to train from: the newest of each family, or the base model if it has none."""
         if self.common.every_start:
             return list(self._candidates)
         youngest = [
@@ -217,18 +216,18 @@ class StreamRecorder:
         return [candidate for candidate in self._candidates if candidate in youngest]
 
     def _families(self, start: _Candidate) -> tuple[Family, ...]:
-        """What is trained from it. Only a baseline retrains good models, and that with one family."""
+        """Returns the families to train; accurate models only with their own, as only a baseline does."""
         own = start.origin.family
         if self.common.every_start or start.needed or own is None:
             return self.common.families
         return (own,)
 
     def _youngest(self, family: Family, needed: bool) -> _Candidate:
-        """The model that was trained with this family whenever it was trained; the base model if never.
+        """Returns the newest model trained with this family; the base model if there is none.
 
         Args:
-            family: which.
-            needed: trained only where that was needed; otherwise wherever it was possible.
+            family: the family.
+            needed: only models that were trained where it was needed; otherwise any.
         """
         own = [of for of in self._candidates if of.origin.family == family and (of.needed or not needed)]
         return own[-1] if own else self._candidates[0]
@@ -282,12 +281,12 @@ class StreamRecorder:
         )
 
     def _excluded(self, labelled: LabelledBoxes) -> NDArray[np.int64]:
-        """Tracks of the objects that labels were taken from: they count in no window."""
+        """Returns the tracks of labelled objects, which count in no window."""
         found = [labelled_tracks(labelled, seen.frames.reference) for seen in self.windows]
         return np.unique(np.concatenate(found))
 
     def _guessed_options(self) -> tuple[InferenceOption, ...]:
-        """Λ before anything is profiled, as a run begins with."""
+        """Returns Λ before anything is profiled, as at the start of a run."""
         configs = self.common.inference_configs
         frame_gpu_s = {
             config.resolution: self.common.card.frame_gpu_s(

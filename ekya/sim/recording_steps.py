@@ -1,4 +1,4 @@
-"""What a recording shares with a run: how a window is labelled and profiled."""
+"""Steps that a recording shares with a run: labelling and profiling a window."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ from ekya.workers.settings import PreparationSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Common:
-    """What all streams are recorded with.
+    """Inputs of a recording that all streams share.
 
     Attributes:
         retrain_configs, inference_configs: Γ without ∅, and Λ.
-        base: the model that every stream begins with.
+        base: the model that every stream starts from.
         golden: labels samples.
-        card: what everything costs.
+        card: costs of all work.
         window_us: length of a window.
-        every_start: train from every model that may serve, not only from the youngest of each family.
-        told: called after each training, with a word on it.
+        every_start: train from every model that may serve, not only from the newest of each family.
+        told: callback after each training, with its name.
     """
 
     retrain_configs: tuple[RetrainConfig, ...]
@@ -50,21 +50,21 @@ class Common:
 
     @property
     def courses(self) -> tuple[Course, ...]:
-        """The trainings that Γ takes."""
+        """Trainings that Γ takes."""
         return courses_of(self.retrain_configs)
 
     @property
     def blocks_left(self) -> int:
-        """Blocks of a model that some γ trains; the others stay those of the base model."""
+        """Number of blocks that some γ trains; the others stay those of the base model."""
         return max(config.trainable_blocks for config in self.retrain_configs)
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """Of Γ, sorted."""
+        """Families of Γ, sorted."""
         return tuple(sorted({family_of(config) for config in self.retrain_configs}))
 
     def trainings(self, windows: int) -> int:
-        """How many trainings one stream takes at most."""
+        """Returns the maximum number of trainings of one stream."""
         of_each = len(self.families)
         if self.every_start:
             return len(self.courses) * sum(1 + of_each * (window - 1) for window in range(1, windows))
@@ -73,7 +73,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labelled:
-    """A window's labels and what making them cost."""
+    """Labels of a window, and the GPU-seconds of making them."""
 
     labels: StreamLabels
     gpu_s: float
@@ -81,14 +81,14 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
-    """One stream's preparation of its windows.
+    """Preparation of one stream's windows.
 
     Attributes:
-        stream: which.
+        stream: its id.
         settings: of the stream.
-        windows: all that it shows.
-        proposer_operations: counted operations of finding the objects of one frame.
-        common: what all streams are recorded with.
+        windows: all of its windows.
+        proposer_operations: counted operations of proposing objects in one frame.
+        common: inputs shared by all streams.
     """
 
     stream: StreamId
@@ -98,7 +98,7 @@ class RecordedSteps:
     common: Common
 
     def label(self, window: int) -> Labelled:
-        """Labels made when the window opens; which objects they are of depends on no model."""
+        """Makes the labels at the window's opening; the choice of objects depends on no model."""
         made: list[StreamLabels] = []
         preparation = self._emulated(window, self.common.base, lambda _, labels: made.append(labels))
         told = preparation.carry_out(LabelStep(self.stream)).finished(0)
@@ -106,7 +106,7 @@ class RecordedSteps:
         return Labelled(made[0], gpu_s)
 
     def inference(self, window: int, model: EdgeModel) -> tuple[tuple[InferenceOption, ...], float]:
-        """Λ as it is profiled with the model that serves, and what that costs in GPU-seconds."""
+        """Returns Λ profiled with the serving model, and the GPU-seconds of profiling."""
         preparation = self._emulated(window, model, lambda _, labels: None)
         step = InferenceStep(self.stream, self.common.inference_configs)
         told = preparation.carry_out(step).finished(0)
@@ -123,15 +123,15 @@ class RecordedSteps:
         labels: StreamLabels,
         passed: PassedCrops,
     ) -> Iterator[Trial]:
-        """The micro-profiles of every family for one model, and what they promise of each γ.
+        """Yields the micro-profile of every family for one model, with the prediction for each γ.
 
         Args:
             window: its index.
-            model: what would be retrained.
+            model: the model to retrain.
             origin: of the model.
-            exemplars: how many its stream would remember.
+            exemplars: size of its stream's exemplar memory.
             labels: of the window.
-            passed: keeps what the model's frozen blocks make of the crops that are tried.
+            passed: cache of the frozen blocks' outputs for the crops of the trials.
         """
         preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
         tried = []

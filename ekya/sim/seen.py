@@ -1,4 +1,4 @@
-"""Everything that a stream shows, kept so that many models can be scored on the same objects."""
+"""Stores all frames of a stream, so that many models can be scored on the same objects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,22 +18,22 @@ from ekya.workers.collector import WindowCollector, WindowMaterial
 from ekya.workers.inference import Proposer
 
 WHOLE = 0.9
-"""A stream's last window is whole if at least this part of it was seen."""
+"""A stream's last window counts as whole from this part on."""
 
 NO_CLASS = -1
-"""Of a true object that does not count."""
+"""Class of a true object that does not count."""
 
 _NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenFrames:
-    """Frames in rising order with all that is proposed in them, M boxes in all, and what is true.
+    """Frames in order with the M proposed boxes of all of them, and the reference labels.
 
     Attributes:
         window: in which they arrived.
         frame, t_us: (F,) int64.
-        offsets: (F + 1,) int64, where each frame's boxes begin.
+        offsets: (F + 1,) int64, start of each frame's boxes.
         boxes: (M, 4) float32.
         crops: (M, S, S, 3) uint8 RGB.
         reference: of these frames.
@@ -49,15 +49,15 @@ class SeenFrames:
 
     @property
     def mean_objects(self) -> float:
-        """Boxes a frame; 0.0 without frames."""
+        """Mean number of boxes per frame; 0.0 without frames."""
         return len(self.boxes) / len(self.frame) if len(self.frame) else 0.0
 
     def rows_of_every(self, step: int) -> NDArray[np.int64]:
-        """Rows of the boxes of every ``step``-th frame."""
+        """Returns the rows of the boxes of every ``step``-th frame."""
         return np.flatnonzero(np.repeat(self._every(step), np.diff(self.offsets)))
 
     def thinned(self, step: int) -> "SeenFrames":
-        """Only every ``step``-th frame."""
+        """Returns every ``step``-th frame only."""
         wanted, rows = self._every(step), self.rows_of_every(step)
         return SeenFrames(
             window=self.window,
@@ -70,7 +70,7 @@ class SeenFrames:
         )
 
     def without(self, tracks: NDArray[np.int64]) -> "SeenFrames":
-        """The same frames, where these objects do not count."""
+        """Returns the same frames, where the objects of these tracks do not count."""
         reference = self.reference
         classes = np.where(np.isin(reference.tracks, tracks), NO_CLASS, reference.classes)
         return replace(self, reference=replace(reference, classes=classes.astype(np.int16)))
@@ -82,14 +82,14 @@ class SeenFrames:
         every: int = 1,
         from_first_of: int = 1,
     ) -> tuple[WindowScore, ScoreSeries]:
-        """What answers are worth where every k-th frame is analysed.
+        """Scores answers if every k-th frame is analysed.
 
         Args:
             answers: (M,) class of every box, an index into the fleet's.
-            class_count: classes of the fleet.
+            class_count: number of classes of the fleet.
             every: k, for indices of frames in the stream.
-            from_first_of: frames count from the first on whose index this divides, at least those from the
-                first that is analysed on: what answers earlier ones lies in the window before.
+            from_first_of: frames count from the first whose index both this and k divide: the answer to
+                earlier ones lies in the previous window.
         """
         divides = self.frame % np.lcm(every, from_first_of) == 0
         first = int(np.argmax(divides)) if np.any(divides) else len(self.frame)
@@ -134,10 +134,10 @@ class SeenFrames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenWindow:
-    """One window of a stream: all its frames, and what was kept of them for the golden model.
+    """One window of a stream: all its frames, and the material kept for the golden model.
 
     Attributes:
-        part: how much of the window passed before the stream ended, in (0, 1].
+        part: part of the window before the stream ended, in (0, 1].
     """
 
     frames: SeenFrames
@@ -154,16 +154,16 @@ def watch(
     window_us: int,
     windows: int | None,
 ) -> Iterator[SeenWindow]:
-    """A stream's windows, one by one; the last may be cut short by its end. Where nothing came, one is empty.
+    """Yields a stream's windows; the last may be cut short by its end. A window without frames is empty.
 
     Args:
-        frames: the camera, all of it.
-        proposer: finds objects.
+        frames: all frames of the camera.
+        proposer: proposes objects.
         collector: keeps frames for the golden model, as in a run that analyses every frame.
-        referee: says what is true where the source does not know it.
+        referee: makes reference labels if the source has no ground truth.
         side: of the crops in pixels.
         window_us: length of a window.
-        windows: how many; None goes on until the stream ends.
+        windows: number of windows; None continues until the stream ends.
     """
     kept = _Kept(0, side)
     for frame, truth in frames:
@@ -184,7 +184,7 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A window's frames so far."""
+    """Frames of the current window so far."""
 
     window: int
     side: int
@@ -198,17 +198,17 @@ class _Kept:
         crops: NDArray[np.uint8],
         truth: FrameReference | None,
     ) -> None:
-        """The next frame; its picture is not needed any more."""
+        """Adds the next frame without its image, which is no longer needed."""
         self.seen.append((replace(frame, image=_NO_IMAGE), boxes, crops))
         if truth is not None:
             self.truths.append(truth)
 
     def part_of(self, window_us: int) -> float:
-        """How much of the window has passed at the last frame."""
+        """Returns the part of the window that has passed at the last frame."""
         return (self.seen[-1][0].t_us % window_us) / window_us if self.seen else 0.0
 
     def frames(self) -> SeenFrames:
-        """All of them."""
+        """Returns all frames of the window."""
         return SeenFrames(
             window=self.window,
             frame=np.array([frame.index for frame, _, _ in self.seen], np.int64),

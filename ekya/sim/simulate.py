@@ -1,4 +1,4 @@
-"""`ekya simulate`: schedulers over a trace, through the loop of every world and with nothing trained."""
+"""`ekya simulate`: runs schedulers on a trace through the common control loop, without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,17 +30,17 @@ PLANNING_US = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Under which conditions a trace is played.
+    """Conditions under which a trace is simulated.
 
     Attributes:
-        gpus: how many there are.
+        gpus: number of GPUs.
         window_us: length of a window; None takes the trace's.
-        windows: how many; None plays them all.
+        windows: number of windows; None takes all.
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
-        preparation_fraction: the longest that labelling and profiling may take, as a part of the window.
-        preparation_share_milli: what they hold meanwhile; at most six tenths of the GPUs.
-        checkpoint_delay_us, planning_us: what a checkpoint and a plan are charged.
-        placement: how shares come to stand on GPUs.
+        preparation_fraction: longest part of the window for labelling and profiling.
+        preparation_share_milli: their share; at most six tenths of the GPUs.
+        checkpoint_delay_us, planning_us: charges for a checkpoint and a plan.
+        placement: how shares are packed on GPUs.
         objective: what is maximised.
         error_sd, relative_error: of estimates; see ``Estimates``.
         seed: of all errors, and of schedulers that draw.
@@ -63,7 +63,7 @@ class Conditions:
     seed: int = 0
 
     def loop_options(self, trace: Trace) -> LoopOptions:
-        """The loop's constants for a trace; γ of which it knows nothing are left out."""
+        """Returns the loop's constants for a trace; γ of families without known costs are left out."""
         quantum = self.quantum_milli
         capacity = round(self.gpus * FULL_GPU_MILLI) // quantum * quantum
         window_us = trace.window_us if self.window_us is None else self.window_us
@@ -94,7 +94,7 @@ class Conditions:
 
 
 def family_costs(trace: Trace) -> tuple[FamilyCost, ...]:
-    """What a family costs per crop, as a run is told or else over all that was recorded; sorted by family."""
+    """Returns costs per crop, as given by the trace or else averaged over its records; sorted by family."""
     if trace.family_costs:
         return trace.family_costs
     seen: dict[Family, list[tuple[float, float]]] = {}
@@ -119,12 +119,12 @@ def family_costs(trace: Trace) -> tuple[FamilyCost, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulated:
-    """A trace that was played.
+    """Result of simulating a trace.
 
     Attributes:
-        scheduler, conditions, options: how.
-        turns: everything that happened, as a journal would hold it.
-        accuracy: of each stream in each window that it has: the mean instantaneous inference accuracy.
+        scheduler, conditions, options: the inputs.
+        turns: all steps of the loop, as in a journal.
+        accuracy: of each stream, mean instantaneous inference accuracy per window.
     """
 
     scheduler: str
@@ -141,7 +141,7 @@ class Simulated:
 
 
 def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simulated:
-    """Plays a trace under a scheduler, through the loop of every world."""
+    """Simulates a trace under a scheduler, through the common control loop."""
     options = conditions.loop_options(trace)
     estimates = Estimates(
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
@@ -168,7 +168,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
 
 
 def summary_of(played: Simulated) -> dict[str, Any]:
-    """What ``docs/summary.md`` says of a simulated run, as JSON values. The same run gives the same bytes."""
+    """Returns the summary of ``docs/summary.md`` as JSON values. The same run gives the same bytes."""
     told = tell(played.turns)
     conditions = played.conditions
     entries: dict[StreamId, list[dict[str, Any]]] = {stream: [] for stream in played.accuracy}
@@ -203,16 +203,16 @@ def summary_of(played: Simulated) -> dict[str, Any]:
 
 
 def _rounding_cost(turns: Sequence[TurnRecord]) -> float:
-    """What a plan lost of the objective when its shares were granted, in the mean; 0 without plans."""
+    """Returns the mean loss of the plans' objective by rounding shares; 0 without plans."""
     lost = [turn.plan.rounding_cost for turn in turns if turn.plan is not None]
     return fmean(lost) if lost else 0.0
 
 
 class NoJournal:
-    """The trace world keeps its turns in memory; it has nothing to resume."""
+    """Journal that discards everything: the trace world keeps its steps in memory and cannot resume."""
 
     def batch(self, batch: Batch) -> None:
-        """Kept by the observer."""
+        """Does nothing: the observer keeps the events."""
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
-        """Kept by the observer."""
+        """Does nothing: the observer keeps the decision."""

@@ -20,12 +20,12 @@ from ekya.workers.inference import Classifier, InferenceWorker
 from ekya.workers.proposed import Proposed
 
 _CLASSIFY_AT_ONCE = 16
-"""Analysed frames that are classified in one batch; when, changes nothing on virtual time."""
+"""Batch size for classifying analysed frames; the batching has no effect on virtual time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A frame that is the next to be looked at, and what finding its boxes adds to the look's cost."""
+    """Frame to be analysed next, with the operations of proposing its boxes."""
 
     frame: Frame
     boxes: NDArray[np.float32]
@@ -33,12 +33,12 @@ class _Waiting:
 
 
 class EmulatedStream:
-    """Frames arrive, are analysed while the share lasts, and all get an answer.
+    """Frames arrive, are analysed within the share, and all get an answer.
 
     Args:
         frames: the camera.
-        worker: what looks at frames.
-        card: what looking costs.
+        worker: analyses frames.
+        card: costs of the analysis.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class EmulatedStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the camera has given its last frame."""
+        """True after the camera's last frame."""
         return self._next is None
 
     @property
     def classifier(self) -> Classifier:
-        """What serves."""
+        """The serving classifier."""
         return self._worker.classifier
 
     def advance(self, now_us: int) -> None:
-        """Everything that happens before ``now_us``: arrivals, and looks that are begun or done."""
+        """Processes everything before ``now_us``: arriving frames, and analyses that begin or end."""
         while self._next is not None and self._next[0].t_us < now_us:
             frame, truth = self._next
             self._next = next(self._frames, None)
@@ -81,7 +81,7 @@ class EmulatedStream:
         self._work_until(now_us)
 
     def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
-        """Another λ or share from ``now_us`` on; the frame that is being looked at keeps the old ones."""
+        """Sets λ and share from ``now_us`` on; the frame in analysis keeps the old ones."""
         self.advance(now_us)
         if config != self._config:
             self._classify()
@@ -90,31 +90,31 @@ class EmulatedStream:
         self._config, self._share_milli = config, share_milli
 
     def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
-        """Other weights from the next frame on."""
+        """Makes a hot swap of the weights, from the next frame on."""
         self.advance(now_us)
         self._classify()
         self._worker.swap(model, version)
 
     def used_gpu_s(self) -> float:
-        """GPU-seconds spent since this was last asked."""
+        """Returns the GPU-seconds spent since the last call."""
         used, self._used_gpu_s = self._used_gpu_s, 0.0
         return used
 
     def material(self, window: int, now_us: int) -> WindowMaterial:
-        """What was kept of a window that is over by now."""
+        """Returns the material kept of a window that is over at ``now_us``."""
         self.advance(now_us)
         return self._worker.material(window)
 
     def forget_material(self) -> None:
-        """Of the last window that is over; nobody asks for it again."""
+        """Drops the material of the last closed window."""
         self._worker.forget_material()
 
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
-        """What the base model says of the sampled frames; the stream is over after this."""
+        """Returns the base model's predictions on the sampled frames; the stream cannot continue after it."""
         return self._worker.base_answers(config)
 
     def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
-        """What was said and what is true of the frames so far, in order; both are forgotten here."""
+        """Returns and drops predictions and references of the frames so far, in order."""
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
             self._waiting = None
@@ -136,13 +136,13 @@ class EmulatedStream:
                 proposals = self._worker.propose(frame)
                 operations = proposals.count_operations()
                 if self._waiting is not None and may_be_looked_at:
-                    # Where only some frames take the detector, it would have looked at this one instead.
+                    # If the detector skips frames, it would have run on this frame instead.
                     operations = max(operations, self._waiting.proposer_operations)
                 if wanted:
                     self._used_gpu_s += self._card.proposing_gpu_s(operations)
                 else:
-                    # Found now, so that objects are followed in the order of the frames; charged with the
-                    # look, so that a frame that is passed over costs nothing.
+                    # Proposed now, so that tracking sees the frames in order; charged with the analysis, so
+                    # that a skipped frame costs nothing.
                     proposer_operations = operations
         if proposals is not None:
             self._worker.see(frame, proposals)
@@ -155,7 +155,7 @@ class EmulatedStream:
         self._work_until(frame.t_us)
 
     def _work_until(self, t_us: int) -> None:
-        """Looks that are done by ``t_us``, and the next ones begun as soon as there is room."""
+        """Ends analyses up to ``t_us`` and begins the next ones."""
         while self._busy_until_us <= t_us:
             if self._waiting is None or self._share_milli == 0:
                 return

@@ -1,4 +1,4 @@
-"""Weights of a trace that need no share: from the cloud, or kept from an earlier window (paper §6.5)."""
+"""Weights of a trace without a local share: from the cloud, or kept from an earlier window (paper §6.5)."""
 
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
@@ -10,14 +10,14 @@ from ekya.sim.trace_stream import TraceModel, told
 
 
 class TraceArrival:
-    """Weights on their way; how good they are is told when they are here.
+    """Weights that are on their way; their accuracy is reported on arrival.
 
     Args:
-        command: what asked for them. ``elsewhere`` must be set.
-        training: that made them; the best of γ's epochs comes.
+        command: the command that requested them. ``elsewhere`` must be set.
+        training: the training that made them; the best of γ's epochs arrives.
         window: in which they are to serve.
-        now_us: when they were asked for.
-        exact: whether the truth is told.
+        now_us: time of the command.
+        exact: report the true accuracy.
     """
 
     def __init__(
@@ -35,22 +35,22 @@ class TraceArrival:
 
     @property
     def best(self) -> TraceModel | None:
-        """The weights; None before they are here."""
+        """The weights; None before they arrive."""
         return self._model if self.due_us is None else None
 
     @property
     def best_accuracy(self) -> float:
-        """What is told of them; 0 before they are here."""
+        """Their reported accuracy; 0 before they arrive."""
         return self._accuracy if self.due_us is None else 0.0
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """A share changes nothing."""
+        """Does nothing: the retraining holds no share."""
 
     def delay(self, delay_us: int) -> None:
-        """What goes on here delays nothing."""
+        """Does nothing: local work does not delay it."""
 
     def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """What is told when they are here."""
+        """Returns the events of the arrival."""
         self.due_us = None
         return [
             RetrainProgress(now_us, self.stream, self.job, 1, self._accuracy, 0.0),
@@ -62,9 +62,9 @@ class TraceComingHome:
     """A recorded training on other servers, whose weights come home snapshot by snapshot.
 
     Args:
-        command: what asked for it.
-        training: from the weights that it began with.
-        exact: whether the truth is told.
+        command: the command that started it.
+        training: from the weights that served at the command.
+        exact: report the true accuracy.
     """
 
     due_us: int | None = None
@@ -78,27 +78,27 @@ class TraceComingHome:
 
     @property
     def best(self) -> TraceModel | None:
-        """The best weights that are here, of equals the last; None before the first."""
+        """The best weights that have arrived, of equals the last; None before the first."""
         epoch = self._best[1]
         return TraceModel(self._window, self._training, epoch) if epoch else None
 
     @property
     def best_accuracy(self) -> float:
-        """What was told of them; 0 before they are here."""
+        """Their reported accuracy; 0 before they arrive."""
         return self._best[0]
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """A share changes nothing."""
+        """Does nothing: the retraining holds no share."""
 
     def delay(self, delay_us: int) -> None:
-        """What goes on here delays nothing."""
+        """Does nothing: local work does not delay it."""
 
     def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Nothing, since no epoch of it is due here."""
+        """Returns no events, since no epoch is due locally."""
         return []
 
     def receive(self, epochs: int, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """What is told of these epochs: the last of them is here, or the best, where they end it."""
+        """Returns the events of a snapshot: the last of these epochs, or at the end the best new one."""
         ends = epochs == self._config.epochs
         new = self._training.epochs[self._done if ends else max(self._done, epochs - 1) : epochs]
         self._done = epochs
@@ -115,7 +115,7 @@ class TraceComingHome:
 
 
 def cached_model(stream: StreamTrace, window: int) -> CachedModel | None:
-    """The model that a window leaves behind: of the most thorough γ recorded in it; None without one."""
+    """Returns the model of a window's most thorough recorded γ; None without a recording."""
     known = {
         RetrainConfig(
             len(training.epochs),
@@ -133,10 +133,10 @@ def cached_model(stream: StreamTrace, window: int) -> CachedModel | None:
 
 
 def kept_training(window: StreamWindow, config: RetrainConfig) -> Training | None:
-    """The training behind a kept model: from the model of the window before, as nearly as was recorded."""
+    """Returns the training of a kept model, preferably started from the previous window's model."""
     return window.best_training(config, Origin(window.window - 1, family_of(config)))
 
 
 def labelled_histogram(stream: StreamTrace, window: int) -> tuple[int, ...]:
-    """The mix of classes in the labels of a window: they are a random sample of what arrived before it."""
+    """Returns the class mix of a window's labels, which are a random sample of the window before."""
     return stream.windows[window - 1].class_histogram if window > 0 else ()

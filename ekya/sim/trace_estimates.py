@@ -1,4 +1,4 @@
-"""What the trace world lets a scheduler believe of γ: the record, or the truth with or without an error."""
+"""Estimates of γ in the trace world: as recorded, or the truth with or without an error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from ekya.sim.trace_stream import told, training_for
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Where estimates come from.
+    """Source of estimates.
 
-    What the micro-profiler measured or said is used where the trace has it and no error is asked for;
-    otherwise the true outcome on the labels' validation part, with that error. The seed draws one number for
-    every γ of a stream's window, which the error scales, so a larger error is the same one, only larger.
+    The micro-profiler's recorded results are used if the trace has them and no error is requested;
+    otherwise the true accuracy on the labels' validation part, with that error. The seed draws one number
+    per γ of a stream's window, which the error scales, so that a larger error is the same one scaled.
 
     Attributes:
-        error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b); None uses what
-            was recorded.
-        relative_error: each accuracy is off by this part of it, up or down with equal chance.
+        error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b); None uses the
+            recorded estimates.
+        relative_error: each accuracy is off by this part of it, up or down with equal probability.
         exact: the truth, on all objects and at no cost: for schedulers that need the true profile.
         seed: of the errors.
     """
@@ -50,15 +50,15 @@ class Estimates:
         origin: Origin,
         t_us: int,
     ) -> ProfileReady | RetrainProfiled:
-        """What micro-profiling a family tells.
+        """Returns the event of micro-profiling a family.
 
         Args:
-            family: which.
+            family: the family.
             configs: Γ, sorted.
-            window: where.
-            stream, place: whose, and its place among all streams.
-            origin: of the model that serves.
-            t_us: when it is told.
+            window: the stream's window.
+            stream, place: the stream, and its position among all streams.
+            origin: of the serving model.
+            t_us: time of the event.
         """
         trial = window.best_trial(family, origin) or Trial(family, 0.0)
         if self._as_recorded and trial.curve is not None:
@@ -107,7 +107,7 @@ class Estimates:
 
 
 def _early_part(course: Sequence[Epoch], before: float, exact: bool) -> float:
-    """Mean part of its gain that a training has on the way: that of the best epoch so far."""
+    """Returns the part of a training's gain that its best epoch so far has, averaged over GPU-seconds."""
     gain = told(course[-1].standings[0], exact) - before
     if gain <= 0.0:
         return 0.0

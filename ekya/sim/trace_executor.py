@@ -1,12 +1,12 @@
-"""The trace world: commands are answered from recorded profiles, on virtual time.
+"""Executor of the trace world: answers commands from recorded profiles, on virtual time.
 
-It differs from the emulated world in what stands behind a command and in nothing else. An accuracy that is
-told is that on the validation part; one that counts is that on all objects, times what λ leaves at its share:
+It differs from the emulated world only in how commands are answered. A reported accuracy is that on the
+validation part; one that counts is that on all objects, times the part that λ keeps at its share:
 
     A(t) = accuracy of the serving model in this window · ρ · min(1, speed(I) / speed(n))
 
-which is the objective's physics, and its function (`scheduling/objective.py`). Labelling and profiling hold
-the preparation's share for the GPU-seconds that were recorded, in the order of every world
+as in the schedulers' objective, with the same function (`scheduling/objective.py`). Labelling and profiling
+hold the preparation's share for the recorded GPU-seconds, in the order of all worlds
 (`profiling/steps.py`).
 """
 
@@ -44,13 +44,13 @@ from ekya.sim.work import ShareWork
 
 
 class TraceExecutor:
-    """The executor of the trace world.
+    """Executor of the trace world.
 
     Args:
-        trace: what everything gives. No window beyond its last may open; a stream that has fewer ends.
+        trace: the recorded results. No window beyond its last may open; a stream with fewer ends.
         options: the loop's own.
-        estimates: what schedulers are let believe.
-        keeps_models: one of every window is kept, and told of when the next is prepared.
+        estimates: source of the estimates for schedulers.
+        keeps_models: keep a model of every window, and report it when the next window is prepared.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class TraceExecutor:
 
     @property
     def now_us(self) -> int:
-        """Virtual time."""
+        """Current virtual time."""
         return self._now_us
 
     def charge(self, duration_us: int) -> None:
-        """Lets time pass for something that the loop itself does, such as planning."""
+        """Advances time for work of the loop itself, such as planning."""
         self._now_us += duration_us
 
     def wait(self, until_us: int) -> Batch:
-        """The next events on virtual time."""
+        """Advances to the next events and returns them."""
         self._tell_of_ends()
         while not self._outbox:
             at_us, stream = self._next_due()
@@ -104,17 +104,17 @@ class TraceExecutor:
                 self._finish_step(at_us)
             else:
                 self._finish_epoch(stream, at_us)
-        # As in the emulated world: that a share has changed is told with what happens next.
+        # As in the emulated world: share changes are reported with the next event.
         events, self._outbox = (*self._shares.take_told(), *self._outbox), []
         return Batch(self._now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Carries commands out at the present virtual time."""
+        """Executes commands at the current virtual time."""
         for command in commands:
             self._execute(command)
 
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
-        """Weights that other servers have trained are here, as of the fleet's ``Home``."""
+        """Receives weights of a remote retraining; implements the fleet's ``Home``."""
         coming = self._training.get(command.stream)
         if not isinstance(coming, TraceComingHome) or coming.job != command.job:
             training = self._asked_for(command)
@@ -127,7 +127,7 @@ class TraceExecutor:
         self._outbox.extend(coming.receive(epochs, self._now_us))
 
     def mean_accuracy(self, stream: StreamId, window: int) -> float:
-        """A stream's accuracy in a window that is over."""
+        """Returns a stream's accuracy in a past window."""
         self._streams[stream].advance(self._now_us)
         return self._streams[stream].mean_accuracy(window)
 
@@ -156,7 +156,7 @@ class TraceExecutor:
                 self._training.pop(command.stream, None)
                 self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
             case cmd.KeepServing():
-                pass  # what serves is what served
+                pass  # the serving weights stay
             case cmd.RollBack():
                 raise ValueError("a trace says nothing of weights that served before")
             case cmd.SetAside() | cmd.RestartWorker():
@@ -170,7 +170,7 @@ class TraceExecutor:
             self._training[command.stream].resize(command.share_milli, self._now_us)
 
     def _next_due(self) -> tuple[int | None, StreamId | None]:
-        """The earliest thing that happens and whose it is, None for the preparation's; it comes first."""
+        """Returns the earliest due time and its stream, None for the preparation, which comes first."""
         due: list[tuple[int, int, StreamId | None]] = []
         if self._step is not None and self._work.due_us is not None:
             due.append((self._work.due_us, -1, None))
@@ -181,7 +181,7 @@ class TraceExecutor:
         return at_us, whose
 
     def _tell_of_ends(self) -> None:
-        """Cameras that have given their last frame by now, before anything else is told of that time."""
+        """Emits the ends of streams up to now, before other events of that time."""
         while self._ends and self._ends[0][0] <= self._now_us:
             _, stream = self._ends.pop(0)
             self._outbox.append(ev.StreamEnded(self._now_us, stream))
@@ -195,7 +195,7 @@ class TraceExecutor:
         self._next_step(self._now_us)
 
     def _newly_kept(self, window: int) -> Iterator[ev.ModelCached]:
-        """Models of the windows since the last preparation: none can serve in the window it is of."""
+        """Yields models of the windows since the last preparation; none can serve in its own window."""
         for stream, of in self._streams.items():
             for trained_in in range(self._preparing.window, min(window, len(of.trace.windows))):
                 model = cached_model(of.trace, trained_in)
@@ -329,14 +329,14 @@ class TraceExecutor:
 
 
 def _ends(trace: Trace, options: LoopOptions) -> list[tuple[int, StreamId]]:
-    """When cameras give their last frame, of those that do before the run is over; in order."""
+    """Returns when streams end, for those that end before the run; in order."""
     over_us = (options.windows or trace.windows) * options.window_us
     ends = [(stream.ends_us(options.window_us), stream.stream) for stream in trace.streams]
     return sorted(end for end in ends if end[0] < over_us)
 
 
 def _priors(window: StreamWindow) -> tuple[InferenceOption, ...]:
-    """Λ before anything is profiled: costs are known, what leaving frames out costs is a guess."""
+    """Returns Λ before anything is profiled: costs are known, the accuracy of skipping frames is a guess."""
     if window.inference_profiled:
         return window.inference_profiled
     finest = max(option.config.resolution for option in window.inference)

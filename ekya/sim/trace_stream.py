@@ -1,4 +1,4 @@
-"""One stream of a trace on virtual time: what serves, what it is worth, and its retraining."""
+"""One stream of a trace on virtual time: its serving model, accuracy and retraining."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from ekya.sim.work import ShareWork
 
 @dataclass(frozen=True, slots=True)
 class TraceModel:
-    """A model that serves: an epoch of a recorded training, or the base model."""
+    """A serving model: an epoch of a recorded training, or the base model."""
 
     trained_in: int
     training: Training | None = None
@@ -31,11 +31,11 @@ class TraceModel:
 
     @property
     def origin(self) -> Origin:
-        """Where it comes from."""
+        """Origin of the model."""
         return Origin(self.trained_in, self.training.family if self.training else None)
 
     def standing_in(self, window: StreamWindow) -> Standing:
-        """How it does in a window, as the trace's rules have it."""
+        """Returns its accuracy in a window; if not recorded, that of the nearest epoch or origin."""
         known = self.training.standing_in(self.epoch, window.window) if self.training else None
         return known or window.start_of(self.origin)
 
@@ -44,9 +44,9 @@ BASE_MODEL = TraceModel(BASE_WINDOW)
 
 
 def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) -> Training | None:
-    """What γ gives from a model of that origin: recorded, or else as it was predicted.
+    """Returns the recorded training of γ from a model of that origin, or one made from its prediction.
 
-    None where the trace knows nothing of it.
+    None if the trace has neither.
     """
     recorded = window.best_training(config, origin)
     if recorded is not None:
@@ -56,7 +56,7 @@ def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) ->
 
 
 def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Training:
-    """A training of which only the end is known: until its last epoch it has gained nothing."""
+    """Returns a training of which only the end is known: before its last epoch it has gained nothing."""
     config, start = said.config, window.start_of(origin)
     end = Standing(window.window, said.accuracy, None)
     return Training(
@@ -71,7 +71,7 @@ def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Trai
 
 
 class TraceRetraining:
-    """A recorded training, gone through at the speed of its share."""
+    """A recorded training that advances at the speed of its share."""
 
     def __init__(
         self,
@@ -93,29 +93,29 @@ class TraceRetraining:
 
     @property
     def due_us(self) -> int | None:
-        """When the epoch in progress ends; None while the share is 0."""
+        """End of the current epoch; None while the share is 0."""
         return self._work.due_us
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """Another share from ``now_us`` on."""
+        """Sets the share from ``now_us`` on."""
         self._work.resize(share_milli, now_us)
 
     def delay(self, delay_us: int) -> None:
-        """Stands still for a while, as when a checkpoint is taken."""
+        """Pauses the work, for example while a checkpoint is taken."""
         self._work.delay(delay_us)
 
     @property
     def best(self) -> TraceModel | None:
-        """The weights of its best epoch so far, of equals the last; None before the first."""
+        """Weights of its best epoch so far, of equals the last; None before the first."""
         return None if self._best is None else TraceModel(self.window, self._training, self._best[1])
 
     @property
     def best_accuracy(self) -> float:
-        """What was told of those weights; 0 before the first epoch."""
+        """Reported accuracy of those weights; 0 before the first epoch."""
         return 0.0 if self._best is None else self._best[0]
 
     def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """What is told of the epoch whose time is up."""
+        """Ends the current epoch and returns its events."""
         self._done += 1
         epoch = self._training.epochs[self._done - 1]
         told_accuracy = told(epoch.standings[0], self._exact)
@@ -132,12 +132,12 @@ class TraceRetraining:
 
 
 def told(standing: Standing, exact: bool) -> float:
-    """What the loop is told of a model: its accuracy on validation, or for an oracle what counts."""
+    """Returns the accuracy to report of a model: on validation, or for an oracle the true one."""
     return standing.served_accuracy if exact else standing.validation_accuracy
 
 
 class TraceStream:
-    """What a stream serves, and the accuracy of it added up over time.
+    """State of a stream, with its accuracy accumulated over time.
 
     Args:
         trace: the stream's.
@@ -159,33 +159,33 @@ class TraceStream:
 
     @property
     def origin(self) -> Origin:
-        """Where the serving model comes from."""
+        """Origin of the serving model."""
         return self._model.origin
 
     def standing(self, window: int) -> Standing:
-        """How the serving model does in a window."""
+        """Returns the accuracy of the serving model in a window."""
         return self._model.standing_in(self.trace.windows[window])
 
     def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
-        """Another λ or share from ``now_us`` on."""
+        """Sets λ and share from ``now_us`` on."""
         self.advance(now_us)
         self._inference, self._share_milli = config, share_milli
         self._kept = {}
 
     def serve(self, model: TraceModel, now_us: int) -> None:
-        """Other weights from ``now_us`` on."""
+        """Serves other weights from ``now_us`` on."""
         self.advance(now_us)
         self._model, self.version = model, ModelVersion(self.version + 1)
 
     def advance(self, now_us: int) -> None:
-        """Adds up the accuracy until ``now_us``; what lies beyond the last window counts nowhere."""
+        """Accumulates accuracy until ``now_us``; time after the last window does not count."""
         while self._since_us < now_us:
             window, into_us = divmod(self._since_us, self._window_us)
             if window >= len(self._accuracy):
                 return
             weights = self.trace.windows[window].weights
             part = into_us * len(weights) // self._window_us
-            # The first whole microsecond of the next part, at the latest that of the next window.
+            # The first whole microsecond of the next part, at most the next window's start.
             part_end_us = -(-(part + 1) * self._window_us // len(weights))
             until_us = min(now_us, window * self._window_us + part_end_us)
             in_parts = (until_us - self._since_us) * len(weights) / self._window_us
@@ -193,7 +193,7 @@ class TraceStream:
             self._since_us = until_us
 
     def mean_accuracy(self, window: int) -> float:
-        """Mean over the objects of a window that is over of the instantaneous inference accuracy."""
+        """Returns the mean instantaneous inference accuracy over the objects of a past window."""
         return self._accuracy[window]
 
     def _instantaneous(self, window: int, part: int) -> float:

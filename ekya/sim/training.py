@@ -1,4 +1,4 @@
-"""One retraining on virtual time: the training is real, the time it takes is counted."""
+"""Retraining on virtual time: the training is real, its duration is computed from a cost card."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from ekya.workers.costs import CostCard
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The best weights so far."""
+    """Best weights so far."""
 
     epoch: int
     validation_accuracy: float
@@ -22,7 +22,7 @@ class Checkpoint:
 
 
 class EmulatedRetraining:
-    """Steps are the preparation and then each epoch; a step is run when its time has come."""
+    """A retraining in steps, preparation and then each epoch; a step runs when its time is over."""
 
     def __init__(
         self,
@@ -46,31 +46,31 @@ class EmulatedRetraining:
 
     @property
     def due_us(self) -> int | None:
-        """When the step in progress ends; None while the share is 0."""
+        """End of the current step; None while the share is 0."""
         return self._work.due_us
 
     def resize(self, share_milli: int, now_us: int) -> None:
-        """Another share from ``now_us`` on; what is done of the step stays done."""
+        """Sets the share from ``now_us`` on; the finished part of the step stays."""
         self._work.resize(share_milli, now_us)
 
     def delay(self, delay_us: int) -> None:
-        """Stands still for a while, as when a checkpoint is taken."""
+        """Pauses the work, for example while a checkpoint is taken."""
         self._work.delay(delay_us)
 
     def end(self, now_us: int) -> None:
-        """No step follows: of all that trained only the best weights are kept."""
+        """Frees the training and keeps only the best weights."""
         self.resize(0, now_us)
         self._retraining = None
 
     def used_gpu_s(self, now_us: int) -> float:
-        """GPU-seconds spent since this was last asked."""
+        """Returns the GPU-seconds spent since the last call."""
         return self._work.used_gpu_s(now_us)
 
     def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Runs the step whose time is up and tells what came of it.
+        """Runs the current step and returns its events.
 
         Raises:
-            RuntimeError: it has ended.
+            RuntimeError: the retraining has ended.
         """
         retraining = self._retraining
         if retraining is None:

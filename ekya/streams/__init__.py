@@ -1,1 +1,1 @@
-"""Where frames come from."""
+"""Sources of frames: live cameras, recorded video, labelled data sets and a synthetic city."""

@@ -1,4 +1,4 @@
-"""Reading ahead: a thread that has the next items ready while somebody is busy with these."""
+"""Reads ahead: a thread prepares the next items while the consumer works on the current one."""
 
 from collections import deque
 from collections.abc import Generator
@@ -9,17 +9,17 @@ _Item = TypeVar("_Item")
 
 
 class _End:
-    """Stands behind the last item."""
+    """Sentinel behind the last item."""
 
 
 _END = _End()
 
 
 def read_ahead(items: Generator[_Item, None, None], count: int) -> Generator[_Item, None, None]:
-    """The same items in the same order, of which up to ``count`` were made before they are asked for.
+    """Yields the same items in the same order, up to ``count`` of them made in advance.
 
-    What making them raises is raised where the item would have come. When this iterator is closed, the
-    generator is too, after the item that is being made.
+    An exception of the generator is raised where its item would have come. Closing this iterator also closes
+    the generator, once the item in progress is made.
     """
     with ThreadPoolExecutor(1, "read-ahead") as pool:
         coming: deque[Future[_Item | _End]] = deque(pool.submit(next, items, _END) for _ in range(count))

@@ -1,7 +1,7 @@
-"""A live camera: RTSP, MJPEG over HTTP, or a device of this machine.
+"""Live cameras: RTSP, MJPEG over HTTP, or a device of this machine.
 
-OpenCV decodes. Its FFmpeg gives up opening and reading after a time that we set, so a camera that
-says nothing any more cannot hold its process up; no other library is needed for that.
+OpenCV decodes. Its FFmpeg has timeouts for opening and reading, so a camera that falls silent cannot block
+its process; no other library is needed for that.
 """
 
 import math
@@ -25,29 +25,29 @@ from ekya.streams.pictures import shrink
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 4.0
-"""Between tries to reach a lost camera, doubled from one to the next. Opening takes up to two seconds
-more, and whoever repaired the camera should not wait longer than ten."""
+"""Back-off between attempts to reach a lost camera, doubled each time. Opening takes up to two seconds more,
+and a repaired camera should be back within ten."""
 
 ASSUMED_FPS = 25.0
 _SANE_FPS = (0.1, 240.0)
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 _DEVICE = re.compile(r"/dev/video\d+")
 _UNKNOWN = re.compile(r"\$\{")
-# Frames that came while the decoder was looking at what there is are handed out at once.
+# The decoder delivers the frames that it buffered while it probed the stream in one burst.
 _BACKLOG_S = 0.5
 _MEASURED_S = 1.5
 _RATE_TOLERANCE = 0.2
 
 
 class CameraSpec(BaseModel):
-    """A live camera, as a fleet file describes it.
+    """A live camera in a fleet file.
 
     Attributes:
-        url: ``rtsp://``, ``rtsps://``, ``http://`` or ``https://`` and what follows, or ``/dev/videoN``.
+        url: an ``rtsp://``, ``rtsps://``, ``http://`` or ``https://`` URL, or ``/dev/videoN``.
             ``${NAME}`` stands for the environment variable of that name.
-        fps: frames a second that it gives; None measures them, and assumes ``ASSUMED_FPS`` where the
-            camera is not there at the start.
-        stall_s: a camera that gives no frame for so long is lost.
+        fps: frames a second; None measures the rate, and assumes ``ASSUMED_FPS`` if the camera cannot be
+            reached at the start.
+        stall_s: seconds without a frame after which the camera counts as lost.
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
     """
 
@@ -70,9 +70,9 @@ class CameraSpec(BaseModel):
         return url
 
     def open(self, classes: tuple[str, ...]) -> LiveSource:
-        """The camera; ``classes`` is not needed, since nobody says what it shows.
+        """Opens the camera; ``classes`` is not used, since a camera has no truth.
 
-        One that is not there is no error: it is waited for.
+        A camera that cannot be reached is no error: the source keeps trying.
 
         Raises:
             UserError: the URL names an environment variable that is not set.
@@ -92,7 +92,7 @@ class CameraSource:
     """A ``LiveSource`` over OpenCV.
 
     Attributes:
-        address: with credentials; it is shown to nobody.
+        address: URL with credentials; must not be logged or shown.
         declared_fps, stall_s, max_side: as in ``CameraSpec``.
     """
 
@@ -106,17 +106,17 @@ class CameraSource:
 
     @property
     def fps(self) -> float:
-        """Declared, else measured, else assumed."""
+        """Frames a second: declared, else measured, else assumed."""
         return self.declared_fps or self._measured_fps or ASSUMED_FPS
 
     def reach(self) -> None:
-        """Tries once to reach the camera, and measures its rate where nobody has said it."""
+        """Tries once to reach the camera, and measures its rate unless that is declared."""
         self._capture = self._opened()
         if self._capture is not None and self.declared_fps is None:
             self._measured_fps = _rate(self._capture)
 
     def watch(self) -> Iterator[Sight | Silence]:
-        """As the protocol says; never ends."""
+        """Yields frames and silences as ``LiveSource.watch``; never ends."""
         delay_s = FIRST_DELAY_S
         try:
             while True:
@@ -137,7 +137,7 @@ class CameraSource:
             self.close()
 
     def close(self) -> None:
-        """Gives the connection back. May be called twice."""
+        """Closes the connection. May be called twice."""
         if self._capture is not None:
             self._capture.release()
             self._capture = None
@@ -158,14 +158,14 @@ class CameraSource:
 
 
 def _check(url: str) -> None:
-    """Refuses what is no camera; does not repeat it, as it may hold a password."""
+    """Raises ValueError for a URL that is no camera; the message leaves it out, as it may hold a password."""
     scheme = url.partition("://")[0].lower()
     if not (_DEVICE.fullmatch(url) or ("://" in url and scheme in _PORTS)):
         raise ValueError("this is no camera; write rtsp://, rtsps://, http://, https:// or /dev/videoN")
 
 
 def _why_unreachable(address: str, timeout_s: float) -> str | None:
-    """Why nobody answers there, which OpenCV does not say; None where somebody does."""
+    """Returns why the address does not answer, which OpenCV does not report; None if it answers."""
     if _DEVICE.fullmatch(address):
         return None if Path(address).exists() else "there is no such device"
     try:
@@ -178,7 +178,7 @@ def _why_unreachable(address: str, timeout_s: float) -> str | None:
 
 
 def _capture(address: str, patience_ms: int) -> cv2.VideoCapture | None:
-    """The camera, decoded on one thread; None where it cannot be opened."""
+    """Opens the camera, decoded on one thread; returns None if it cannot be opened."""
     if _DEVICE.fullmatch(address):
         capture = cv2.VideoCapture(address, cv2.CAP_V4L2)
     else:
@@ -191,7 +191,7 @@ def _capture(address: str, patience_ms: int) -> cv2.VideoCapture | None:
 
 
 def _rate(capture: cv2.VideoCapture) -> float | None:
-    """Frames a second: as the stream says where they come at about that rate, else as they come."""
+    """Returns frames a second: the declared rate if frames arrive at about that, else the measured one."""
     said = float(capture.get(cv2.CAP_PROP_FPS))
     sane = math.isfinite(said) and _SANE_FPS[0] <= said <= _SANE_FPS[1]
     began_s = time.monotonic()

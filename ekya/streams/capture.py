@@ -1,4 +1,4 @@
-"""Reading from OpenCV's decoders, which answer in several ways that there is no picture."""
+"""Reads pictures from OpenCV's decoders, which report a missing picture in several ways."""
 
 import cv2
 import numpy as np
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 
 def read_picture(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
-    """The next picture, (H, W, 3) BGR, waited for; None at the end, at damage or where the camera is lost."""
+    """Waits for the next picture, (H, W, 3) BGR; None at the end, at damage or if the camera is lost."""
     try:
         decoded, image = capture.read()
     except cv2.error:

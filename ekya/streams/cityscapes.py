@@ -1,7 +1,7 @@
 """Cityscapes: pictures from a car, with the outlines of everything in them (paper §6.1).
 
-A city is a stream. Its labelled pictures are far apart and no two of them show the same moment twice, so
-every object of every picture is an object of its own.
+A city is a stream. Its labelled pictures are far apart in time, so objects are not tracked from picture to
+picture: each object of each picture has a separate track.
 """
 
 import json
@@ -32,7 +32,7 @@ from ekya.streams.picture_files import UnreadableError, read_bytes, read_values
 DATASET = "cityscapes"
 
 PAPER_CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
-"""The paper's six, in the order of its public implementation."""
+"""The paper's six classes, in the order of its public implementation."""
 
 _INSTANCES: Mapping[int, str] = {
     24: "person",
@@ -46,15 +46,15 @@ _INSTANCES: Mapping[int, str] = {
     32: "motorcycle",
     33: "bicycle",
 }
-"""Labels of single objects, by their number. A ``cargroup`` is a crowd that nobody could tell apart."""
+"""Labels of single objects, by label id. Groups such as ``cargroup``, of several objects, are left out."""
 
 KNOWN = tuple(_INSTANCES.values())
 
 SECONDS_PER_FRAME = 1.8
-"""A labelled picture is one of a snippet of 30, taken at 17 a second, and stands for all of it."""
+"""A labelled picture stands for its whole snippet: 30 pictures, taken at 17 a second."""
 
 MIN_SIDE = 50.0
-"""As in the paper's public implementation: what is smaller is no example of anything."""
+"""As in the paper's public implementation: smaller objects are no useful examples. Pixels."""
 
 PICTURES, LABELS = "leftImg8bit", "gtFine"
 _PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
@@ -65,14 +65,14 @@ Split = Literal["train", "val", "test"]
 
 
 class CityscapesSpec(BaseModel):
-    """A city as a camera, as a fleet file describes it.
+    """A city of Cityscapes as a camera in a fleet file.
 
     Attributes:
         root: folder with ``leftImg8bit`` and ``gtFine``.
         city: name of the city's folder.
-        splits: in which of them to look for it; the labels of ``test`` are not public.
-        index: what ``ekya prepare`` wrote; without it the city's folders are listed and every file of
-            labels is read when its frame is due.
+        splits: splits to search for the city; the labels of ``test`` are not public.
+        index: index file that ``ekya prepare`` wrote; without it the city's folders are listed and every file
+            of labels is read when its frame is due.
         seconds_per_frame: stream time from one labelled picture to the next.
         min_side: objects with a shorter side, in pixels of the full picture, are left out.
         max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
@@ -93,11 +93,11 @@ class CityscapesSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The city's labelled pictures.
+        """Opens the city's labelled pictures.
 
         Raises:
-            UserError: the city is not there, the index is of something else, or Cityscapes does not know
-                one of the classes.
+            UserError: the city is not there, the index belongs to another data set, or Cityscapes does not
+                have one of the classes.
         """
         class_of = classes_known(classes, KNOWN, "Cityscapes has")
         index = self.index
@@ -122,13 +122,13 @@ class CityscapesSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
-    """A picture and its labels, one of which may be missing.
+    """A picture and its labels, either of which may be missing.
 
     Attributes:
-        sequence, frame: as their names say; the order in time.
-        split: the folder that both are in.
-        stem: what their names begin with.
-        city: the folder's name.
+        sequence, frame: numbers in the file name; they give the order in time.
+        split: folder that both files are in.
+        stem: common beginning of both file names.
+        city: name of the city's folder.
     """
 
     sequence: int
@@ -139,16 +139,16 @@ class Pair:
 
     @property
     def picture(self) -> str:
-        """Path of the picture from the root."""
+        """Path of the picture, relative to the root."""
         return f"{PICTURES}/{self.split}/{self.city}/{self.stem}_{PICTURES}.png"
 
     def labels(self, ending: str) -> str:
-        """Path of the labels from the root, in one of their forms."""
+        """Returns the path of the labels in one of their forms, relative to the root."""
         return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
 
 
 def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ...]:
-    """Every picture and every outline of a city, in chronological order.
+    """Returns all pictures and outlines of a city, in chronological order.
 
     Raises:
         UserError: a folder cannot be read.
@@ -169,7 +169,7 @@ def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ..
 
 
 def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
-    """What is in each picture, read when it is asked for."""
+    """Yields the labels of each picture, read on demand."""
     for pair in pairs:
         try:
             yield _labelled(root, pair)
@@ -178,10 +178,10 @@ def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
 
 
 def _labelled(root: Path, pair: Pair) -> LabelledFrame:
-    """A picture with its labels, from the outlines or, where there are none, from the map of instances.
+    """Returns a picture's labels, from the outlines or, if those are missing, from the instance map.
 
     Raises:
-        UnreadableError: there are none, or they cannot be read; the file is named.
+        UnreadableError: both are missing, or the file cannot be read; the message names the file.
     """
     outlines, instances = (root / pair.labels(ending) for ending in ("polygons.json", "instanceIds.png"))
     if outlines.exists():
@@ -198,7 +198,7 @@ def _labelled(root: Path, pair: Pair) -> LabelledFrame:
 
 
 def _from_outlines(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
-    """Objects from a ``polygons.json``, whose outlines also go around what hides behind others."""
+    """Reads objects and picture size from a ``polygons.json``, whose outlines include occluded parts."""
     try:
         content = json.loads(read_bytes(file))
         width, height = (_size(content[key]) for key in ("imgWidth", "imgHeight"))
@@ -229,7 +229,7 @@ def _outlined(one: Any) -> LabelledObject:
 
 
 def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
-    """Objects from an ``instanceIds.png``, in which only what can be seen of each has its number."""
+    """Reads objects and picture size from an ``instanceIds.png``, which marks only the visible parts."""
     values = read_values(file)
     down, across = np.nonzero(values >= min(_INSTANCES) * _PER_INSTANCE)
     numbers, which = np.unique(values[down, across], return_inverse=True)

@@ -1,4 +1,4 @@
-"""What ``ekya prepare`` knows of Cityscapes."""
+"""Cityscapes as a data set of ``ekya prepare``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ _SPLITS = ("train", "val")
 
 
 class CityscapesDataset:
-    """A ``Dataset``: the finely labelled cities but those of ``test``, whose labels are not public."""
+    """``Dataset`` of the finely labelled cities, except those of ``test``, whose labels are not public."""
 
     name = DATASET
     title = "Cityscapes, fine annotations"
@@ -45,11 +45,11 @@ class CityscapesDataset:
     index_suffix = ".jsonl"
 
     def classes_in(self, root: Path) -> tuple[str, ...]:
-        """The paper's six."""
+        """Returns the paper's six classes."""
         return self.classes
 
     def survey(self, root: Path) -> Survey:
-        """The cities of both splits."""
+        """Lists the cities of both splits."""
         missing: list[str] = []
         cities: set[str] = set()
         for top, what in ((PICTURES, "pictures"), (LABELS, "labels")):
@@ -69,7 +69,7 @@ class CityscapesDataset:
     def examine(
         self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
     ) -> StreamFindings:
-        """Decode every picture of a city, and read all of its labels."""
+        """Decodes every picture of a city and reads all its labels."""
 
         def counted(one: LabelledObject) -> bool:
             return one.name in classes and min(one.x1 - one.x0, one.y1 - one.y0) >= MIN_SIDE
@@ -79,5 +79,5 @@ class CityscapesDataset:
         return examine_frames(IndexHead(DATASET, stream, KNOWN), frames, pictures, counted, index, looked_at)
 
     def source(self, root: Path, stream: str, index: Path) -> CityscapesSpec:
-        """The city, with its index."""
+        """Returns the specification of a city with its index."""
         return CityscapesSpec(root=root, city=stream, index=index, seconds_per_frame=SECONDS_PER_FRAME)

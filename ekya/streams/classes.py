@@ -1,4 +1,4 @@
-"""The fleet's classes against those of a data set."""
+"""Checks the fleet's classes against those of a data set."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,15 +7,15 @@ from ekya.errors import UserError
 
 
 def classes_known(classes: tuple[str, ...], known: Sequence[str], whose: str) -> Mapping[str, int]:
-    """Number of each of the fleet's classes that objects of the data set can have.
+    """Returns the number of each of the fleet's classes that objects of the data set can have.
 
     Args:
-        classes: the fleet's.
-        known: those of the data set; it need not know what golden models call background.
-        whose: what is said of the data set in an error, such as ``Cityscapes has``.
+        classes: the fleet's classes.
+        known: classes of the data set; the golden models' background class need not be among them.
+        whose: beginning of the error message, such as ``Cityscapes has``.
 
     Raises:
-        UserError: the data set does not know one of them.
+        UserError: the data set does not have one of the classes.
     """
     wanted = {name: number for number, name in enumerate(classes) if name in known or name != BACKGROUND}
     for name in wanted:

@@ -1,8 +1,8 @@
-"""Credentials of a camera's URL: they travel in environment variables and stand nowhere else.
+"""Keeps the credentials of camera URLs in environment variables.
 
-A URL names variables, as in ``rtsp://${CAM_USER}:${CAM_PASSWORD}@host/live``, and is filled in where
-the camera is opened, in the process of its stream. What is written down, logged or handed on is the
-URL with the names. One that holds a password as such is rewritten before anything else sees it.
+A URL names variables, as in ``rtsp://${CAM_USER}:${CAM_PASSWORD}@host/live``, and is filled in only where
+the camera is opened, in the process of its stream. Files, logs and messages hold the URL with the names. A
+URL that holds a literal password is rewritten before it is used.
 """
 
 import os
@@ -15,35 +15,35 @@ from ekya.errors import UserError
 HIDDEN = "***"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# Everything up to the last @: some cameras' passwords hold a / or an @ that nobody has escaped.
+# Everything up to the last @: some cameras' passwords hold an unescaped / or @.
 _PARTS = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?:(?P<login>.*)@)?(?P<rest>[^@]*)", re.DOTALL)
 _LOGIN_IN_TEXT = re.compile(r"(?<=:/)(/?)[^\s'\"]*@")
 # Many cameras take their login in the path or the query: /video?user=me&pwd=secret.
 _TELLING = re.compile(r"(?i)((?:user|usr|login|pass|pwd|token|key|auth|secret)\w*=)[^&\s'\"]+")
 _SHORTEST = 3
-"""Pieces of a secret that are shorter would hide half of every sentence."""
+"""Characters. Masking shorter pieces of a secret would hide half of every sentence."""
 
 
 def variables_in(text: str) -> tuple[str, ...]:
-    """The environment variables that a text names."""
+    """Returns the environment variables that a text names."""
     return tuple(dict.fromkeys(_VARIABLE.findall(text)))
 
 
 def filled_in(text: str) -> str:
-    """The text with the values of its variables.
+    """Returns the text with the values of its variables.
 
     Raises:
-        UserError: one of them is not set.
+        UserError: a variable is not set.
     """
     require_set(text)
     return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
 
 
 def require_set(text: str) -> None:
-    """Refuses a text that names a variable which is not set.
+    """Checks that all variables that a text names are set.
 
     Raises:
-        UserError: names the first.
+        UserError: a variable is not set; the message names the first.
     """
     for name in variables_in(text):
         if name not in os.environ:
@@ -53,7 +53,7 @@ def require_set(text: str) -> None:
 
 
 def masked(text: str, named: str = "") -> str:
-    """A text without the passwords of URLs in it, and without what the variables of ``named`` hold."""
+    """Returns a text in which passwords in URLs and the values of the variables in ``named`` are hidden."""
     for secret in sorted(_secrets(named), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _TELLING.sub(lambda found: f"{found[1]}{HIDDEN}", text)
@@ -61,19 +61,19 @@ def masked(text: str, named: str = "") -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL holds a password, a token or the like, and not only a variable's name."""
+    """Returns whether a URL holds a literal password, token or the like, not only a variable's name."""
     return _password_in_login(url) or _password_in_path(url)
 
 
 def without_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
-    """The same camera's URL with names of variables where there were passwords.
+    """Replaces literal passwords in a camera's URL by environment variables.
 
     Args:
-        url: with or without.
-        prefix: of the variables' names.
+        url: URL with or without passwords.
+        prefix: prefix of the variables' names.
 
     Returns:
-        The URL, and the values of its new variables.
+        The new URL, and the values of its new variables.
     """
     parts = _PARTS.fullmatch(url)
     if parts is None or not has_password(url):
@@ -104,7 +104,7 @@ def _password_in_path(url: str) -> bool:
 
 
 def _secrets(named: str) -> Iterator[str]:
-    """Values and their pieces, as they are and as a decoder of URLs gives them back."""
+    """Yields the variables' values and pieces of them, both as they are and URL-decoded."""
     for name in variables_in(named):
         value = os.environ.get(name, "")
         for piece in (value, *re.split(r"[:/?&=]", value), *re.split(r"[:/?&=_]", value)):

@@ -1,19 +1,19 @@
-"""From a frame and its boxes to the squares that a classifier looks at."""
+"""Cuts the square crops that a classifier analyses out of a frame."""
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 CONTEXT = 0.1
-"""How much wider than its object a crop is: a little street helps to tell a car from a van's side."""
+"""How much wider than its object a crop is: some street around it helps to tell a car from a van's side."""
 
 
 def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
-    """Cut a square around each box, with a tenth of context, and resize it.
+    """Cuts a square around each box, with a margin of ``CONTEXT``, and resizes it.
 
-    The square has the box's centre and its longer side, so shapes keep their proportions. Where it
-    leaves the image the border pixels are repeated. Boxes outside the image are moved to its edge,
-    and a box without area gives a square of one pixel.
+    The square has the centre and the longer side of the box, so shapes keep their proportions. Border pixels
+    are repeated where the square leaves the image. Boxes outside the image are moved to its edge, and a box
+    without area gives a square of one pixel.
 
     Args:
         image: (H, W, 3) uint8, BGR.
@@ -32,7 +32,7 @@ def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int
         left = round((x0 + x1 - length) / 2.0)
         top = round((y0 + y1 - length) / 2.0)
         square = _square(image, left, top, length)
-        # Averaging over the area keeps thin things (spokes, legs) when a crop shrinks.
+        # Area averaging keeps thin structures (spokes, legs) when a crop shrinks.
         how = cv2.INTER_AREA if length > side else cv2.INTER_LINEAR
         resized = cv2.resize(square, (side, side), interpolation=how)
         cv2.cvtColor(resized, cv2.COLOR_BGR2RGB, dst=crops[row])

@@ -1,8 +1,8 @@
-"""A data set that can be checked before it is used: what ``ekya prepare`` asks of each.
+"""Protocol of the data sets that ``ekya prepare`` checks before a run.
 
-``survey`` is quick and looks at names; ``examine`` looks at every frame of one stream and writes the
-stream's index, from which its source opens later without walking the tree again. Streams are examined
-one by one, so that a check that was interrupted can go on behind the last that was finished.
+``survey`` is quick and reads only names; ``examine`` reads every frame of one stream and writes the
+stream's index, from which its source opens later without walking the tree again. Streams are examined one by
+one, so an interrupted check can resume after the last finished stream.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from pydantic import BaseModel
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a folder holds of a data set, by its names.
+    """Contents of a data set's folder, judged by names alone.
 
     Attributes:
-        frames: about how many frames each stream has, by the stream's name, which is also its id in a
-            fleet file; in the order in which they are to be examined. Empty where nothing is there.
-        missing: a sentence for each part of the data set that is not there; each names the folder or file.
+        frames: approximate number of frames by stream name, which is also the stream's id in a fleet file; in
+            the order in which streams are to be examined. Empty if there is no stream.
+        missing: a sentence for each missing part of the data set; each names the folder or file.
     """
 
     frames: Mapping[str, int]
@@ -29,14 +29,14 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class StreamFindings:
-    """What one stream holds, after every frame was looked at.
+    """Contents of one stream, after every frame was read.
 
     Attributes:
-        frames: that can be shown.
+        frames: number of frames that can be shown.
         duration_s: stream seconds from the first frame to the end of the last.
-        objects: how many, by class; only of the classes that were asked for.
-        problems: a sentence for each frame, pair or record that is missing or damaged: its file and what
-            is wrong. Their frames are left out of a run, and counted as damaged there.
+        objects: number of objects by class, for the requested classes only.
+        problems: a sentence for each missing or damaged frame, pair or record: its file and what is wrong.
+            A run leaves these frames out and counts them as damaged.
     """
 
     frames: int
@@ -46,17 +46,17 @@ class StreamFindings:
 
 
 class Dataset(Protocol):
-    """A data set that somebody keeps in a folder.
+    """A data set in a local folder.
 
     Attributes:
-        name: in a command, such as ``cityscapes``.
-        title: as its makers call it.
-        licence: under what terms it may be used, in words.
-        had_from: where it is had, in words; nothing is ever downloaded.
-        layout: in words, which files and folders have to be in the root.
-        classes: the fleet's classes unless the user names others; empty where they are the data's own and
-            ``classes_in`` has to look.
-        index_suffix: of an index file, such as ``.jsonl``.
+        name: name in a command, such as ``cityscapes``.
+        title: name that its authors use.
+        licence: terms of use, in words.
+        had_from: where to obtain it, in words; Ekya never downloads it.
+        layout: files and folders that the root must have, in words.
+        classes: the fleet's classes unless the user names others; empty if they depend on the data and
+            ``classes_in`` has to read them.
+        index_suffix: suffix of an index file, such as ``.jsonl``.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Dataset(Protocol):
     index_suffix: str
 
     def classes_in(self, root: Path) -> tuple[str, ...]:
-        """The classes that a fleet over this folder should tell apart; ``classes`` where that is fixed."""
+        """Returns the classes for a fleet over this folder; ``classes`` if those are fixed."""
 
     def survey(self, root: Path) -> Survey:
-        """What is there, and what is not, judged by names alone.
+        """Lists streams and missing parts, judged by names alone.
 
         Raises:
             UserError: the folder cannot be read.
@@ -80,18 +80,18 @@ class Dataset(Protocol):
     def examine(
         self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
     ) -> StreamFindings:
-        """Look at every frame of a stream, and write its index.
+        """Reads every frame of a stream and writes its index.
 
         Args:
-            root: of the data set.
-            stream: one that ``survey`` named.
-            classes: the fleet's.
-            index: file to write; its folder is there.
-            looked_at: to be called after each frame, for whoever watches.
+            root: root of the data set.
+            stream: a stream that ``survey`` listed.
+            classes: the fleet's classes.
+            index: file to write; its folder exists.
+            looked_at: progress callback, called after each frame.
 
         Raises:
-            UserError: nothing of the stream can be used, or ``index`` cannot be written.
+            UserError: no frame of the stream can be used, or ``index`` cannot be written.
         """
 
     def source(self, root: Path, stream: str, index: Path) -> BaseModel:
-        """A ``SourceSpec``, for the fleet file; only keys that are set explicitly are written."""
+        """Returns a ``SourceSpec`` for the fleet file; only keys that are set explicitly are written."""

@@ -1,4 +1,4 @@
-"""Every data set that ``ekya prepare`` knows, by its name."""
+"""Registry of the data sets that ``ekya prepare`` supports, by name."""
 
 from collections.abc import Mapping
 
@@ -9,6 +9,6 @@ from ekya.streams.sample_list_dataset import SampleListDataset
 from ekya.streams.waymo.dataset import WaymoDataset
 
 _ALL: tuple[Dataset, ...] = (CityscapesDataset(), SampleListDataset(), ImageFolderDataset(), WaymoDataset())
-"""A new data set adds itself here."""
+"""Add new data sets here."""
 
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

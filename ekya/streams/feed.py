@@ -1,4 +1,4 @@
-"""A stream's source as inference reads it: it goes on in another process when its own has died."""
+"""Source of a stream that restarts in a new process when its process dies."""
 
 import logging
 import time
@@ -15,15 +15,15 @@ _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 4.0
 
 _DEATHS_ALLOWED, _DEATHS_WITHIN_S = 2, 60.0
-"""Of a recording's decoder; at the next one within this time the recording is given up."""
+"""A recording is given up when its decoder dies more often than this within this time."""
 
 
 class LiveLook:
-    """What a live source shows for a while, as if it were a recording; empty where nothing comes.
+    """Reads a live source for a limited time as if it were a recording; may yield nothing.
 
     Args:
-        spec: of the source.
-        look_s: seconds.
+        spec: specification of the source.
+        look_s: seconds to read.
     """
 
     def __init__(self, spec: SourceSpec, look_s: float) -> None:
@@ -31,11 +31,11 @@ class LiveLook:
         self._look_s = look_s
 
     def wait_open(self) -> float:
-        """As of ``Feed``."""
+        """Waits until the source is open; see ``Feed.wait_open``."""
         return self._feed.wait_open()
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """The newest frame whenever one is asked for."""
+        """Yields the newest frame at each request until the time is over."""
         self._feed.wait_open()
         until_s = time.monotonic() + self._look_s
         self._feed.begin(Pace(time.monotonic_ns()))
@@ -52,15 +52,15 @@ class LiveLook:
 
 
 class Feed:
-    """A ``SourceProcess``, and another one at its place when it has died.
+    """Runs a ``SourceProcess`` and replaces it when it dies.
 
-    A live source gets another one for as long as the feed is open: a camera is only lost, as when nobody
-    answers at its address. A recording whose process dies too often has ended, and so has one that was
-    refused: what aborted its decoder does so again.
+    A live source is restarted as long as the feed is open: meanwhile its camera counts as lost, as if its
+    address did not answer. A recording ends when its process dies too often, since a damaged file aborts the
+    decoder again, or when the process refused to open it.
     """
 
     def __init__(self, spec: SourceSpec, classes: tuple[str, ...], name: str = "a source") -> None:
-        """Start the process and let it open the source; ``name`` is for the log."""
+        """Starts the process, which opens the source; ``name`` is for the log."""
         self._name = name
         self._spec = spec
         self._classes = classes
@@ -76,12 +76,12 @@ class Feed:
 
     @property
     def lost(self) -> str | None:
-        """Why a live camera gives nothing for now, in words; None while it gives frames."""
+        """Reason why a live camera currently gives no frames, in words; None while it does."""
         return self._lost_by or self._process.lost
 
     @property
     def died(self) -> str | None:
-        """Why a recording ended before all its frames were there; None where it did not."""
+        """Reason why a recording ended before its last frame, in words; None if it did not."""
         if not self._has_given_up:
             return None
         if self._process.refused:
@@ -90,16 +90,21 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come."""
+        """True when no more frames will come."""
         return self._has_given_up or (not self._spec.live and self._process.ended and not self._process.died)
 
     @property
     def damaged(self) -> int:
-        """Frames so far that could not be decoded."""
+        """Number of frames so far that could not be decoded."""
         return max(self._damaged, self._process.damaged)
 
     def wait_open(self) -> float:
-        """As of the process; one whose process dies of it has ``ASSUMED_FPS``, and is lost or has ended."""
+        """Waits until the source is open; see ``SourceProcess.wait_open``.
+
+        Returns:
+            Frames a second; ``ASSUMED_FPS`` if opening killed the process of a live source (now lost) or, too
+            often, that of a recording (now ended).
+        """
         while True:
             try:
                 return self._process.wait_open()
@@ -110,12 +115,15 @@ class Feed:
                     return ASSUMED_FPS
 
     def begin(self, pace: Pace, from_index: int = 0) -> None:
-        """As of the process, paced."""
+        """Starts the paced delivery of frames; see ``SourceProcess.begin``."""
         self._pace, self._next_index = pace, from_index
         self._process.begin(pace, from_index)
 
     def poll(self, timeout_s: float) -> list[Arrived]:
-        """As of the process. Starts another one where it has died, for a live one after a growing delay."""
+        """Returns the frames that arrived, as ``SourceProcess.poll``.
+
+        Restarts a process that died; that of a live source after an increasing back-off.
+        """
         arrived = self._process.poll(timeout_s)
         if arrived:
             self._next_index = arrived[-1].index + 1
@@ -128,16 +136,16 @@ class Feed:
         return arrived
 
     def close(self) -> None:
-        """End the process and give everything back. May be called twice."""
+        """Ends the process and releases its resources. May be called twice."""
         self._process.close()
 
     def _forget_old_deaths(self) -> None:
-        """Called when a frame came: of a decoder that never gets that far every death counts."""
+        """Forgets old deaths. Called only when a frame arrives: without frames every death counts."""
         since_s = time.monotonic() - _DEATHS_WITHIN_S
         self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
 
     def _take_over(self) -> None:
-        """Starts another process of a recording where the one before died, or gives the recording up."""
+        """Restarts the process of a recording at the next frame, or gives the recording up."""
         self._deaths_s.append(time.monotonic())
         self._has_given_up = self._process.refused or len(self._deaths_s) > _DEATHS_ALLOWED
         if self._has_given_up:
@@ -151,7 +159,7 @@ class Feed:
         self._start_again()
 
     def _look_again(self, timeout_s: float) -> None:
-        """Starts another process of a live source when its delay is over."""
+        """Restarts the process of a live source when its back-off is over."""
         now_s = time.monotonic()
         if self._again_s <= now_s and self._lost_by is None:
             self._lost_by = f"its process died ({self._process.died})"
@@ -164,7 +172,7 @@ class Feed:
         self._start_again()
 
     def _start_again(self) -> None:
-        # Each process counts from the first frame on.
+        # Each process counts damaged frames from the first frame, so the counts must not be added.
         self._damaged = self.damaged
         self._process.close()
         self._process = SourceProcess(self._spec, self._classes)

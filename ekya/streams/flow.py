@@ -1,9 +1,9 @@
-"""Boxes that move with what is in them, from one picture to the next: sparse optical flow.
+"""Follows boxes from one picture to the next by sparse optical flow.
 
 Median flow (Kalal, Mikolajczyk and Matas, "Forward-Backward Error: Automatic Detection of Tracking Failures",
-ICPR'10) over OpenCV's pyramidal Lucas-Kanade: a grid of points in each box is followed forth and back, the
-points that do not come back to where they were are left out, and the others' median says how the box moved
-and grew. It asks nothing of the camera, which may move itself.
+ICPR'10) over OpenCV's pyramidal Lucas-Kanade: a grid of points in each box is followed forward and backward,
+points that do not return to their origin are dropped, and the median of the others gives the box's shift and
+growth. The camera may move.
 """
 
 from dataclasses import dataclass, field
@@ -18,26 +18,26 @@ _ITERATIONS = 10
 _ENOUGH = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, _ITERATIONS, 0.03)
 
 _INNER = 0.7
-"""Points stand in this part of a box's width and height: at its edges there is often street."""
+"""Part of a box's width and height that the grid of points covers: the edges often show street."""
 
 _CAME_BACK = 1.5
-"""Pixels of the copy that a point may be off after the way forth and back."""
+"""Greatest forward-backward error of a point, pixels of the copy."""
 
 _LEAST_POINTS = 5
 _MOST_GROWTH = 1.25
-"""From one picture to the next; more is a mistake."""
+"""Greatest plausible growth from one picture to the next; it is clipped to this."""
 
 _OF_A_NETWORK = 3
-"""Operations that a network gets done while following gets one done: its windows are small, and each point's
-steps wait for one another (``experiments/bench_following.py``)."""
+"""Network operations that take as long as one operation of optical flow: its windows are small, and each
+point's iterations are sequential (``experiments/bench_following.py``)."""
 
 _LEAST_VISIBLE = 0.4
-"""Part of a box that must be inside the picture; less of it has left."""
+"""Part of a box that must be inside the picture; with less, the object has left."""
 
 
 @dataclass(eq=False)
 class BoxFlow:
-    """Follows the boxes of one camera; works on a small grey copy of the picture.
+    """Follows the boxes of one camera on a small grey copy of the picture.
 
     Attributes:
         work_side: longest side of the copy, pixels.
@@ -47,27 +47,27 @@ class BoxFlow:
     work_side: int = 320
     grid: int = 4
     _picture: NDArray[np.uint8] | None = field(default=None, init=False)
-    # As large as their objects, also where these have left the picture in part.
+    # Not cut to the picture: full size, also of objects that are partly outside.
     _boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4), np.float32), init=False)
     _shape: tuple[int, ...] = field(default=(), init=False)
 
     def start(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> None:
-        """Begin anew with (N, 4) boxes, x0 y0 x1 y1 in pixels of an (H, W, 3) uint8 BGR picture."""
+        """Restarts with (N, 4) boxes, x0 y0 x1 y1 in pixels of an (H, W, 3) uint8 BGR picture."""
         self._shape = image.shape
         self._picture = self._small(image)
         self._boxes = boxes
 
     def fits(self, image: NDArray[np.uint8]) -> bool:
-        """Whether boxes can be followed into this picture: there was one before, of the same size."""
+        """Returns whether boxes can be followed into this picture: the previous one had the same size."""
         return self._picture is not None and image.shape == self._shape
 
     def follow(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Where the boxes are in the next picture.
+        """Returns the boxes' positions in the next picture.
 
-        A box whose points are lost stays where it was; one that has left the picture is forgotten.
+        A box whose points are lost stays in place; one that has left the picture is dropped.
 
         Returns:
-            (M, 4) float32 with M <= N, in the order of the boxes that were given.
+            (M, 4) float32 with M <= N, in the order of the given boxes.
         """
         before, self._picture = self._picture, self._small(image)
         if before is not None and len(self._boxes):
@@ -78,11 +78,11 @@ class BoxFlow:
         return _visible(self._boxes, image.shape)
 
     def operations(self, shape: tuple[int, ...], boxes: float) -> int:
-        """Multiplications and additions to follow so many boxes into a picture of this (H, W, ...) shape.
+        """Returns the cost of following ``boxes`` boxes into a picture of this (H, W, ...) shape.
 
-        Counted as operations of a network, which rates are measured on: a few of those for each of these.
-        The copies' pyramids take a filter of five by five in two passes and two derivatives of three by three
-        a pixel, both ways; a point takes, on each level, both ways, its window's gradients and its steps.
+        Unit: multiplications and additions of a network, on which rates are measured (``_OF_A_NETWORK``).
+        Pyramids of both copies: a 5x5 filter in two passes and two 3x3 derivatives a pixel, forward and
+        backward. Points: gradients and iterations of the window, on each level, forward and backward.
         """
         scale = min(1.0, self.work_side / max(shape[:2]))
         pixels = shape[0] * shape[1] * scale * scale * 4 / 3
@@ -109,7 +109,7 @@ class BoxFlow:
         return _move(self._boxes, points / scale, forth.reshape(*each, 2) / scale, found.reshape(each))
 
     def _points(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(N, grid squared, 2) places inside the boxes."""
+        """Returns (N, grid squared, 2) points inside the boxes."""
         steps = (np.arange(self.grid) + 0.5) / self.grid * _INNER + (1.0 - _INNER) / 2
         across, down = (part.ravel() for part in np.meshgrid(steps, steps))
         size = boxes[:, 2:] - boxes[:, :2]
@@ -120,7 +120,7 @@ class BoxFlow:
 def _lucas_kanade(
     before: NDArray[np.uint8], after: NDArray[np.uint8], points: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Where (K, 1, 2) points of one picture are in the next, and (K,) whether they were found."""
+    """Returns the (K, 1, 2) points' positions in the next picture, and (K,) whether they were found."""
     moved, found, _ = cv2.calcOpticalFlowPyrLK(
         before,
         after,
@@ -139,7 +139,7 @@ def _move(
     new: NDArray[np.float32],
     found: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
-    """(N, 4) boxes after their (N, K, 2) points went from old to new, as far as they were found (N, K)."""
+    """Returns (N, 4) boxes moved by their (N, K, 2) points from old to new, where found (N, K)."""
     shift = np.stack([_middle((new - old)[..., axis], found) for axis in (0, 1)], axis=1)
     first, second = np.triu_indices(old.shape[1], 1)
     was = np.linalg.norm(old[:, first] - old[:, second], axis=2)
@@ -154,7 +154,7 @@ def _move(
 
 
 def _middle(values: NDArray[np.float32], counts: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """(N,) medians of the values (N, K) that count; of a row where none does, anything."""
+    """Returns (N,) medians of the (N, K) values that count; arbitrary for a row in which none does."""
     rows, many = np.arange(len(values)), counts.sum(axis=1)
     inorder = np.sort(np.where(counts, values, np.float32(1e9)), axis=1)
     middle: NDArray[np.float32] = (inorder[rows, (many - 1) // 2] + inorder[rows, many // 2]) / 2
@@ -162,7 +162,7 @@ def _middle(values: NDArray[np.float32], counts: NDArray[np.bool_]) -> NDArray[n
 
 
 def _visible(boxes: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The parts of boxes that are inside a picture of this (H, W, ...) shape."""
+    """Cuts boxes to a picture of this (H, W, ...) shape."""
     return np.clip(boxes, 0.0, [shape[1], shape[0], shape[1], shape[0]]).astype(np.float32)
 
 

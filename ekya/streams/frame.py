@@ -1,4 +1,4 @@
-"""What a camera gives: frames, and (only where somebody drew them) the truth about them."""
+"""Frames, their ground truth, and the protocols of the sources that yield them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Frame:
 
     Attributes:
         index: position in the stream, from 0, without gaps over all frames that arrived.
-        t_us: stream time since its first frame.
+        t_us: stream time since the first frame, microseconds.
         image: (H, W, 3) uint8, BGR.
-        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, where the source itself proposes the objects;
-            None where a proposer has to find them.
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, if the source itself proposes the objects;
+            None if a proposer has to find them.
     """
 
     index: int
@@ -30,13 +30,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """What is really in one frame. Scoring reads it afterwards; inference never does.
+    """Ground truth of one frame. Scoring reads it afterwards; inference never does.
 
     Attributes:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels. For a source that proposes boxes these are
             the same rows in the same order.
         classes: (N,) int64, index into the fleet's classes.
-        tracks: (N,) int64, one number an object for as long as it lives, never used again.
+        tracks: (N,) int64, the object's number, constant for its lifetime and never reused.
     """
 
     boxes: NDArray[np.float32]
@@ -44,15 +44,15 @@ class Truth:
     tracks: NDArray[np.int64]
 
     def reference(self, frame: Frame) -> FrameReference:
-        """What is to be written down of the frame that this is the truth of."""
+        """Returns the record of this truth for its frame."""
         return FrameReference(frame.index, frame.t_us, self.boxes, self.classes.astype(np.int16), self.tracks)
 
 
 class StreamSource(Protocol):
     """A finite, ordered stream of frames that can be read again from the start.
 
-    ``frames()`` yields frames as fast as they can be made; pacing is somebody else's work. A frame
-    that cannot be decoded is not yielded but counted in ``damaged``.
+    ``frames()`` yields frames as fast as they can be made; the reader paces them. A frame that cannot be
+    decoded is not yielded but counted in ``damaged``.
     """
 
     @property
@@ -61,18 +61,18 @@ class StreamSource(Protocol):
 
     @property
     def damaged(self) -> int:
-        """Frames of the current pass that could not be decoded."""
+        """Number of frames of the current pass that could not be decoded."""
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames from the first to the last; ``Truth`` only where the source knows it."""
+        """Yields all frames from the first to the last, with ``Truth`` if the source has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What a live camera shows.
+    """A picture of a live camera.
 
     Attributes:
-        arrived_ns: monotonic time at which it was decoded.
+        arrived_ns: monotonic time at which the picture was decoded.
         image: (H, W, 3) uint8, BGR.
     """
 
@@ -82,14 +82,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A live camera gives nothing for now; ``reason`` says why, in words without credentials."""
+    """A live camera currently gives no frames; ``reason`` says why, in words without credentials."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Nothing arrives from one moment of stream time until another; ``reason`` says why, in words."""
+    """No frame arrives in this interval of stream time; ``reason`` says why, in words."""
 
     from_us: int
     until_us: int
@@ -98,22 +98,23 @@ class Outage:
 
 @runtime_checkable
 class InterruptedSource(StreamSource, Protocol):
-    """A recording that gives nothing for a while, and says so before it does."""
+    """A recording with interruptions that are announced in advance."""
 
     def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
-        """Its ``frames()``, and between them an ``Outage`` as soon as it is known."""
+        """Yields the frames of ``frames()``, and an ``Outage`` before each interruption."""
 
 
 @runtime_checkable
 class LiveSource(Protocol):
-    """A stream that happens once and has no end. What is not taken when it comes is gone."""
+    """An endless stream that happens once: frames that are not taken when they arrive are lost."""
 
     @property
     def fps(self) -> float:
-        """Frames a second, as far as it is known."""
+        """Frames a second, possibly an estimate."""
 
     def watch(self) -> Iterator[Sight | Silence]:
-        """What the camera shows, as it comes; waits for it, and looks for the camera while it is away.
+        """Yields pictures as they arrive; waits for them and reconnects a lost camera.
 
-        A ``Silence`` comes when the camera is lost and after each vain try to reach it, a ``Sight`` ends it.
+        A ``Silence`` is yielded when the camera is lost and after each failed attempt to reach it; the next
+        ``Sight`` ends the loss.
         """

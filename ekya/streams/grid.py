@@ -1,4 +1,4 @@
-"""A camera's pictures at an even rate, so that a second in the file is a second in the street."""
+"""Resamples a camera's pictures to a constant rate, so that a second of the file is a second of real time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ _NOT_YET = "it was not there yet"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Slots in which the camera was lost, and which hold what it had shown before.
+    """Slots in which the camera was lost; they repeat its last picture.
 
     Attributes:
-        begin, end: the first of them, and the first behind them.
-        reason: why it was lost, in words.
+        begin, end: first slot of the gap, and first slot after it.
+        reason: why the camera was lost, in words.
     """
 
     begin: int
@@ -27,18 +27,18 @@ class Gap:
 
 @dataclass(eq=False)
 class FrameGrid:
-    """Puts into every slot the newest picture that had come by its time.
+    """Fills every slot with the newest picture that had arrived by the slot's time.
 
-    A camera that gives nothing until it is known to be lost was lost from its last picture on. One that only
-    came later has its first picture in the slots before, as a gap.
+    A gap begins at the camera's last picture, not when the loss is detected. If the first picture comes late,
+    it also fills the slots before, as a gap.
 
     Attributes:
         fps: slots a second.
-        limit: how many slots there are.
-        put: takes the picture of the next slot, (H, W, 3) uint8.
-        slots: filled so far.
-        repeated: those of them that hold the picture of the slot before, outside of gaps.
-        gaps: closed ones, in order.
+        limit: number of slots.
+        put: callback that takes the picture of the next slot, (H, W, 3) uint8.
+        slots: number of slots filled so far.
+        repeated: number of slots outside gaps that repeat the picture of the slot before.
+        gaps: closed gaps, in order.
     """
 
     fps: float
@@ -54,16 +54,16 @@ class FrameGrid:
 
     @property
     def due_us(self) -> int:
-        """When the next slot is to be filled, since the first."""
+        """Time at which the next slot is due, microseconds since the first slot."""
         return round(self.slots * US_PER_S / self.fps)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more goes in."""
+        """True when all slots are filled."""
         return self.slots >= self.limit
 
     def show(self, t_us: int, image: NDArray[np.uint8]) -> None:
-        """The camera shows this from then on; times rise, and may lie before the first slot."""
+        """Adds the picture that is shown from ``t_us`` on; times rise, and may lie before the first slot."""
         if self._newest is None and t_us > 0:
             self._newest, self._lost = image, self._lost or _NOT_YET
         self.fill(t_us - 1)
@@ -71,11 +71,11 @@ class FrameGrid:
         self._newest, self._fresh = image, True
 
     def lose(self, reason: str) -> None:
-        """The camera gives nothing for now."""
+        """Marks the camera as lost until its next picture."""
         self._lost = reason
 
     def fill(self, until_us: int) -> None:
-        """Fill all slots that are due by then; nothing where there was no picture yet."""
+        """Fills all slots that are due by ``until_us``; none before the first picture."""
         while self._newest is not None and not self.full and self.due_us <= until_us:
             self.put(self._newest)
             self.slots += 1
@@ -83,11 +83,11 @@ class FrameGrid:
                 self._fresh, self._same_since = False, self.slots
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Closes a gap that is still open; to be called after the last picture."""
         self._close_gap()
 
     def _close_gap(self) -> None:
-        """A camera that was lost since its last picture is so no more."""
+        """Records the slots since the last new picture, as a gap if the camera was lost, else as repeated."""
         same = self.slots - self._same_since
         if self._lost is not None and same:
             self.gaps.append(Gap(self._same_since, self.slots, self._lost))

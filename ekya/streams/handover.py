@@ -1,8 +1,7 @@
-"""How a source process hands frames to its reader: pixels in shared slots, everything else in a pipe.
+"""Transport of frames from a source process to its reader: pixels in shared memory, the rest in a pipe.
 
-The pixels of a frame lie in one of a few slots of anonymous shared memory and are overwritten when
-the slot's turn comes again; a number in the slot says whose pixels they are. The pipe carries one
-small message a frame, so a frame whose pixels were overwritten is still counted.
+Pixels lie in a ring buffer of a few slots in anonymous shared memory; each slot holds the index of its frame.
+The pipe carries one small message a frame, so a frame whose pixels were overwritten is still counted.
 """
 
 import mmap
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 from ekya.streams.frame import Frame, Truth
 
 SLOTS = 4
-_SLOT_HEADER = 64  # the frame's index, and room that keeps pixels aligned
+_SLOT_HEADER = 64  # the frame's index, padded so that pixels are aligned
 _NOBODYS = -1
 _PREFIX = struct.Struct("<IB")
 _HEADER = struct.Struct("<qqqqqHHii")
 
 
 class MessageKind(IntEnum):
-    """What a message says. All but FRAME carry UTF-8 text: a number, words for a person, or nothing."""
+    """Kinds of message. All but FRAME carry UTF-8 text: a number, a human-readable reason, or nothing."""
 
     OPENED = 1
     FRAME = 2
@@ -42,9 +41,9 @@ class FrameHeader:
 
     Attributes:
         index, t_us: as in ``Frame``.
-        released_ns: monotonic time at which it was handed over.
-        damaged: frames so far that did not decode.
-        offset: where its slot begins in the shared memory, bytes.
+        released_ns: monotonic time at which the frame was handed over.
+        damaged: number of frames so far that did not decode.
+        offset: beginning of the frame's slot in the shared memory, bytes.
         height, width: of the picture, pixels.
         boxes: as in ``Frame``.
         truth: as the source gave it.
@@ -62,13 +61,13 @@ class FrameHeader:
 
 
 def pack_text(kind: MessageKind, text: str) -> bytes:
-    """A message of words."""
+    """Encodes a message that carries text."""
     body = text.encode()
     return _PREFIX.pack(len(body), kind) + body
 
 
 def pack_frame(header: FrameHeader) -> bytes:
-    """A message about one frame."""
+    """Encodes a FRAME message."""
     boxes, truth = header.boxes, header.truth
     body = _HEADER.pack(
         header.index,
@@ -91,7 +90,7 @@ def pack_frame(header: FrameHeader) -> bytes:
 
 
 def unpack_frame(body: bytes) -> FrameHeader:
-    """The inverse of ``pack_frame``, without the prefix."""
+    """Decodes the body of a FRAME message; inverse of ``pack_frame`` without the prefix."""
     index, t_us, released_ns, damaged, offset, height, width, box_count, truth_count = _HEADER.unpack_from(
         body
     )
@@ -115,13 +114,13 @@ def _array(body: bytes, at: int, count: int, dtype: str) -> NDArray[np.generic]:
 
 
 class Unpacker:
-    """Cuts a byte stream into messages, however it was broken up on the way."""
+    """Splits a byte stream into messages; the chunks may be of any size."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[MessageKind, bytes]]:
-        """Every message that is complete now, in order."""
+        """Adds a chunk and returns all messages that it completes, in order."""
         self._pending += data
         messages = []
         at = 0
@@ -137,7 +136,7 @@ class Unpacker:
 
 
 class SlotWriter:
-    """Puts pictures into the slots in turn; the writing side never waits for the reading side."""
+    """Writes pictures into the slots in turn; never waits for the reader."""
 
     def __init__(self, memory_fd: int) -> None:
         self._fd = memory_fd
@@ -148,7 +147,7 @@ class SlotWriter:
         self._turn = 0
 
     def write(self, frame: Frame) -> int:
-        """Store a frame's pixels.
+        """Stores a frame's pixels.
 
         Returns:
             Offset of the slot, bytes.
@@ -164,7 +163,7 @@ class SlotWriter:
         return offset
 
     def _grow(self, image_bytes: int) -> mmap.mmap:
-        """New, larger slots behind the old ones, which the reader may be reading."""
+        """Maps new, larger slots behind the old ones, which the reader may still be reading."""
         self._start = self._end
         page = mmap.PAGESIZE
         self._slot_bytes = -(-(image_bytes + _SLOT_HEADER) // page) * page
@@ -175,14 +174,14 @@ class SlotWriter:
 
 
 class SlotReader:
-    """Copies pictures out of the slots, as long as they are still there."""
+    """Copies pictures out of the slots unless they were overwritten."""
 
     def __init__(self, memory_fd: int) -> None:
         self._fd = memory_fd
         self._map: mmap.mmap | None = None
 
     def read(self, header: FrameHeader) -> NDArray[np.uint8] | None:
-        """(H, W, 3) uint8, or None when a later frame has taken the slot."""
+        """Returns (H, W, 3) uint8, or None if a later frame has taken the slot."""
         count = header.height * header.width * 3
         end = header.offset + _SLOT_HEADER + count
         if self._map is None or len(self._map) < end:
@@ -191,7 +190,7 @@ class SlotReader:
             return None
         pixels = np.frombuffer(self._map, np.uint8, count, header.offset + _SLOT_HEADER)
         image = pixels.reshape(header.height, header.width, 3).copy()
-        # Whoever overwrites a slot takes its number away first, so an unchanged number means whole pixels.
+        # The writer clears the slot's index before it overwrites the pixels: unchanged means not torn.
         return image if _owner(self._map, header.offset) == header.index else None
 
 

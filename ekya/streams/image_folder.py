@@ -1,4 +1,4 @@
-"""Pictures of one object each, in a folder for each class: crops that somebody has made before."""
+"""Folders of pictures, one folder for each class and one object in each picture, as a camera."""
 
 import heapq
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ DATASET = "image-folder"
 ENDINGS = (".jpg", ".jpeg", ".png")
 
 FPS = 10.0
-"""How fast pictures follow one another, where nobody says otherwise."""
+"""Default rate, pictures a second."""
 
 
 class ImageFolderSpec(BaseModel):
-    """Folders of pictures as a camera, as a fleet file describes it.
+    """Folders of pictures as a camera in a fleet file.
 
     Attributes:
-        root: has a folder for each class, named as the class, with ``.jpg``, ``.jpeg`` or ``.png`` in it.
-        index: what ``ekya prepare`` wrote; without it the folders are listed when they are opened.
-        fps: pictures a second of stream time; one is one object, which fills it.
+        root: folder with a subfolder for each class, named as the class, of ``.jpg``, ``.jpeg`` or ``.png``.
+        index: index file that ``ekya prepare`` wrote; without it the folders are listed at opening.
+        fps: pictures a second of stream time; each picture is one object, which fills it.
         max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
     """
 
@@ -50,10 +50,10 @@ class ImageFolderSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The pictures of all folders in the order of their names, whichever folder they are in.
+        """Opens the pictures of all folders, sorted by file name across folders.
 
         Raises:
-            UserError: there are none, or one of the classes has no folder.
+            UserError: there are no pictures, or one of the classes has no folder.
         """
         index = self.index
         known = class_folders(self.root) if index is None else read_head(index, DATASET).known
@@ -70,10 +70,10 @@ class ImageFolderSpec(BaseModel):
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted; those that begin with a point are nobody's class.
+    """Returns the sorted names of the subfolders, without hidden ones (names that begin with a dot).
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the folder cannot be read.
     """
     with user_errors(root):
         folders = (entry.name for entry in root.iterdir() if entry.is_dir())
@@ -81,7 +81,7 @@ def class_folders(root: Path) -> tuple[str, ...]:
 
 
 def picture_names(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Name and class of every picture, in the order of the names, then of the classes.
+    """Returns file name and class of every picture, sorted by file name, then by class.
 
     Raises:
         UserError: a folder cannot be read.
@@ -97,6 +97,6 @@ def picture_names(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, str]
 
 
 def described(names: tuple[tuple[str, str], ...]) -> Iterator[LabelledFrame]:
-    """Each picture as a frame with one object."""
+    """Yields each picture as a frame with one object."""
     for file, name in names:
         yield LabelledFrame(f"{name}/{file}", (LabelledObject(name, *WHOLE),))

@@ -1,4 +1,4 @@
-"""What ``ekya prepare`` knows of image folders."""
+"""Image folders as a data set of ``ekya prepare``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from ekya.streams.labelled_index import IndexHead, examine_frames
 
 
 class ImageFolderDataset:
-    """A ``Dataset``: the root is one camera with folders of classes, or has a folder for each camera."""
+    """``Dataset`` whose root is one camera with a folder for each class, or has a folder for each camera."""
 
     name = DATASET
     title = "Pictures in a folder for each class"
@@ -30,12 +30,12 @@ class ImageFolderDataset:
     index_suffix = ".jsonl"
 
     def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Every class of every camera, sorted."""
+        """Returns the sorted classes of all cameras."""
         names = {name for folder in _cameras(root).values() for name in class_folders(folder)}
         return tuple(sorted(names))
 
     def survey(self, root: Path) -> Survey:
-        """The cameras, and classes without a picture."""
+        """Lists the cameras, and the classes without a picture."""
         frames: dict[str, int] = {}
         missing: list[str] = []
         for camera, folder in _cameras(root).items():
@@ -49,7 +49,7 @@ class ImageFolderDataset:
     def examine(
         self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
     ) -> StreamFindings:
-        """Decode every picture of a camera."""
+        """Decodes every picture of a camera."""
         folder = _folder(root, stream)
         names = picture_names(folder, class_folders(folder))
         return examine_frames(
@@ -62,12 +62,12 @@ class ImageFolderDataset:
         )
 
     def source(self, root: Path, stream: str, index: Path) -> ImageFolderSpec:
-        """The camera, with its index."""
+        """Returns the specification of a camera with its index."""
         return ImageFolderSpec(root=_folder(root, stream), index=index, fps=FPS)
 
 
 def _cameras(root: Path) -> dict[str, Path]:
-    """The folders whose folders are classes, by the name of a stream."""
+    """Returns the cameras' folders, which hold a folder for each class, by stream name."""
     folders = class_folders(root)
     if picture_names(root, folders):
         return {"camera": root}

@@ -1,4 +1,4 @@
-"""Labelled pictures as a camera: what every data set of pictures with labels beside them becomes."""
+"""Camera of labelled pictures, which every data set of pictures with labels is turned into."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +17,11 @@ from ekya.streams.pictures import shrink
 _log = logging.getLogger(__name__)
 
 WHOLE = (0.0, 0.0, 65536.0, 65536.0)
-"""The box of an object that fills its picture, however large that is: boxes are cut to the picture."""
+"""Box of an object that fills a picture of any size: boxes are cut to the picture."""
 
 
 class LabelledObject(NamedTuple):
-    """An object of one frame: its class, and its box in pixels of the picture that was labelled."""
+    """An object of one frame: its class, and its box in pixels of the labelled picture."""
 
     name: str
     x0: float
@@ -32,14 +32,14 @@ class LabelledObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """One frame as its data set describes it.
+    """A frame with its labels, without its pixels.
 
     Attributes:
-        place: where its picture is: a path that begins at the data set's root, or a number in a video,
+        place: location of the picture: a path relative to the data set's root, or a frame number in a video,
             from 0.
-        objects: of all classes that the data set knows.
-        size: width and height of the picture that was labelled; None where it is the picture's own.
-        problem: why it cannot be shown, with the name of the file; empty where nothing is known against it.
+        objects: objects of all classes of the data set.
+        size: width and height of the picture that was labelled; None if it is the stored picture itself.
+        problem: why the frame cannot be shown, with the file's name; empty if no problem was found.
     """
 
     place: str | int
@@ -50,13 +50,13 @@ class LabelledFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A frame whose picture was looked for.
+    """A labelled frame with its picture.
 
     Attributes:
-        frame: as it was described.
-        t_us: stream time.
-        image: (H, W, 3) uint8 BGR; None where it cannot be shown.
-        problem: why it cannot.
+        frame: the labelled frame.
+        t_us: stream time, microseconds.
+        image: (H, W, 3) uint8 BGR; None if it was not read or cannot be shown.
+        problem: why the frame cannot be shown; empty if it can.
     """
 
     frame: LabelledFrame
@@ -66,22 +66,22 @@ class Shown:
 
 
 class Pictures(Protocol):
-    """Where pictures come from."""
+    """Reads the pictures of labelled frames."""
 
     @property
     def fps(self) -> float:
         """Frames a second of stream time."""
 
     def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Each frame with its picture, in order, one at a time."""
+        """Yields each frame with its picture, in order, one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """A file for each frame, at equal distances in time; also a frame that cannot be shown takes its time.
+    """Reads one file for each frame, equally spaced in time; frames that cannot be shown keep their time.
 
     Attributes:
-        root: folder at which the frames' paths begin.
+        root: folder that the frames' paths are relative to.
         fps: frames a second.
     """
 
@@ -89,7 +89,7 @@ class PictureFiles:
     fps: float
 
     def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Each frame with its picture."""
+        """Yields each frame with its picture."""
         for number, frame in enumerate(frames):
             t_us = round(number * US_PER_S / self.fps)
             path = self.root / str(frame.place)
@@ -104,17 +104,16 @@ class PictureFiles:
 
 @dataclass(eq=False)
 class LabelledSource:
-    """A ``StreamSource`` of labelled frames, whose objects are given with their truth.
+    """A ``StreamSource`` of labelled frames that proposes their objects and gives the truth.
 
-    No object is followed from frame to frame: each has a track of its own in each frame.
+    Objects are not tracked: each object of each frame has a separate track.
 
     Attributes:
-        described: all frames in order, from the start at each call.
-        pictures: where their pictures come from.
-        class_of: number of each class of the fleet that the data set knows; other objects are left out.
-        max_side: no side of a frame is longer, pixels.
-        min_side: objects with a shorter side than this, in pixels of the picture that was labelled, are
-            left out.
+        described: returns all frames in order, from the start at each call.
+        pictures: reader of the frames' pictures.
+        class_of: number of each class of the fleet that the data set has; other objects are left out.
+        max_side: longest side of a frame, pixels; larger pictures are scaled down.
+        min_side: objects with a shorter side than this, in pixels of the labelled picture, are left out.
     """
 
     described: Callable[[], Iterator[LabelledFrame]]
@@ -132,11 +131,11 @@ class LabelledSource:
 
     @property
     def damaged(self) -> int:
-        """Frames of the current pass that could not be shown."""
+        """Number of frames of the current pass that could not be shown."""
         return self._damaged
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames that can be shown; each of the others is named in the log, once."""
+        """Yields all frames that can be shown; logs each of the others once."""
         self._damaged = 0
         index = tracks = 0
         for shown in self.pictures.show(self.described()):
@@ -157,11 +156,11 @@ class LabelledSource:
     def _objects(
         self, frame: LabelledFrame, labelled: tuple[int, int], shown: tuple[int, int]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Boxes (N, 4), cut to the picture that is shown, and classes (N,) of the objects that count.
+        """Returns boxes (N, 4), cut to the shown picture, and classes (N,) of the objects that count.
 
         Args:
-            frame: what is to be seen.
-            labelled, shown: width and height of the picture that was labelled, and of the one that is shown.
+            frame: frame with its objects.
+            labelled, shown: width and height of the labelled picture, and of the shown one.
         """
         kept = [one for one in frame.objects if one.name in self.class_of and _side(one) >= self.min_side]
         boxes = np.array([one[1:] for one in kept], np.float64).reshape(-1, 4)
@@ -176,7 +175,7 @@ class LabelledSource:
 
 
 def _side(one: LabelledObject) -> float:
-    """The shorter side of a box, pixels."""
+    """Returns the shorter side of a box, pixels."""
     return min(one.x1 - one.x0, one.y1 - one.y0)
 
 

@@ -1,8 +1,7 @@
-"""The index of a stream of labelled frames: what ``ekya prepare`` found, a line of JSON a frame.
+"""Index of a stream of labelled frames that ``ekya prepare`` writes: one line of JSON a frame.
 
-The first line says whose index it is and which classes the data set knows, the last how many frames stand
-between them. A source that has an index reads it line by line, so that neither the folders nor the labels are
-walked again.
+The first line names the data set, the stream and the data set's classes, the last gives the number of frames.
+A source with an index reads it line by line, and need not walk the folders or read the labels again.
 """
 
 import json
@@ -31,7 +30,7 @@ class IndexHead:
         dataset: name of the data set.
         stream: name of the stream.
         known: the data set's classes, which need not all occur in the stream.
-        fps: frames a second, where they are the data's own; 0 where the fleet file says so.
+        fps: frames a second if the data define the rate; 0 if the fleet file does.
     """
 
     dataset: str
@@ -48,15 +47,15 @@ def examine_frames(
     index: Path,
     looked_at: Callable[[], None],
 ) -> StreamFindings:
-    """Look at every picture and label of a stream, and write its index.
+    """Reads every picture and label of a stream and writes its index.
 
     Args:
-        head: what the index begins with.
-        frames: of the stream, in order.
-        pictures: where their pictures come from.
-        counted: whether an object is one of those that a fleet will be shown.
+        head: first line of the index.
+        frames: frames of the stream, in order.
+        pictures: reader of the frames' pictures.
+        counted: returns whether an object will be shown to a fleet.
         index: file to write.
-        looked_at: is called after each frame.
+        looked_at: progress callback, called after each frame.
 
     Raises:
         UserError: the index cannot be written.
@@ -82,7 +81,7 @@ def examine_frames(
 
 
 def read_head(index: Path, dataset: str) -> IndexHead:
-    """The first line of an index.
+    """Reads the first line of an index.
 
     Raises:
         UserError: the file cannot be read, or is no index of this data set.
@@ -102,10 +101,10 @@ def read_head(index: Path, dataset: str) -> IndexHead:
 
 
 def read_frames(index: Path) -> Iterator[LabelledFrame]:
-    """The frames of an index, one at a time.
+    """Yields the frames of an index, one at a time.
 
     Raises:
-        UserError: a line cannot be read; file and line are named.
+        UserError: a line cannot be read; the message names file and line.
     """
     with user_errors(index), index.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):

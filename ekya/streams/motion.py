@@ -1,4 +1,4 @@
-"""Moving regions of a fixed camera, by background subtraction."""
+"""Finds moving regions in the pictures of a fixed camera by background subtraction."""
 
 from dataclasses import dataclass, field
 
@@ -12,14 +12,14 @@ _FOREGROUND = 255  # MOG2 marks shadows with 127, which do not count.
 
 @dataclass(eq=False)
 class MotionRegions:
-    """Boxes around what moves, learnt frame by frame; works on a small copy of the picture.
+    """Boxes around moving objects, from a background learnt frame by frame on a small copy of the picture.
 
     Attributes:
         work_side: longest side of the copy, pixels.
         min_part, max_part: least and greatest area of a region, as a part of the picture. A
             region that is the whole picture is a change of light or of scene, not an object.
-        warm_up: first frames that only teach the background.
-        history: frames the background remembers.
+        warm_up: number of first frames from which only the background is learnt.
+        history: number of frames in the background model.
     """
 
     work_side: int = 240
@@ -32,13 +32,13 @@ class MotionRegions:
     _seen: int = field(default=0, init=False)
 
     def update(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Learn one frame and say what moves in it.
+        """Learns one frame and returns its moving regions.
 
         Args:
-            image: (H, W, 3) uint8, BGR. Another size than the last one begins a new background.
+            image: (H, W, 3) uint8, BGR. A change of size starts a new background.
 
         Returns:
-            (N, 4) float32, x0 y0 x1 y1 in pixels of ``image``; regions that touch are one.
+            (N, 4) float32, x0 y0 x1 y1 in pixels of ``image``; touching regions are merged.
         """
         height, width = image.shape[:2]
         if self._background is None or self._shape != (height, width):
@@ -54,7 +54,7 @@ class MotionRegions:
         return self._regions(np.asarray(mask, dtype=np.uint8), width, height)
 
     def _regions(self, mask: NDArray[np.uint8], width: int, height: int) -> NDArray[np.float32]:
-        """Boxes of the foreground, after specks are removed and near pieces are joined."""
+        """Returns boxes of the foreground, after specks are removed and near pieces are joined."""
         moving = cv2.morphologyEx(
             (mask == _FOREGROUND).astype(np.uint8), cv2.MORPH_OPEN, np.ones((2, 2), dtype=np.uint8)
         )

@@ -1,4 +1,4 @@
-"""Pictures in files: read whole, or said why not."""
+"""Reads picture files, and reports why one cannot be read."""
 
 import struct
 import zlib
@@ -9,28 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-# More is no camera's picture but a broken number, and would take gigabytes.
+# A larger size is a damaged header, and decoding it would take gigabytes.
 _MOST_PIXELS = 1 << 26
 
 
 class UnreadableError(Exception):
-    """A file that cannot be shown; says why, in words that go on behind the file's name."""
+    """A file that cannot be read; the message continues a sentence that begins with the file's name."""
 
 
 def read_picture(path: Path) -> NDArray[np.uint8]:
-    """A picture as (H, W, 3) uint8 BGR.
+    """Reads a picture as (H, W, 3) uint8 BGR.
 
     Raises:
-        UnreadableError: it is missing, cut off, damaged or no picture.
+        UnreadableError: the file is missing, cut off, damaged or no picture.
     """
     return np.asarray(_decode(path, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION), np.uint8)
 
 
 def read_values(path: Path) -> NDArray[np.uint16]:
-    """A picture whose values are numbers and no colours, as (H, W) uint16.
+    """Reads a picture whose values are numbers, not colours, as (H, W) uint16.
 
     Raises:
-        UnreadableError: as ``read_picture``, or it has colours.
+        UnreadableError: as ``read_picture``, or the picture has colours.
     """
     values = _decode(path, cv2.IMREAD_UNCHANGED)
     if values.ndim != 2 or values.dtype not in {np.dtype(np.uint8), np.dtype(np.uint16)}:
@@ -39,10 +39,10 @@ def read_values(path: Path) -> NDArray[np.uint16]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What is in a file.
+    """Reads a file.
 
     Raises:
-        UnreadableError: it is missing, empty or cannot be read.
+        UnreadableError: the file is missing, empty or cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -69,7 +69,7 @@ def _decode(path: Path, how: int) -> NDArray[np.generic]:
 
 
 def _check_png(data: bytes) -> None:
-    """Goes by the checksums of the file's chunks: not every decoder does, nor says what is wrong."""
+    """Checks size and chunk checksums of a PNG file, which not every decoder does or reports."""
     if not data.startswith(_PNG):
         raise UnreadableError("does not begin as a PNG file does")
     at, kind = len(_PNG), b""

@@ -1,4 +1,4 @@
-"""Pictures that a data set stores one by one: decoded, and no larger than somebody wants to look at."""
+"""Decodes JPEGs and scales pictures down to a maximum side."""
 
 from dataclasses import dataclass
 
@@ -6,24 +6,24 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-# What claims to be larger is a broken number: no camera of a data set takes such pictures.
+# A larger size is a damaged header: no camera of a data set takes such pictures.
 _MOST_PIXELS = 64_000_000
 
 _REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
-# Frame headers are C0 to CF but for three other tables that are numbered between them.
+# Frame headers are C0 to CF, except C4, C8 and CC, which are other segments.
 _SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ALONE = frozenset({0x01, *range(0xD0, 0xD8), _START, _END})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A picture and how much smaller it is than the one that was stored.
+    """A picture and its scale relative to the stored one.
 
     Attributes:
         image: (H, W, 3) uint8, BGR.
-        scale: what boxes in stored pixels are to be multiplied with: x, y, x, y.
+        scale: (4,) factors x, y, x, y that map boxes from stored pixels to ``image``.
     """
 
     image: NDArray[np.uint8]
@@ -31,19 +31,19 @@ class Picture:
 
 
 def shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
-    """A picture of the same proportions of which no side is longer; the same one where none is.
+    """Scales a picture down, in proportion, to a maximum side; returns a smaller picture unchanged.
 
     Args:
         image: (H, W, 3) uint8.
-        max_side: pixels.
+        max_side: longest side of the result, pixels.
     """
     return _resized(image, _size_within(image.shape[1], image.shape[0], max_side))
 
 
 def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
-    """A JPEG as a picture of which no side is longer than ``max_side`` pixels; None where it is none.
+    """Decodes a JPEG so that no side is longer than ``max_side`` pixels; returns None if it does not decode.
 
-    The decoder leaves out what would be scaled away: half the size takes less than half the time.
+    The decoder itself scales by 2, 4 or 8 where possible: half the size takes less than half the time.
     """
     size = jpeg_size(data)
     if size is None or size[0] * size[1] > _MOST_PIXELS:
@@ -52,7 +52,7 @@ def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
     fits = (by for by in _REDUCED if max(width, height) >= by * max_side)
     flag = _REDUCED.get(next(fits, 1), cv2.IMREAD_COLOR)
     try:
-        # The size that boxes were drawn for is that of the stored pixels, whichever side the camera held up.
+        # Boxes were drawn on the stored pixels, so the EXIF orientation must not be applied.
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
         return None
@@ -64,7 +64,7 @@ def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels that a JPEG's header says, or None where it says none."""
+    """Returns width and height in pixels from a JPEG's header, or None if it has none."""
     if data[:2] != bytes((0xFF, _START)):
         return None
     at = 2
@@ -96,6 +96,6 @@ def _resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint
     height, width = image.shape[:2]
     if (width, height) == size:
         return image
-    # Down to a half, two neighbours see every pixel, at a third of the time that averaging an area takes.
+    # Down to one half, linear interpolation uses every pixel and takes a third of the time of area averaging.
     how = cv2.INTER_LINEAR if 2 * max(size) >= max(width, height) else cv2.INTER_AREA
     return np.asarray(cv2.resize(image, size, interpolation=how), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""How a recording is played: faster or slower, once or again and again, and what happens meanwhile."""
+"""Playback of a recording: speed, loop and scripted events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,12 @@ from ekya.streams.sources import AnySource
 
 
 class PlayConfig(BaseModel):
-    """What a fleet file says about playing a stream's recording.
+    """Playback settings of a stream's recording in a fleet file.
 
     Attributes:
-        speed: stream seconds a second of the run; a video of 25 frames a second at speed 2 gives 50.
-        loop: begin again where it ends. Only the first pass is scored: what follows has been seen before.
-        script: what happens to the stream, in stream seconds.
+        speed: stream seconds per second of the run; a video of 25 frames a second gives 50 at speed 2.
+        loop: restart the recording at its end. Only the first pass is scored: later frames were seen before.
+        script: events that happen to the stream, in stream seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -46,26 +46,26 @@ class PlayConfig(BaseModel):
 
     @property
     def joins_us(self) -> int:
-        """Run time at which the stream is there."""
+        """Run time at which the stream joins, microseconds."""
         return self.run_us(joins_us(self.script))
 
     @property
     def outages_us(self) -> tuple[tuple[int, int], ...]:
-        """When the camera is lost: from and until, run time, in order."""
+        """Beginning and end of each loss of the camera, microseconds of run time, in order."""
         return tuple(self.outage_us(lost) for lost in lasting(self.script, Lost))
 
     def outage_us(self, lost: Lost) -> tuple[int, int]:
-        """From and until, run time."""
+        """Returns beginning and end of a loss, microseconds of run time."""
         return self.run_us(lost.at_s * US_PER_S), self.run_us((lost.at_s + lost.for_s) * US_PER_S)
 
     def run_us(self, script_us: float) -> int:
-        """Run time of a moment of the script."""
+        """Converts script time to run time, microseconds."""
         return round(script_us / self.speed)
 
     def after(self, end_s: float) -> Iterator[str]:
-        """What the script wants when a run of so many seconds is over; each sentence ends with the remedy.
+        """Yields a sentence, with its remedy, for each event that comes after a run of ``end_s`` seconds.
 
-        A camera may be lost then: a recording says when it was, and a run may end before.
+        ``Lost`` events are exempt: a recorded camera's script lists its gaps, and a run may end before one.
         """
         for event in self.script:
             if event.at_s / self.speed >= end_s and not isinstance(event, Lost):
@@ -75,19 +75,19 @@ class PlayConfig(BaseModel):
                 )
 
     def to_score(self) -> "PlayConfig":
-        """The same frames, as far as they are scored, by daylight: what is true of them stays at night."""
+        """Returns the settings for scoring: first pass only, by day, as nights do not change the truth."""
         by_day = tuple(event for event in self.script if not isinstance(event, Night))
         return self.model_copy(update={"loop": False, "script": by_day})
 
     def to_label(self) -> "PlayConfig":
-        """As ``to_score``, if the camera were never lost: labels made ahead count all frames."""
+        """Returns ``to_score`` without losses of the camera: labels made ahead cover all frames."""
         scored = self.to_score()
         unbroken = tuple(event for event in scored.script if not isinstance(event, Lost))
         return scored.model_copy(update={"script": unbroken})
 
 
 class PlayedSpec(BaseModel):
-    """A source together with how it is played; it is a ``SourceSpec`` itself."""
+    """A source with its playback settings; itself a ``SourceSpec``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -96,19 +96,19 @@ class PlayedSpec(BaseModel):
 
     @property
     def gives_truth(self) -> bool:
-        """As the source."""
+        """Same as of the source."""
         return self.source.gives_truth
 
     @property
     def live(self) -> bool:
-        """As the source."""
+        """Same as of the source."""
         return self.source.live
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The source, opened.
+        """Opens the source for playback.
 
         Raises:
-            UserError: as of the source; or it is live, and cannot be played.
+            UserError: the source raised it, or is live, which cannot be played.
         """
         source = self.source.open(classes)
         if isinstance(source, LiveSource):
@@ -118,9 +118,9 @@ class PlayedSpec(BaseModel):
 
 @dataclass(eq=False)
 class PlayedSource:
-    """The frames of another source as they are played; in another pass without their truth.
+    """Plays the frames of another source; passes after the first have no truth.
 
-    Frames of a time in which the camera is lost do not arrive, and have no index.
+    Frames during a loss of the camera do not arrive and have no index.
     """
 
     source: StreamSource
@@ -129,20 +129,20 @@ class PlayedSource:
 
     @property
     def fps(self) -> float:
-        """Frames a second of the run, but for bursts."""
+        """Frames a second of run time, outside bursts."""
         return self.source.fps * self.play.speed
 
     @property
     def damaged(self) -> int:
-        """Frames that could not be decoded, in all passes."""
+        """Number of frames that could not be decoded, over all passes."""
         return self._damaged_before + self.source.damaged
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames that arrive, of all passes; a recording without any ends at once."""
+        """Yields all frames that arrive, of all passes; a recording without frames ends immediately."""
         return (seen for seen in self.shown() if not isinstance(seen, Outage))
 
     def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
-        """All frames that arrive, and where the first one does not, for how long none will."""
+        """Yields all frames that arrive, and an ``Outage`` in place of the first frame that a loss drops."""
         script = self.play.script
         outages, nights = lasting(script, Lost), lasting(script, Night)
         self._damaged_before = 0

@@ -1,8 +1,8 @@
-"""A source in a process of its own: a file that aborts its decoder takes nothing else down.
+"""Runs a source in a separate process, so that a file that aborts its decoder takes nothing else down.
 
-``SourceProcess`` is the reader's side. Paced, it is a camera: frames come at their time, the newest
-frame wins, and frames that were passed over are still reported, without their pixels. On demand, it
-is a recording: every frame comes with its pixels, as fast as they are taken. A live source is a camera.
+``SourceProcess`` is the reader's side. Paced, it behaves as a camera: frames arrive at their time, only the
+newest has pixels, and skipped frames are still reported without. On demand, it behaves as a recording: every
+frame has pixels and comes as fast as frames are taken. A live source behaves as a camera.
 """
 
 import json
@@ -32,40 +32,40 @@ _GRACE_S = 1.0
 
 
 class SourceDiedError(UserError):
-    """A source's process died before the source was open; another one may live."""
+    """A source's process died before the source was open; a retry may succeed."""
 
 
 class SourceSpec(Protocol):
-    """What a fleet file says about a source: a pydantic model at the top level of its module."""
+    """Specification of a source in a fleet file: a pydantic model at the top level of its module."""
 
     @property
     def gives_truth(self) -> bool:
-        """Whether its frames come with the boxes of their objects and their ``Truth``.
+        """True if frames come with the boxes of their objects and their ``Truth``.
 
-        Where they do not, a detector finds objects, and the golden model says afterwards what they were.
+        Otherwise a detector finds objects, and the golden model labels them afterwards.
         """
 
     @property
     def live(self) -> bool:
-        """Whether its frames come once, when they happen, and cannot be read again from the start.
+        """True if frames come once, in real time, and cannot be read again from the start.
 
-        Such a source sets its own pace, and only a run on the wall clock can use it.
+        Such a source sets the pace itself, and only a run on the wall clock can use it.
         """
 
     def model_dump_json(self) -> str:
-        """The specification as JSON, from which its type can be made again elsewhere."""
+        """Returns the specification as JSON, from which another process can rebuild it."""
 
     def open(self, classes: tuple[str, ...]) -> StreamSource | LiveSource:
-        """The source itself, a ``LiveSource`` where it is live."""
+        """Opens the source; a ``LiveSource`` if it is live."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Frames are released when the clock reaches started + t_us.
+    """Pace of delivery: a frame is released when the clock reaches started + t_us.
 
     Attributes:
         started_monotonic_ns: ``time.monotonic_ns()`` at stream time 0; may lie in the future, and
-            does lie in the past for a source that takes over from one that died.
+            lies in the past for a source that replaces one that died.
     """
 
     started_monotonic_ns: int
@@ -78,8 +78,8 @@ class Arrived:
     Attributes:
         index, t_us: as in ``Frame``.
         released_ns: monotonic time at which the source handed it over.
-        frame: the frame, or None when a newer one had arrived before it was taken.
-        truth: for scoring, also of frames that were passed over; None where nobody knows it.
+        frame: the frame, or None if a newer one had arrived before it was taken.
+        truth: ground truth for scoring, also of skipped frames; None if the source has none.
     """
 
     index: int
@@ -90,16 +90,16 @@ class Arrived:
 
 
 class SourceProcess:
-    """A source that runs elsewhere: make it, ``wait_open``, ``begin``, ``poll`` till ``ended``, ``close``.
+    """A source in a child process: construct, ``wait_open``, ``begin``, ``poll`` until ``ended``, ``close``.
 
-    The process ends by itself when this one does, however this one ends.
+    The child ends when this process does, also when this process is killed.
     """
 
     def __init__(self, spec: SourceSpec, classes: tuple[str, ...]) -> None:
-        """Start the process and let it open the source.
+        """Starts the process, which opens the source.
 
         Args:
-            spec: what to open.
+            spec: the source to open.
             classes: the fleet's classes.
         """
         self._spec = spec
@@ -114,7 +114,7 @@ class SourceProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=(self._memory, child_pipe),
-                start_new_session=True,  # Ctrl-C is for the parent to answer
+                start_new_session=True,  # only the parent handles Ctrl-C
                 env=os.environ
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENCV_FFMPEG_LOGLEVEL": "-8"},
             )
@@ -144,42 +144,42 @@ class SourceProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process, for whoever looks after it."""
+        """Process id, for monitoring."""
         return self._process.pid
 
     @property
     def died(self) -> str | None:
-        """How the process died before its frames were all there, in words; None while it has not."""
+        """Description of how the process died before its last frame; None if it has not."""
         return self._died
 
     @property
     def refused(self) -> bool:
-        """Whether it ended for what the user has to put right; ``died`` says what."""
+        """True if the process ended with an error that the user has to correct; ``died`` holds the error."""
         return self._refused is not None
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come: all frames were polled, or the process died."""
+        """True when no more frames will come: all were polled, or the process died."""
         return self._ended or self._died is not None
 
     @property
     def lost(self) -> str | None:
-        """Why a live camera gives nothing for now, in words; None while it gives frames."""
+        """Reason why a live camera currently gives no frames, in words; None while it does."""
         return self._lost
 
     @property
     def damaged(self) -> int:
-        """Frames so far that could not be decoded."""
+        """Number of frames so far that could not be decoded."""
         return self._damaged
 
     def wait_open(self, timeout_s: float = 60.0) -> float:
-        """Wait until the source is open.
+        """Waits until the source is open.
 
         Returns:
-            Its frames a second.
+            Frames a second of the source.
 
         Raises:
-            SourceDiedError: its process died of it, or was killed.
+            SourceDiedError: the process died while opening the source.
             UserError: the source cannot be opened, or takes too long.
         """
         deadline = time.monotonic() + timeout_s
@@ -196,13 +196,13 @@ class SourceProcess:
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
     def begin(self, pace: Pace | None, from_index: int = 0) -> None:
-        """Let the frames come.
+        """Starts the delivery of frames.
 
         Args:
-            pace: when; None for on demand, which a live source cannot. A live source's frames have the time
-                at which they came, and those that came before the start are left out.
-            from_index: earlier frames are not reported. A source that takes over from a dead one
-                begins behind the last frame that was polled, so that every frame is reported once.
+            pace: pace of delivery; None for on demand, which a live source does not support. A live source's
+                frames are stamped with their arrival time, and those before the start are left out.
+            from_index: first frame to report. A source that replaces a dead one begins after the last
+                polled frame, so that every frame is reported once.
         """
         self._on_demand = pace is None
         self._tell(
@@ -213,10 +213,10 @@ class SourceProcess:
         )
 
     def poll(self, timeout_s: float) -> list[Arrived]:
-        """All frames that arrived since the last call, in order.
+        """Returns all frames that arrived since the last call, in order.
 
-        Paced, only the last of them has pixels. On demand, all have. Waits up to ``timeout_s``
-        for the first; an empty list means that none came, or none will (``ended``).
+        Paced, only the last of them has pixels; on demand, all have. Waits up to ``timeout_s`` for the first;
+        an empty list means that none arrived, or that none will (``ended``).
         """
         deadline = time.monotonic() + timeout_s
         headers = self._receive(timeout_s)
@@ -232,10 +232,10 @@ class SourceProcess:
         return arrived
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Every frame on demand; ends where the source ends or dies (``died`` says which).
+        """Yields every frame on demand; stops when the source ends or dies (see ``died``).
 
         Raises:
-            UserError: as ``wait_open``, but not where the process died.
+            UserError: as ``wait_open``, but not if the process died.
         """
         with suppress(SourceDiedError):
             self.wait_open()
@@ -246,7 +246,7 @@ class SourceProcess:
                     yield arrived.frame, arrived.truth
 
     def close(self) -> None:
-        """End the process and give everything back. May be called twice."""
+        """Ends the process and releases its resources. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -278,10 +278,10 @@ class SourceProcess:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
-            return  # It died; the pipe from it says so to whoever reads next.
+            return  # The process died; the next read from its pipe reports that.
 
     def _receive(self, timeout_s: float) -> list[FrameHeader]:
-        """Frames that are in the pipe, after at most one wait for the first byte."""
+        """Returns the frames that are in the pipe, after at most one wait for the first byte."""
         if self.ended or self._closed:
             return []
         select.select([self._pipe], [], [], max(0.0, timeout_s))
@@ -322,7 +322,7 @@ class SourceProcess:
                 self._lost = None
 
     def _note_death(self) -> None:
-        """The pipe closed without a last message."""
+        """Records how the process died; called when the pipe closed without a last message."""
         _close_input(self._process)
         try:
             code = self._process.wait(_GRACE_S)
@@ -337,13 +337,13 @@ class SourceProcess:
 
 
 def probe_source(spec: SourceSpec, classes: tuple[str, ...], timeout_s: float = 60.0) -> float:
-    """Open a source elsewhere and close it again, to find out before a run whether it works.
+    """Opens a source in a separate process and closes it again, to check before a run that it works.
 
     Returns:
-        Its frames a second.
+        Frames a second of the source.
 
     Raises:
-        UserError: it does not work.
+        UserError: the source cannot be opened.
     """
     with SourceProcess(spec, classes) as process:
         return process.wait_open(timeout_s)
@@ -367,7 +367,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _anonymous_memory() -> int:
-    """A file descriptor of memory that vanishes with its last user; no name, so nothing to clean up."""
+    """Returns a file descriptor of anonymous memory, which is freed with its last user without clean-up."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("ekya-frames")
     with tempfile.TemporaryFile() as file:

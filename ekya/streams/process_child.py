@@ -1,9 +1,8 @@
-"""The process in which a source runs: reads frames and hands them over, paced, live or on demand.
+"""Process in which a source runs: reads frames and hands them over, paced, live or on demand.
 
-Started by ``ekya.streams.process`` as ``python -m ekya.streams.process_child``, which imports
-neither ray nor torch. Standard input brings one JSON object a line: first what to open and where to
-write, then how to begin, then, for frames on demand, one line for each frame taken. Its end means
-that the parent is gone.
+Started by ``ekya.streams.process`` as ``python -m ekya.streams.process_child``, which imports neither ray nor
+torch. Standard input carries one JSON object a line: the source to open and the file descriptors to write to;
+then how to begin; then, on demand, one line for each frame taken. End of input means that the parent is gone.
 """
 
 import importlib
@@ -30,7 +29,7 @@ _Orders = queue.SimpleQueue[dict[str, Any]]
 
 
 class _Notes(logging.Handler):
-    """What a source logs, from whichever thread, for the log of the parent: nobody reads one here."""
+    """Collects a source's warnings, from all threads, for the log of the parent: this process has no log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -41,7 +40,7 @@ class _Notes(logging.Handler):
 
 
 class _Outbox:
-    """Messages on their way into the pipe; what does not fit yet waits here, so that nobody blocks."""
+    """Queue of messages to the pipe; keeps what does not fit yet, so that writing never blocks."""
 
     def __init__(self, pipe_fd: int, notes: "_Notes") -> None:
         self._fd = pipe_fd
@@ -50,14 +49,14 @@ class _Outbox:
         os.set_blocking(pipe_fd, False)
 
     def put(self, message: bytes) -> None:
-        """Send a message, and before it what was noted since the last."""
+        """Sends a message, after the warnings logged since the last one."""
         while self._notes.texts:
             self._waiting.append(pack_text(MessageKind.NOTED, self._notes.texts.popleft()))
         self._waiting.append(message)
         self._flush()
 
     def wait_until(self, due_ns: int) -> None:
-        """Sleep until a monotonic time, and send what waits meanwhile."""
+        """Sleeps until a monotonic time, and sends waiting messages meanwhile."""
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if self._waiting:
                 select.select([], [self._fd], [], left_ns / 1e9)
@@ -66,7 +65,7 @@ class _Outbox:
                 time.sleep(left_ns / 1e9)
 
     def empty(self) -> None:
-        """Return when everything is in the pipe."""
+        """Blocks until all messages are in the pipe."""
         while self._waiting:
             select.select([], [self._fd], [])
             self._flush()
@@ -86,7 +85,7 @@ class _Outbox:
 
 
 def _listen(orders: _Orders) -> None:
-    """Pass the parent's lines on. When the parent is gone, so is this process, whatever it is doing."""
+    """Queues the parent's orders. Ends this process immediately when the parent is gone."""
     for line in sys.stdin.buffer:
         orders.put(json.loads(line))
     os._exit(0)
@@ -99,7 +98,7 @@ def _open(order: dict[str, Any]) -> StreamSource | LiveSource:
 
 
 class _Sender:
-    """Sends the frames of a source, at their time or as they are taken."""
+    """Sends the frames of a source: paced, on demand or live."""
 
     def __init__(self, outbox: _Outbox, slots: SlotWriter, orders: _Orders) -> None:
         self._outbox = outbox
@@ -141,9 +140,9 @@ class _Sender:
             on_the_way += 1
 
     def live(self, source: LiveSource) -> None:
-        """Every frame that comes once the run has begun, at the time at which it came.
+        """Sends every frame that arrives after the run began, stamped with its arrival time.
 
-        Until then frames are taken and left, so that none is old when the run begins.
+        Earlier frames are read and dropped, so that none is stale when the run begins.
         """
         begun: dict[str, Any] | None = None
         lost = False
@@ -187,7 +186,7 @@ class _Sender:
 
 
 def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) -> int:
-    """Sends everything; returns how many frames were damaged."""
+    """Sends all frames; returns the number of damaged ones."""
     if isinstance(source, LiveSource):
         sender.live(source)
         return 0
@@ -200,7 +199,7 @@ def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) ->
 
 
 def main() -> int:
-    """Open, begin, send all frames; returns the exit code."""
+    """Opens the source and sends all its frames; returns the exit code."""
     cv2.setNumThreads(1)
     orders: _Orders = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()

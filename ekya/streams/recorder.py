@@ -1,4 +1,4 @@
-"""What a live camera shows, as a video file that can be read again."""
+"""Records a live camera to a video file."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ from ekya.streams.video_writer import SUFFIX, VideoFile
 _LOG = logging.getLogger(__name__)
 
 _LATE_US = 250_000
-"""A slot is filled so much later, so that every picture that had come by its time is here."""
+"""Delay after which a slot is filled, so that every picture that arrived by its time has been received."""
 
 _TURN_S = 0.1
 _NOTHING_CAME = "it gave no picture"
@@ -31,17 +31,17 @@ _SLOWEST_FPS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A camera's file.
+    """A camera's video file.
 
     Attributes:
-        file: where it is.
+        file: path of the file.
         fps: frames a second.
-        frames: in the file.
-        repeated: those that hold the picture before, as nothing newer had come by their time; without gaps.
+        frames: number of frames in the file.
+        repeated: frames outside gaps that repeat the one before, as no newer picture had arrived in time.
         width, height: pixels.
-        size_bytes: of the file.
-        gaps: when the camera was lost, in frames of the file.
-        problem: why the file ends before it was to end, in one sentence; None where it does not.
+        size_bytes: size of the file.
+        gaps: losses of the camera, in frames of the file.
+        problem: why the file ends early, in one sentence; None if it does not.
     """
 
     file: Path
@@ -56,18 +56,18 @@ class Recording:
 
     @property
     def duration_s(self) -> float:
-        """Seconds that the file shows."""
+        """Duration of the video, seconds."""
         return self.frames / self.fps
 
 
 class CameraRecorder:
-    """One camera: make it, ``look``, ``record``, ``close``. Memory does not grow with time."""
+    """Records one camera: construct, ``look``, ``record``, ``close``. Memory does not grow with time."""
 
     def __init__(self, name: str, spec: CameraSpec) -> None:
-        """Begin to reach the camera.
+        """Starts to connect to the camera.
 
         Args:
-            name: of its stream, for the log.
+            name: name of its stream, for the log.
             spec: the camera.
         """
         self._name = name
@@ -81,21 +81,21 @@ class CameraRecorder:
 
     @property
     def slots(self) -> int:
-        """Frames that are in the file by now."""
+        """Number of frames written so far."""
         return 0 if self._grid is None else self._grid.slots
 
     @property
     def fps(self) -> float:
-        """Frames a second of the file, known after ``look``."""
+        """Frames a second of the file, available after ``look``."""
         return self._fps
 
     def look(self) -> str | None:
-        """Wait until the camera gives its first picture, or is known to be lost.
+        """Waits until the camera gives its first picture or counts as lost.
 
         Returns:
-            Why it gives none, in words; None where it does.
+            Why there is no picture, in words; None if there is one.
         """
-        # The container holds two decimals exactly, so that a file does not drift against the street.
+        # The container stores two decimals exactly, so the file does not drift against real time.
         try:
             self._fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
         except UserError as error:
@@ -108,16 +108,16 @@ class CameraRecorder:
         return None if self._first is not None else self._feed.lost or _NOTHING_CAME
 
     def record(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
-        """Fill a file from a moment on; returns when it is full, or soon after ``stop`` is set.
+        """Records a file; returns when it is complete, or soon after ``stop`` is set.
 
         Args:
-            path: of the file, which appears when it is whole.
-            started_ns: monotonic time of the first frame, shortly after now.
-            seconds: how long the file is to be.
-            stop: ends it there and then.
+            path: path of the file, which appears when it is complete.
+            started_ns: monotonic time of the first frame, in the near future.
+            seconds: duration of the file.
+            stop: ends the recording early.
 
         Raises:
-            UserError: the camera gave no picture, or there is nowhere to write.
+            UserError: the camera gave no picture, or the file cannot be written.
         """
         began_us = (started_ns - self._began_ns) // 1000
         frames = max(1, round(seconds * self._fps))
@@ -161,11 +161,11 @@ class CameraRecorder:
         )
 
     def close(self) -> None:
-        """Gives the camera back. May be called twice."""
+        """Releases the camera. May be called twice."""
         self._feed.close()
 
     def _awaited(self, started_ns: int, seconds: float, stop: threading.Event) -> NDArray[np.uint8] | None:
-        """The first picture of a camera that was not there at the start; None if none comes in time."""
+        """Waits for the first picture of a camera that was lost at the start; None if none comes in time."""
         end_ns = started_ns + round(seconds * 1e9)
         first = None
         while first is None and not stop.is_set() and time.monotonic_ns() < end_ns:
@@ -186,7 +186,7 @@ class CameraRecorder:
             grid.fill((time.monotonic_ns() - started_ns) // 1000 - _LATE_US)
 
     def _tell(self) -> None:
-        """Says in the log that the camera was lost or is back."""
+        """Logs when the camera is lost or back."""
         if self._feed.lost != self._lost:
             if self._lost is None:
                 _LOG.warning("%s is lost: %s", self._name, self._feed.lost)
@@ -199,6 +199,6 @@ class CameraRecorder:
 
 
 def _newest(arrived: list[Arrived], before: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
-    """The last picture among these, or the one before."""
+    """Returns the last picture among these, or ``before`` if there is none."""
     frame = arrived[-1].frame if arrived else None
     return before if frame is None else frame.image

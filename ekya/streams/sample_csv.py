@@ -1,4 +1,4 @@
-"""Sample lists: a line of CSV for each object, as the paper's public implementation keeps them."""
+"""Reads sample lists of the paper's public implementation: CSV files with one line for each object."""
 
 import csv
 import math
@@ -17,7 +17,7 @@ _NUMBERS = ("frame id", "frame_id", "frame")
 _ROW = "idx"
 _CLASSES = ("class",)
 _CORNERS = (("x0", "xmin"), ("y0", "ymin"), ("x1", "xmax"), ("y1", "ymax"))
-# Lists without a line of names have the columns of the public implementation.
+# Lists without a header line have the columns of the public implementation.
 _UNNAMED: Mapping[int, Sequence[str]] = {
     7: ("idx", "imgpath", "class", "x0", "y0", "x1", "y1"),
     6: ("idx", "class", "x0", "y0", "x1", "y1"),
@@ -26,16 +26,16 @@ _UNNAMED: Mapping[int, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where what stands.
+    """Column numbers of a list.
 
     Attributes:
         place: column of the frame.
-        numbered: whether frames are numbers; else they are paths.
-        first: the number of the first frame of a video: 0 for ``idx``, 1 for ``frame id``, as ffmpeg counts
+        numbered: True if frames are numbers, False if they are paths.
+        first: number of the first frame of a video: 0 for ``idx``; 1 for ``frame id``, as ffmpeg numbers the
             pictures that it writes.
         kind: column of the class.
         corners: columns of x0, y0, x1, y1.
-        named: whether the first line names the columns.
+        named: True if the first line is a header.
     """
 
     place: int
@@ -48,12 +48,12 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A line: an object of a frame.
+    """One line of a list: an object of a frame.
 
     Attributes:
-        line: number in the file, from 1.
-        place: path of the picture, or number of the frame as it stands there.
-        kind: its class: a number, or a name.
+        line: line number in the file, from 1.
+        place: path of the picture, or frame number as in the file.
+        kind: class, as a number or a name.
         corners: x0, y0, x1, y1 in pixels.
     """
 
@@ -63,16 +63,16 @@ class Sample:
     corners: tuple[float, float, float, float]
 
     def named(self, labels: Mapping[int, str]) -> LabelledObject | None:
-        """The object; None where its number has no name."""
+        """Returns the object; None if its class number has no name in ``labels``."""
         name = labels.get(self.kind) if isinstance(self.kind, int) else self.kind
         return None if name is None else LabelledObject(name, *self.corners)
 
 
 def read_columns(file: Path) -> Columns:
-    """What the columns of a list are, by its first line.
+    """Determines the columns of a list from its first line.
 
     Raises:
-        UserError: it cannot be read, is empty, or lacks a column.
+        UserError: the file cannot be read, is empty, or lacks a column.
     """
     first = next((fields for _, fields in _lines(file)), None)
     if first is None:
@@ -101,10 +101,10 @@ def read_columns(file: Path) -> Columns:
 
 
 def read_samples(file: Path, columns: Columns) -> Iterator[Sample]:
-    """All lines, one at a time.
+    """Yields all lines, one at a time.
 
     Raises:
-        UserError: a line is wrong; file and line are named.
+        UserError: a line is wrong; the message names file and line.
     """
     for line, fields in _lines(file):
         if not (columns.named and line == 1):
@@ -112,10 +112,10 @@ def read_samples(file: Path, columns: Columns) -> Iterator[Sample]:
 
 
 def grouped(samples: Iterator[Sample], file: Path) -> Iterator[tuple[str | int, list[Sample]]]:
-    """The lines of each frame together, in the order of the frames; in memory are those of one.
+    """Groups the lines by frame, in order; holds the lines of one frame in memory.
 
     Raises:
-        UserError: a frame stands behind a later one.
+        UserError: the frames are not sorted.
     """
     last: str | int | None = None
     for place, group in groupby(samples, key=attrgetter("place")):
@@ -136,7 +136,7 @@ def _behind(place: str | int, last: str | int) -> bool:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Lines that are not empty, with their number."""
+    """Yields number and fields of the lines that are not empty."""
     with user_errors(file), file.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         reader = csv.reader(stream)
         while True:

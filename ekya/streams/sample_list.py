@@ -1,4 +1,4 @@
-"""Sample lists beside pictures or a video: the paper's public implementation's own data, as a camera."""
+"""Sample lists with pictures or a video (the format of the paper's public implementation) as a camera."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -31,26 +31,26 @@ from ekya.streams.video import check_video, video_images
 DATASET = "sample-list"
 
 PICTURE_FPS = 1.0
-"""Pictures a second of stream time, where nobody says otherwise."""
+"""Default rate, pictures a second of stream time."""
 
 PICTURE_ENDINGS = (".jpg", ".jpeg", ".png")
 
 LABELS: Mapping[int, str] = dict(enumerate(PAPER_CLASSES))
-"""What numbers mean in the public implementation's lists of Cityscapes."""
+"""Class numbers in the public implementation's lists of Cityscapes."""
 
 _FIRST_FRAMES = 50
 
 
 class SampleListSpec(BaseModel):
-    """A sample list as a camera, as a fleet file describes it. It has ``frames`` or ``video``.
+    """A sample list as a camera in a fleet file. Either ``frames`` or ``video`` is set.
 
     Attributes:
         samples: the list, a CSV file: a line for each object, sorted by frame.
-        frames: folder at which the list's paths begin; or, where the list numbers frames, of pictures whose
-            names end in their number, such as ``000017.jpg``.
+        frames: folder that the list's paths are relative to; or, if the list numbers frames, folder of
+            pictures whose names end in their number, such as ``000017.jpg``.
         video: file whose frames the list numbers.
-        index: what ``ekya prepare`` wrote; it is read instead of the list.
-        labels: names of the list's classes, where those are numbers; objects of other numbers are left out.
+        index: index file that ``ekya prepare`` wrote; read instead of the list.
+        labels: names of the list's classes if those are numbers; objects of other numbers are left out.
         fps: frames a second of stream time; None takes the video's rate, or 1 for pictures.
         max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
     """
@@ -76,13 +76,13 @@ class SampleListSpec(BaseModel):
         return self
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The frames that the list names; others are not shown, since nobody knows what is in them.
+        """Opens the frames that the list names; other frames have no truth and are not shown.
 
-        Without an index all of the list is read first, so that a wrong line shows at once.
+        Without an index the whole list is read first, so that a wrong line is reported immediately.
 
         Raises:
-            UserError: a line of the list is wrong, the video cannot be read, or a class of the fleet is none
-                of the list's.
+            UserError: a line of the list is wrong, the video cannot be read, or the list lacks a class of the
+                fleet.
         """
         described: Callable[[], Iterator[LabelledFrame]]
         if self.index is None:
@@ -101,12 +101,12 @@ class SampleListSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class VideoPictures:
-    """Some frames of a video, at the times at which they stand in it; the first of them is at 0.
+    """Reads listed frames of a video, at their times in the video relative to the first listed one.
 
     Attributes:
         file: the video.
-        rate: its frames a second.
-        step: so many frames it is from one that is shown to the next.
+        rate: frames a second of the video.
+        step: usual distance between two listed frames, in frames of the video.
     """
 
     file: Path
@@ -115,18 +115,18 @@ class VideoPictures:
 
     @property
     def fps(self) -> float:
-        """Shown frames a second."""
+        """Listed frames a second."""
         return self.rate / self.step
 
     def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Each frame with its picture; the video is decoded once, from its beginning to the last of them."""
+        """Yields each frame with its picture; decodes the video once, up to the last listed frame."""
         first, at, image = None, -1, None
         with closing(video_images(self.file)) as images:
             for frame in frames:
                 wanted = _number(self.file, frame)
                 first = wanted if first is None else first
                 while at < wanted:
-                    # Behind the end there is nothing, however far one looks.
+                    # Behind the end, skip straight to the wanted number.
                     at, image = next(((at + 1, one) for one in images), (wanted, None))
                 problem = frame.problem
                 if not problem and image is None:
@@ -136,7 +136,7 @@ class VideoPictures:
 
 
 def known_classes(spec: SampleListSpec) -> tuple[str, ...]:
-    """The classes of a list, all of which is read: those of ``labels``, and those that it calls by name.
+    """Reads the whole list and returns its classes: ``labels`` if it has numbers, then those that it names.
 
     Raises:
         UserError: a line is wrong, or the lines are not sorted by frame.
@@ -153,10 +153,10 @@ def known_classes(spec: SampleListSpec) -> tuple[str, ...]:
 
 
 def listed_frames(spec: SampleListSpec) -> Iterator[LabelledFrame]:
-    """The list's frames with their objects, read line by line.
+    """Yields the list's frames with their objects, read line by line.
 
     Raises:
-        UserError: as ``known_classes``, or there are no pictures with numbers.
+        UserError: as ``known_classes``, or no picture's name ends in a number.
     """
     columns = read_columns(spec.samples)
     name_of = picture_namer(spec.frames) if columns.numbered and spec.frames else None
@@ -171,14 +171,14 @@ def listed_frame(
     first: int,
     name_of: Callable[[int], str] | None,
 ) -> LabelledFrame:
-    """One frame of a list.
+    """Builds one frame of a list.
 
     Args:
-        place: as the list says.
-        samples: its lines.
-        labels: names of classes that are numbers.
+        place: path or number of the frame in the list.
+        samples: lines of the frame.
+        labels: names of numbered classes.
         first: number of a video's first frame.
-        name_of: the picture of a number, where pictures have numbers.
+        name_of: returns the picture's name for a number; None for a video or a list of paths.
     """
     objects = tuple(one for sample in samples if (one := sample.named(labels)) is not None)
     if isinstance(place, int):
@@ -187,10 +187,10 @@ def listed_frame(
 
 
 def picture_namer(folder: Path) -> Callable[[int], str]:
-    """How the pictures of a folder are called by their numbers, judged by one of them.
+    """Returns a function from number to picture name, derived from one picture of a folder.
 
     Raises:
-        UserError: none of them ends in a number.
+        UserError: no picture's name ends in a number.
     """
     with user_errors(folder):
         for entry in folder.iterdir():
@@ -205,10 +205,10 @@ def picture_namer(folder: Path) -> Callable[[int], str]:
 
 
 def frame_step(file: Path, frames: Iterator[LabelledFrame]) -> int:
-    """How far the listed frames of a video lie apart, mostly, judged by the first of them.
+    """Returns the most frequent distance between the first listed frames of a video, in frames.
 
     Raises:
-        UserError: they have no numbers.
+        UserError: the list names its frames by path.
     """
     numbers = [_number(file, frame) for frame in islice(frames, _FIRST_FRAMES)]
     steps = [later - earlier for earlier, later in pairwise(numbers) if later > earlier]

@@ -1,4 +1,4 @@
-"""What ``ekya prepare`` knows of sample lists."""
+"""Sample lists as a data set of ``ekya prepare``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _SMALL_SIDE = 32
 
 
 class SampleListDataset:
-    """A ``Dataset``: each list in the root is a camera."""
+    """``Dataset`` in which each list in the root is a camera."""
 
     name = DATASET
     title = "Sample lists"
@@ -48,7 +48,7 @@ class SampleListDataset:
     index_suffix = ".jsonl"
 
     def classes_in(self, root: Path) -> tuple[str, ...]:
-        """The names of the classes that occur, numbered ones in the public implementation's order."""
+        """Returns the classes that occur: those of ``LABELS`` in its order, then the others, sorted."""
         found = {
             one.name
             for file in _lists(root)
@@ -59,7 +59,7 @@ class SampleListDataset:
         return (*ordered, *sorted(found - set(ordered)))
 
     def survey(self, root: Path) -> Survey:
-        """The lists whose pictures are there."""
+        """Counts the frames of the lists whose pictures or video are there."""
         frames: dict[str, int] = {}
         missing: list[str] = []
         for file in _lists(root):
@@ -73,7 +73,7 @@ class SampleListDataset:
     def examine(
         self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
     ) -> StreamFindings:
-        """Decode every picture that the list names; the index is sorted by frame, as the list need not be."""
+        """Decodes every picture that the list names; sorts the index by frame, as the list need not be."""
         spec = _spec(root, stream)
         frames = _sorted_frames(spec)
         pictures: Pictures = PictureFiles(spec.frames or root, PICTURE_FPS)
@@ -89,12 +89,12 @@ class SampleListDataset:
         )
 
     def source(self, root: Path, stream: str, index: Path) -> SampleListSpec:
-        """The list, with its index."""
+        """Returns the specification of a list with its index."""
         return _spec(root, stream, index)
 
 
 def _lists(root: Path) -> tuple[Path, ...]:
-    """The root's lists; also those where the public implementation writes them."""
+    """Returns the lists in the root and in ``sample_lists``, where the public implementation writes them."""
     with user_errors(root):
         files = sorted(root.glob("*.csv")) + sorted((root / "sample_lists").glob("**/*.csv"))
     return tuple(files)
@@ -111,7 +111,7 @@ def _spec(root: Path, stream: str, index: Path | None = None) -> SampleListSpec:
 
 
 def _material(root: Path, file: Path) -> Path | None:
-    """The video or folder of pictures of a list."""
+    """Finds the video or folder of pictures of a list."""
     beside = file.with_suffix("")
     videos = [beside.with_name(beside.name + ending) for ending in _VIDEO_ENDINGS]
     columns = read_columns(file)
@@ -135,7 +135,7 @@ def _sorted_frames(spec: SampleListSpec) -> list[LabelledFrame]:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Which frames of a video decode. It was decoded in a process that may die of it."""
+    """``Pictures`` of a video that was decoded in advance by a separate process, which may have died."""
 
     file: Path
     rate: float
@@ -149,7 +149,7 @@ class _Watched:
         return self.rate / self.step
 
     def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Each frame, without its picture."""
+        """Yields each frame without its picture, with a problem if it did not decode."""
         first = None
         for frame in frames:
             number = int(frame.place)

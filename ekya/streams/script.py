@@ -1,7 +1,7 @@
-"""What happens to a recording while it is played: a new camera, a lost one, a burst, a night.
+"""Scripted events of a recording's playback: a camera that joins or is lost, a burst, a night.
 
-Times of a script are stream seconds since the run began, the same for every stream: at speed 2 what stands at
-30 s comes 15 s into the run.
+Times of a script are stream seconds since the run began, for every stream: at speed 2 an event at 30 s comes
+15 s into the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ class _Event(BaseModel):
 
 
 class Joins(_Event):
-    """A new camera: the stream is added only then, and its recording begins then."""
+    """A camera joins: the stream is added at ``at_s``, and its recording begins then."""
 
     event: Literal["joins"] = "joins"
     at_s: float = Field(gt=0)
 
 
 class Lost(_Event):
-    """The camera gives nothing for ``for_s``. The street goes on: what it would have shown is never seen."""
+    """The camera is lost for ``for_s``. The recording goes on: its frames of that time are never shown."""
 
     event: Literal["lost"] = "lost"
     at_s: float = Field(ge=0)
@@ -35,12 +35,12 @@ class Lost(_Event):
 
 
 class Night(_Event):
-    """Pictures are darker for ``for_s``, with the noise of a sensor in the dark. What is true of them stays.
+    """Pictures are darkened for ``for_s`` and get sensor noise. Their truth does not change.
 
     Attributes:
         brightness: part of the light that is left.
-        noise: standard deviation of what is added to each value, of 255.
-        seed: of the noise.
+        noise: standard deviation of the noise added to each value, on a scale of 255.
+        seed: seed of the noise.
     """
 
     event: Literal["night"] = "night"
@@ -51,11 +51,11 @@ class Night(_Event):
     seed: int = Field(default=0, ge=0)
 
     def darkened(self, image: NDArray[np.uint8], position: int) -> NDArray[np.uint8]:
-        """The picture as it looks then.
+        """Returns the darkened picture.
 
         Args:
-            image: (H, W, 3) uint8, which stays as it is.
-            position: of the frame in the recording; each has its own noise.
+            image: (H, W, 3) uint8, which is not changed.
+            position: number of the frame in the recording, which seeds its noise.
         """
         rng = np.random.default_rng((self.seed, position))
         grain = rng.standard_normal(image.shape, np.float32) * self.noise
@@ -63,7 +63,7 @@ class Night(_Event):
 
 
 class Burst(_Event):
-    """The recording runs ``factor`` times as fast for ``for_s``: so many times the frames and the objects."""
+    """The recording runs ``factor`` times as fast for ``for_s``: frames and objects increase as much."""
 
     event: Literal["burst"] = "burst"
     at_s: float = Field(ge=0)
@@ -72,19 +72,19 @@ class Burst(_Event):
 
 
 Lasting = TypeVar("Lasting", Lost, Night, Burst)
-"""What begins and ends."""
+"""Events with a duration."""
 
 AnyEvent = Annotated[Joins | Lost | Night | Burst, Field(discriminator="event")]
-"""What a script may say, told apart by its key ``event``."""
+"""Events of a script, distinguished by the key ``event``."""
 
 Script = tuple[AnyEvent, ...]
 
 LOST_BY_SCRIPT = "the fleet file's script has it lost"
-"""Why a camera gives nothing, where a script says so."""
+"""Reason of a loss that a script causes."""
 
 
 def problems(script: Script) -> Iterator[str]:
-    """What does not fit together in a stream's script; each sentence ends with the remedy."""
+    """Yields a sentence for each conflict in a stream's script; each ends with the remedy."""
     joins = [event for event in script if isinstance(event, Joins)]
     if len(joins) > 1:
         yield "a stream joins once; keep one of its joins"
@@ -105,20 +105,20 @@ def problems(script: Script) -> Iterator[str]:
 
 
 def lasting(script: Script, kind: type[Lasting]) -> list[Lasting]:
-    """The events of one kind in the order of their times."""
+    """Returns the events of one kind, sorted by time."""
     return sorted((event for event in script if isinstance(event, kind)), key=lambda event: event.at_s)
 
 
 def joins_us(script: Script) -> int:
-    """Script time at which the stream is there; 0 where it is from the beginning."""
+    """Returns the script time at which the stream joins, microseconds; 0 if it has no such event."""
     return max((_us(event.at_s) for event in script if isinstance(event, Joins)), default=0)
 
 
 def shown_us(script: Script, recording_us: int) -> float:
-    """Script time at which a moment of the recording is shown; rises with it.
+    """Returns the script time, microseconds, at which a moment of the recording is shown; monotonic.
 
     Args:
-        script: of the stream.
+        script: script of the stream.
         recording_us: time since the recording's first frame.
     """
     at_us, left_us = float(joins_us(script)), float(recording_us)
@@ -136,7 +136,7 @@ def shown_us(script: Script, recording_us: int) -> float:
 
 
 def during(events: Sequence[Lasting], t_us: float) -> Lasting | None:
-    """The one of them, of one kind, that lasts at this script time."""
+    """Returns the event, of events of one kind, that is in progress at this script time."""
     for event in events:
         if _us(event.at_s) <= t_us < _us(event.at_s + event.for_s):
             return event

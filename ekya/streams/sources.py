@@ -1,6 +1,6 @@
-"""Every kind of source that a fleet file may name, told apart by its key ``kind``.
+"""All kinds of sources in a fleet file, distinguished by the key ``kind``.
 
-What the rest of the system asks of a source it asks through ``SourceSpec`` (``streams/process.py``).
+The rest of the system uses a source only through ``SourceSpec`` (``streams/process.py``).
 """
 
 from typing import Annotated
@@ -19,4 +19,4 @@ AnySource = Annotated[
     CameraSpec | CitySpec | VideoSpec | CityscapesSpec | WaymoSpec | SampleListSpec | ImageFolderSpec,
     Field(discriminator="kind"),
 ]
-"""A new source adds its specification here, and itself to ``tests/streams/test_every_source.py``."""
+"""Add the specification of a new source here, and the source to ``tests/streams/test_every_source.py``."""

@@ -1,4 +1,4 @@
-"""Numbers for objects: which box of this frame is which box of the last ones."""
+"""Tracks objects: matches the boxes of a frame to those of earlier frames."""
 
 from dataclasses import dataclass, field
 
@@ -23,15 +23,15 @@ class _Track:
 
 @dataclass(eq=False)
 class IouTracker:
-    """Matches boxes to tracks greedily by overlap with where each track should be by now.
+    """Matches boxes greedily to tracks by overlap with each track's predicted box.
 
-    A track moves at constant speed (pixels a frame, each edge on its own, so that a growing box
-    is followed too). It serves to keep the crops of one object on one side of the split between
-    training and validation labels, and to count objects; nothing decides on its speed.
+    A track moves at constant speed (pixels a frame, separately for each edge, so that a growing box is
+    followed too). Tracks keep the crops of one object on one side of the split between training and
+    validation labels, and count objects; no decision depends on their speed.
 
     Attributes:
-        min_iou: the least overlap of a box with a track's predicted box.
-        max_unseen: frames for which a track survives without a box.
+        min_iou: least overlap of a box with a track's predicted box.
+        max_unseen: number of frames for which a track survives without a box.
     """
 
     min_iou: float = 0.3
@@ -40,13 +40,13 @@ class IouTracker:
     _next: int = field(default=0, init=False)
 
     def update(self, boxes: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Track numbers of the next frame's boxes.
+        """Returns the track numbers of the next frame's boxes.
 
         Args:
             boxes: (N, 4) x0 y0 x1 y1, pixels.
 
         Returns:
-            (N,) int64; numbers count up from 0 and are never used again.
+            (N,) int64; numbers count up from 0 and are never reused.
         """
         numbers = np.full(len(boxes), -1, dtype=np.int64)
         seen: set[int] = set()
@@ -74,7 +74,7 @@ class IouTracker:
         self._tracks = [track for track in self._tracks if track.unseen <= self.max_unseen]
 
     def _pairs(self, boxes: NDArray[np.float32]) -> list[tuple[int, int]]:
-        """(track, box) rows with the best overlap first, each used once."""
+        """Returns (track, box) pairs of rows, best overlap first, each row used once."""
         if not self._tracks or not len(boxes):
             return []
         predicted = np.stack([track.predicted() for track in self._tracks]).astype(np.float32)

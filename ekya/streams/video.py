@@ -1,4 +1,4 @@
-"""Recorded video: one or more files that play one after the other as one camera."""
+"""Recorded video: one or more files that play in sequence as one camera."""
 
 import logging
 import math
@@ -23,18 +23,18 @@ _log = logging.getLogger(__name__)
 _FALLBACK_FPS = 25.0
 # Containers without a rate report 0, 1000 or 90000, their clock's ticks.
 _SANE_FPS = (0.1, 480.0)
-# A header's rate is a hint: where these first frames are stamped otherwise by more than a tenth, they count.
+# A header's rate is a hint: if the stamps of the first frames differ by more than a tenth, they count.
 _STAMPED_FRAMES, _SAME_RATE = 9, 0.1
-# A failed read means damage or the end, and the decoder does not say which. Past the end every
-# further try fails at once, so the tries only bound how long a damaged stretch may be.
+# A failed read means damage or the end, and the decoder does not say which. Past the end every further try
+# fails immediately, so the tries only limit the length of a damaged stretch.
 _TRIES_AFTER_A_FAILED_READ = 50
 
 
 class VideoSpec(BaseModel):
-    """A camera that is a list of video files, as a fleet file describes it.
+    """A list of video files as a camera in a fleet file.
 
     Attributes:
-        files: play in this order; where one ends, the camera's scene changes.
+        files: video files, in the order in which they play; the scene changes from one to the next.
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
     """
 
@@ -48,10 +48,10 @@ class VideoSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The source; ``classes`` is not needed, since nobody has drawn the truth about a video.
+        """Opens the video; ``classes`` is not used, since a video has no truth.
 
-        Decodes the first frame of every file, so that a file that cannot be read shows at once.
-        A broken file can abort the process: call it in one that may die (``SourceProcess``).
+        Decodes the first frame of every file, so that an unreadable file is reported immediately. A broken
+        file can abort the process: call this in one that may die (``SourceProcess``).
 
         Raises:
             UserError: a file is missing or not a video.
@@ -62,12 +62,12 @@ class VideoSpec(BaseModel):
 
 @dataclass(eq=False)
 class VideoSource:
-    """Frames of some video files. A ``StreamSource`` without truth and without given boxes.
+    """``StreamSource`` of video files, without truth and without proposed boxes.
 
     Attributes:
-        files: in the order in which they play.
+        files: video files, in the order in which they play.
         rates: frames a second of each file.
-        max_side: no side of a frame is longer, pixels.
+        max_side: longest side of a frame, pixels; larger frames are scaled down.
     """
 
     files: tuple[Path, ...]
@@ -82,11 +82,11 @@ class VideoSource:
 
     @property
     def damaged(self) -> int:
-        """Frames of the current pass that could not be decoded."""
+        """Number of frames of the current pass that could not be decoded."""
         return self._damaged
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames that decode. Stream time goes on over the files, and over damaged frames."""
+        """Yields all frames that decode. Stream time continues across files and damaged frames."""
         self._damaged = 0
         index = 0
         file_start_us = 0
@@ -106,10 +106,10 @@ class VideoSource:
 
 
 def check_video(file: Path) -> float:
-    """The file's frame rate, after its first frame was decoded.
+    """Decodes a file's first frame and returns its frame rate.
 
     Raises:
-        UserError: it is missing, or not a video.
+        UserError: the file is missing, or not a video.
     """
     if not file.is_file():
         raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
@@ -131,7 +131,7 @@ def check_video(file: Path) -> float:
 
 
 def _rate(capture: cv2.VideoCapture) -> float:
-    """Frames a second: the header's, unless the first frames are stamped otherwise."""
+    """Returns frames a second: the header's rate, unless the stamps of the first frames differ."""
     said = float(capture.get(cv2.CAP_PROP_FPS))
     stamps_ms = [capture.get(cv2.CAP_PROP_POS_MSEC)]
     while len(stamps_ms) < _STAMPED_FRAMES and read_picture(capture) is not None:
@@ -142,7 +142,7 @@ def _rate(capture: cv2.VideoCapture) -> float:
 
 
 def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
-    """Every frame of a file, None for one that does not decode while later ones do."""
+    """Yields every frame of a file; None for one that does not decode while later ones do."""
     capture = _capture(file)
     try:
         failed = 0
@@ -159,6 +159,6 @@ def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
 
 
 def _capture(file: Path) -> cv2.VideoCapture:
-    """The file, opened to decode on one thread: a camera has one core's attention, not the machine's."""
+    """Opens a file for decoding on one thread, so that one camera does not occupy all cores."""
     capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
     return capture if capture.isOpened() else cv2.VideoCapture(str(file))

@@ -1,4 +1,4 @@
-"""A video file that grows while a camera is watched: Motion JPEG in AVI, which every OpenCV knows."""
+"""Writes video files picture by picture: Motion JPEG in AVI, which every OpenCV build supports."""
 
 import math
 import shutil
@@ -13,32 +13,33 @@ from ekya.streams.capture import read_picture
 
 SUFFIX = ".avi"
 
-# OpenCV does not say that a write has failed: the file just stops growing. FFmpeg holds back 256 KiB; a file
-# that has not grown by the time at which twice that must have been written will not grow any more.
+# OpenCV does not report a failed write: the file just stops growing. FFmpeg buffers 256 KiB; a file that has
+# not grown after pictures of at least twice that size will not grow any more.
 _SURELY_WRITTEN_BYTES = 1 << 19
-# A JPEG of one colour: tables and headers, and half a byte for each of the six blocks of 16 x 16 pixels.
+# Lower bound on a JPEG's size, that of one colour: tables and headers, and half a byte for each of the six
+# blocks of 16 x 16 pixels.
 _LEAST_BYTES, _PIXELS_A_BYTE = 150, 85
 
 _LOOKED_AT_EVERY = 32
 _RESERVE_BYTES = 16 << 20
-"""Of the disk, for the indices of the files and what else is to be written in the end."""
+"""Free disk space to keep for the files' indices and other files that are written at the end."""
 
 _LIMITS = "look at permissions, quota and the limit on the size of files, or choose another folder"
 
 
 class VideoFile:
-    """Pictures of one size at one rate. Write, then ``close``, whatever happened."""
+    """Writes pictures of one size at one rate. ``close`` must be called, also after an error."""
 
     def __init__(self, path: Path, image: NDArray[np.uint8], fps: float) -> None:
-        """Begin a file.
+        """Creates a file.
 
         Args:
-            path: ends in ``SUFFIX``.
-            image: (H, W, 3) uint8; the first picture, which is not written yet.
-            fps: with two decimals at most, which the container holds exactly.
+            path: path that ends in ``SUFFIX``.
+            image: (H, W, 3) uint8; a picture that gives the size and is not written.
+            fps: frames a second, with at most two decimals, which the container stores exactly.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the file cannot be written.
         """
         self._path = path
         self._size = (image.shape[1], image.shape[0])
@@ -61,7 +62,7 @@ class VideoFile:
         return self._size
 
     def write(self, image: NDArray[np.uint8]) -> None:
-        """One more picture, scaled where it is of another size than the first.
+        """Writes a picture, scaled if its size differs from the first.
 
         Raises:
             UserError: the disk is full, or the file does not grow any more.
@@ -74,7 +75,7 @@ class VideoFile:
             self._require_room()
 
     def close(self) -> int:
-        """End the file; returns how many of its pictures can be read."""
+        """Closes the file; returns the number of its readable pictures."""
         self._writer.release()
         return self._written if _is_whole(self._path, self._written) else _readable(self._path)
 
@@ -90,7 +91,7 @@ class VideoFile:
 
 
 def _is_whole(path: Path, frames: int) -> bool:
-    """Whether the last of so many pictures is where the file's index says."""
+    """Returns whether the file's index has ``frames`` pictures and the last of them can be read."""
     capture = cv2.VideoCapture(str(path))
     try:
         if not frames or round(capture.get(cv2.CAP_PROP_FRAME_COUNT)) != frames:
@@ -102,7 +103,7 @@ def _is_whole(path: Path, frames: int) -> bool:
 
 
 def _readable(path: Path) -> int:
-    """Pictures up to the first that does not decode."""
+    """Counts the pictures before the first that does not decode."""
     capture = cv2.VideoCapture(str(path))
     try:
         count = 0

@@ -1,1 +1,1 @@
-"""What a stream's workers do, without asking who runs them: an actor, or the emulated world."""
+"""Work of a stream's workers, independent of the caller: an actor, or the emulated world."""

@@ -1,4 +1,4 @@
-"""What a stream keeps of a window for the golden model: a few frames, and one burst of them."""
+"""Collector of the frames of a window that the golden model labels: a sample and one burst."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +17,7 @@ SAMPLED_FRAMES = 48
 """Frames kept of a window, one from each equal part of it."""
 
 UNNAMED = StreamId("")
-"""The stream of frames that nobody has to find again."""
+"""Stream of frames that need not be identified later."""
 
 BURST_FRAMES = 11
 """Consecutive frames kept of a window: one more than the coarsest λ skips."""
@@ -33,9 +33,9 @@ class CollectedFrame:
         boxes: (N, 4) float32.
         tracks: (N,) int64, an object's number for as long as boxes could be linked.
         crops: (N, S, S, 3) uint8 RGB.
-        image: (H, W, 3) uint8 BGR, a megabyte; None where the golden model's network has seen it already.
-        found: what it found then, when it proposed the objects.
-        stream: whose frame it is, for labels that were made before.
+        image: (H, W, 3) uint8 BGR, a megabyte; None if the golden model's network has analysed it already.
+        found: detections of that network, made when it proposed the objects.
+        stream: of the frame, to look up labels that were made before.
     """
 
     frame: int
@@ -48,12 +48,12 @@ class CollectedFrame:
     stream: StreamId = UNNAMED
 
     def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
-        """The frame with only these of its objects."""
+        """Returns the frame with only these of its objects."""
         return replace(self, boxes=self.boxes[rows], tracks=self.tracks[rows], crops=self.crops[rows])
 
     @property
     def question(self) -> Question:
-        """Its objects as a golden model is asked to name them."""
+        """Its objects as a question to a golden model."""
         return Question(self.boxes, self.image, self.found, FramePlace(self.stream, self.frame))
 
 
@@ -67,15 +67,15 @@ class WindowMaterial:
 
     @property
     def mean_objects(self) -> float:
-        """Objects a frame, at least 1 so that an empty street still has a cost."""
+        """Mean objects per frame, at least 1 so that an empty street still has a cost."""
         counts = [len(frame.boxes) for frame in (*self.sample, *self.burst)]
         return max(float(np.mean(counts)), 1.0) if counts else 1.0
 
 
 class WindowCollector:
-    """Chooses by seed and window alone, so what is kept does not depend on λ or on any plan.
+    """Chooses frames by seed and window alone, so that the choice does not depend on λ or any plan.
 
-    Unless it is to keep analysed frames only.
+    With ``only_analysed`` it does depend on λ.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WindowCollector:
         stream: StreamId = UNNAMED,
         only_analysed: bool = False,
     ) -> None:
-        """Nothing is kept yet.
+        """Starts empty.
 
         Args:
             seed: of the stream.
@@ -95,8 +95,7 @@ class WindowCollector:
             window_us: length of a window.
             side: of the crops, in pixels.
             stream: its name.
-            only_analysed: keep of the frames whose boxes are known anyway, and ask for no others: what is
-                kept depends on λ then.
+            only_analysed: keep only frames whose boxes are available anyway, and request no others.
         """
         self._only_analysed = only_analysed
         self._stream = stream
@@ -114,16 +113,16 @@ class WindowCollector:
         self._finished = WindowMaterial(-1, (), ())
 
     def wants(self, t_us: int) -> bool:
-        """Whether the frame at this stream time is to be kept, and so must have its boxes.
+        """Returns True if the frame at this stream time is to be kept, and so needs boxes.
 
-        A frame that comes after its window is over is not.
+        False for a frame that arrives after its window.
         """
         window = t_us // self._window_us
         self._enter(window)
         return window == self._window and self._keeps(self._position(t_us)) and not self._only_analysed
 
     def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
-        """Follows the objects of a frame whose boxes are known, and keeps the frame if it is wanted.
+        """Tracks the objects of a frame with boxes, and keeps the frame if it is wanted.
 
         Returns:
             The frame if it is now one of the window's sample.
@@ -149,18 +148,18 @@ class WindowCollector:
         return kept
 
     def close(self, window: int) -> WindowMaterial:
-        """What was kept of a window that is over; nothing of one that is not the last."""
+        """Returns what was kept of a past window; empty for any but the last."""
         if window == self._window:
             self._enter(window + 1)
         finished = self._finished
         return finished if finished.window == window else WindowMaterial(window, (), ())
 
     def forget(self) -> None:
-        """What was kept of the last window that is over: it is a megabyte a frame."""
+        """Drops what was kept of the last past window, a megabyte a frame."""
         self._finished = WindowMaterial(self._finished.window, (), ())
 
     def _enter(self, window: int) -> None:
-        """Begins a window that is newer than the present one."""
+        """Begins a window, if it is newer than the current one."""
         if window <= self._window:
             return
         self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))

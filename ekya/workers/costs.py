@@ -1,4 +1,4 @@
-"""GPU-seconds from what is counted: the cost card of a device (DESIGN §4)."""
+"""Cost card of a device: converts counted operations to GPU-seconds."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,21 +20,21 @@ from ekya.learning.operations import (
 )
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
-"""One core of the machine that the shipped figures were made on, committed so that they can be made again."""
+"""Card of one core of the machine that the shipped figures were made on, to reproduce them."""
 
 _COUNTED_CROPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRates:
-    """How fast a device works through an edge model's operations.
+    """Rates at which a device executes an edge model's operations.
 
     Attributes:
         inference_ops_per_s: on the objects of one frame.
         batch_inference_ops_per_s: on full batches.
         training_ops_per_s: SGD.
-        training_step_s: what a step of SGD takes beside its operations, its part of what each epoch takes
-            beside them included. A head on features that are known already takes little else.
+        training_step_s: fixed cost of a step of SGD beside its operations, including its part of the fixed
+            cost of an epoch. A head on cached features costs little else.
     """
 
     inference_ops_per_s: float
@@ -45,17 +45,17 @@ class EdgeRates:
 
 @dataclass(frozen=True, slots=True)
 class CostCard:
-    """How fast a device works through operations, at the batch sizes that Ekya uses.
+    """Rates at which a device executes operations, at the batch sizes that Ekya uses.
 
     Attributes:
-        device: for people.
+        device: display name.
         inference_ops_per_s, batch_inference_ops_per_s, training_ops_per_s, training_step_s: of the edge
             model, as in ``EdgeRates``.
-        golden_ops_per_s: a golden model that classifies.
-        detector_ops_per_s: a detector, whether it proposes objects or names them.
-        planning_us: what one plan costs on virtual time.
+        golden_ops_per_s: of a golden model that classifies.
+        detector_ops_per_s: of a detector, both as a proposer and as a golden model.
+        planning_us: virtual time that one plan costs.
         others: rates of other edge models. Operations are no measure of time across architectures: a
-            convolution that sees one channel does a tenth as many a second as one that sees them all.
+            convolution on one channel does a tenth as many a second as one on all channels.
         architecture: the edge model that is charged for.
     """
 
@@ -71,19 +71,19 @@ class CostCard:
     architecture: str = DEFAULT_ARCHITECTURE
 
     def of(self, architecture: str) -> "CostCard":
-        """The card that charges for this edge model; at the rates of its own where none were measured."""
+        """Returns the card that charges for this edge model; at the default rates if none were measured."""
         rates = self.others.get(architecture)
         return replace(self, architecture=architecture, **asdict(rates) if rates else {})
 
     def forward_gpu_s(self, crops: int, resolution: int) -> float:
-        """GPU-seconds to classify crops of this side in pixels in full batches."""
+        """Returns the GPU-seconds to classify crops of this side in pixels in full batches."""
         return crops * self._forward(resolution) / self.batch_inference_ops_per_s
 
     def _forward(self, resolution: int) -> int:
         return forward_operations(resolution, architecture=self.architecture)
 
     def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
-        """What training costs a crop, for every family of Γ, exemplars and validation included."""
+        """Returns the training cost per crop of every family of Γ, including exemplars and validation."""
         return tuple(self._family_cost(family, side) for family in sorted({family_of(c) for c in configs}))
 
     def _family_cost(self, family: Family, side: int) -> FamilyCost:
@@ -99,32 +99,36 @@ class CostCard:
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
-        """GPU-seconds to analyse one frame that shows so many objects."""
+        """Returns the GPU-seconds to analyse one frame with this number of objects."""
         looking = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
         return looking + self.proposing_gpu_s(proposer_operations)
 
     def proposing_gpu_s(self, operations: int) -> float:
-        """GPU-seconds to find the objects of one frame, before any is looked at."""
+        """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
         return operations / self.detector_ops_per_s
 
     def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
-        """GPU-seconds of a training's preparation, and of each of its epochs."""
+        """Returns the GPU-seconds of a training's preparation, and of each of its epochs."""
         epoch_s = cost.epoch / self.training_ops_per_s + cost.steps * self.training_step_s
         return cost.preparation / self.batch_inference_ops_per_s, epoch_s
 
     def labelling_gpu_s(self, operations: int, detector: bool) -> float:
-        """GPU-seconds of the golden model, which is a detector or a classifier."""
+        """Returns the GPU-seconds of the golden model, which is a detector or a classifier."""
         return operations / (self.detector_ops_per_s if detector else self.golden_ops_per_s)
 
     def save(self, path: Path) -> None:
         """Writes the card as JSON."""
         told = asdict(self)
-        del told["architecture"]  # which model is charged for is the fleet's to say
+        del told["architecture"]  # the fleet chooses the model, not the card
         write_text_atomic(path, json.dumps(told, indent=2) + "\n")
 
 
 def load_card(path: Path | None = None) -> CostCard:
-    """Reads a cost card, the shipped one where none is named. Raises UserError for a file that is none."""
+    """Reads a cost card, by default the shipped one.
+
+    Raises:
+        UserError: the file is not a cost card.
+    """
     path = path or SHIPPED_CARD
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

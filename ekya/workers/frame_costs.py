@@ -1,4 +1,4 @@
-"""What a stream's frames really take, as they are analysed."""
+"""Measured costs of a stream's frames, updated as they are analysed."""
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import FramePrediction
@@ -7,25 +7,25 @@ from ekya.core.units import US_PER_S
 from ekya.profiling.inference import used_milli
 
 NEWEST_PART = 0.3
-"""What the newest measurement counts: a street stays as full, and neighbours as busy, for a while."""
+"""Weight of the newest measurement: the crowd and the load of neighbours persist for a while."""
 
 KEPT_PART = 0.95
-"""A stream that analyses this part of the frames that λ intends keeps up."""
+"""A stream that analyses at least this part of the frames that λ intends keeps up."""
 
 MOST_SHORTFALL = 1.5
-"""More is not made of one measurement: λ that are coarser by this leave time to measure again."""
+"""Upper bound on the shortfall of one measurement: λ coarser by this factor leave time to measure again."""
 
 
 class FrameCosts:
-    """Counts the frames of a stream between two measurements, and what one takes by now, per resolution.
+    """Measures the cost of a stream's frames per resolution, between two reports.
 
-    Where other programs, or decoding, take the cores, a share gives less than it says: frames are dropped
-    although they fit. By the part that was dropped the frames count as dearer, until none are any more.
-    Not for several threads.
+    Where other programs, or decoding, occupy the cores, a share delivers less than its nominal part: frames
+    are dropped although they fit. The cost of a frame is scaled up by the part that was dropped, until none
+    are. Not thread-safe.
     """
 
     def __init__(self, fps: float, speed: SpeedCurve) -> None:
-        """Nothing is analysed yet.
+        """Starts without frames.
 
         Args:
             fps: frames a second of the camera.
@@ -38,26 +38,26 @@ class FrameCosts:
         self._configs: dict[int, InferenceConfig] = {}
 
     def add(self, row: FramePrediction) -> None:
-        """A frame came, and was analysed or not."""
+        """Counts a frame, analysed or not."""
         self._due += int(row.frame % row.every == 0)
         if row.analysed:
             self._frames += 1
             self._configs[row.resolution] = InferenceConfig(row.every, row.resolution)
 
     def count_found(self) -> None:
-        """The objects of a frame were found that was not analysed: it was kept for the golden model."""
+        """Counts a frame whose objects were found for the golden model, without being analysed."""
         self._found += 1
 
     def since_told(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
-        """The newest λ, and the share that it uses if it looks at all of its frames.
+        """Returns the newest λ and the share that it needs to analyse all of its frames.
 
-        Of frames at several resolutions, or of none, nothing can be said.
+        None after frames at several resolutions, or no analysed frame.
 
         Args:
-            used_us: of the GPU on all frames since this was last called.
+            used_us: GPU time of all frames since the last call.
             held_milli: the share at which it was used.
         """
-        # Where objects have to be found that is most of what a frame takes.
+        # A frame of which only the objects were found counts fully: finding them is most of the cost.
         frames, configs = self._frames + self._found, self._configs
         self._measure_shortfall()
         self._frames = self._found = self._due = 0
@@ -73,7 +73,7 @@ class FrameCosts:
         return config, used_milli(config, frame_gpu_s, self._fps, self._speed)
 
     def _measure_shortfall(self) -> None:
-        """Grows at once and shrinks slowly, or frames would be dropped every other time."""
+        """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""
         kept_up = self._frames >= KEPT_PART * self._due
         newest = 1.0 if kept_up else min(self._due / max(self._frames, 1), MOST_SHORTFALL)
         fading = self._shortfall + NEWEST_PART * (newest - self._shortfall)

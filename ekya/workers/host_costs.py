@@ -1,4 +1,4 @@
-"""Measures what a fleet's work takes on this machine, before a run: frames, training and labelling."""
+"""Measures the cost of a fleet's work on this machine before a run: frames, training and labelling."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from ekya.streams.process import SourceDiedError, SourceProcess, SourceSpec
 from ekya.workers.inference import Proposer
 
 LOOKED_AT = 4
-"""Sources that are opened, at most: of more the others are taken to be as dear as the dearest of these."""
+"""Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
 
 _LIVE_LOOK_S = 5.0
 _FRAMES = 3
@@ -45,11 +45,11 @@ _LABELLED_PICTURES = 4
 
 @dataclass(frozen=True, slots=True)
 class SampledSource:
-    """What a source showed when it was opened.
+    """First frames of a source and its rate.
 
     Attributes:
         fps: frames a second.
-        frames: the first ones; a grey picture where a camera gave none.
+        frames: the first ones; grey pictures if a camera gave none.
     """
 
     fps: float
@@ -57,7 +57,7 @@ class SampledSource:
 
 
 class Timer:
-    """Times calls on a device: a thread's processor time, or the wall until a GPU has finished."""
+    """Times calls on a device: thread CPU time, or wall time until a GPU has finished."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -65,7 +65,7 @@ class Timer:
         """The longest call so far."""
 
     def seconds(self, work: Callable[[], object], repeats: int = _REPEATS) -> float:
-        """Median time of a call, after one that is not timed."""
+        """Returns the median time of a call, after one untimed call."""
         work()
         took = []
         for _ in range(repeats):
@@ -75,7 +75,7 @@ class Timer:
         return median(took)
 
     def batch_s(self, work: Callable[[], object]) -> float:
-        """As ``seconds``, of a batch in which a job cannot be interrupted."""
+        """Times a batch in which a job cannot be interrupted as ``seconds``, and updates ``longest_s``."""
         took_s = self.seconds(work)
         self.longest_s = max(self.longest_s, took_s)
         return took_s
@@ -90,10 +90,10 @@ class Timer:
 def sample_sources(
     specs: Mapping[StreamId, SourceSpec], classes: tuple[str, ...]
 ) -> dict[StreamId, SampledSource]:
-    """Opens up to ``LOOKED_AT`` different sources, all at once, and takes their first frames.
+    """Opens up to ``LOOKED_AT`` different sources concurrently, and reads their first frames.
 
     Returns:
-        Of each stream that was looked at, or whose source is the same as one that was.
+        Samples of the streams that were opened, and of streams with the same source.
 
     Raises:
         UserError: a recording cannot be opened.
@@ -115,7 +115,7 @@ def sample_sources(
 
 
 def _first_frames(source: LiveLook | SourceProcess) -> SampledSource:
-    """Of a source whose decoder dies, a grey picture: the run tells of it, and goes on with the others."""
+    """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
     grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
     try:
         fps = source.wait_open()
@@ -130,12 +130,12 @@ def _name(spec: SourceSpec) -> str:
 
 
 def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer: Timer) -> float:
-    """Times how a camera's objects are found; seconds a frame.
+    """Times how a camera's objects are found; returns seconds a frame.
 
     Args:
         sampled: its frames.
-        proposer: what finds them, with a detector in every so many-th frame.
-        every: so many.
+        proposer: finds them, with a detector in every n-th frame.
+        every: n.
         timer: of the device.
     """
     frames = cycle(sampled.frames)
@@ -148,20 +148,20 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
 
 
 def classifying_gpu_s(ask: Predictor, side: int, sides: Sequence[int], timer: Timer) -> dict[int, float]:
-    """Times the model that serves first on the crops of a typical frame; seconds per resolution of Λ."""
+    """Times the first serving model on a typical frame's crops; returns seconds per resolution of Λ."""
     crops = _crops(round(TYPICAL_OBJECTS), side)
     return {resolution: timer.batch_s(partial(ask.predict, crops, resolution)) for resolution in sides}
 
 
 def costs_of(fps: float, finding_s: float, classifying_s: Mapping[int, float]) -> StreamCosts:
-    """What a camera's typical frame takes, from its parts."""
+    """Returns the costs of a camera's typical frame, from its parts."""
     return StreamCosts(fps, {side: finding_s + took_s for side, took_s in classifying_s.items()}, finding_s)
 
 
 def of_all_streams(
     known: Mapping[StreamId, StreamCosts], streams: Sequence[StreamId]
 ) -> dict[StreamId, StreamCosts]:
-    """Costs of all streams: those that were not looked at are as dear as the dearest that was."""
+    """Returns costs of all streams; an unmeasured one costs as much as the most expensive measured one."""
     dearest = max(known.values(), key=lambda costs: costs.fps * max(costs.frame_gpu_s.values()))
     return {stream: known.get(stream, dearest) for stream in streams}
 
@@ -169,7 +169,7 @@ def of_all_streams(
 def family_costs(
     model: EdgeModel, configs: Sequence[RetrainConfig], side: int, device: str, timer: Timer
 ) -> tuple[FamilyCost, ...]:
-    """Times the preparation and an epoch of each family of Γ, exemplars and validation included, per crop."""
+    """Times preparation and an epoch of each family of Γ per crop, including exemplars and validation."""
     return tuple(
         _family_cost(model, family, side, device, timer)
         for family in sorted({family_of(config) for config in configs})
@@ -204,7 +204,7 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
 
 
 def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
-    """Times the golden model on a few pictures with objects; seconds for an object."""
+    """Times the golden model on a few pictures with objects; returns seconds per object."""
     height, width = picture.shape[:2]
     box = np.array([[0.2 * width, 0.2 * height, 0.4 * width, 0.5 * height]], np.float32)
     asked = [Question(np.repeat(box, _LABELLED_OBJECTS, axis=0), picture)] * _LABELLED_PICTURES

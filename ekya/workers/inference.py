@@ -1,4 +1,4 @@
-"""A stream's inference: objects of a frame, and the class that the serving model gives each."""
+"""Inference of a stream: objects of a frame, and the class that the serving model gives each."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -20,31 +20,31 @@ from ekya.workers.proposed import Proposed
 from ekya.workers.shadow import BaseShadow
 
 SHADOW_EVERY = 2
-"""Of the sampled frames, the part on which the base model is measured at the end."""
+"""Of every this many sampled frames, one is used to measure the base model at the end."""
 
 
 Ask = Callable[[NDArray[np.uint8], int], Answer]
-"""Crops and a resolution to classes of the fleet and confidences, as ``Classifier.predict``."""
+"""Maps crops and a resolution to classes of the fleet and confidences, as ``Classifier.predict``."""
 
 
 class Proposer(Protocol):
     """Finds the objects of a frame without naming them."""
 
     def propose(self, frame: Frame) -> Proposals:
-        """Its objects."""
+        """Returns the objects of a frame."""
 
 
 class InferenceWorker:
-    """Classifies the objects of the frames it is given. When, and on which share, is its owner's work.
+    """Classifies the objects of the frames that it is given. Its owner decides when and at which share.
 
     Args:
         classes: the fleet's; answers index them.
-        model: what serves first.
+        model: serves first.
         proposer: finds objects.
         collector: keeps some frames for the golden model.
         side: of the crops, in pixels: the finest resolution of Λ.
-        window_us: to say in which window a frame arrived.
-        predictors: makes what answers, of each model that serves; None answers plainly on the CPU.
+        window_us: length of a window.
+        predictors: makes the predictor of each serving model; None for plain ones on the CPU.
     """
 
     def __init__(
@@ -70,28 +70,28 @@ class InferenceWorker:
         self.swap(model, BASE_VERSION)
 
     def swap(self, model: EdgeModel, version: ModelVersion) -> None:
-        """Serve these weights from the next frame on."""
+        """Serves these weights from the next frame on."""
         self.use(self.ready(model), version)
 
     def ready(self, model: EdgeModel) -> "Classifier":
-        """What takes time in a swap, done beforehand."""
+        """Prepares weights for a hot swap, which is the slow part of it."""
         return Classifier(model, self._classes, self._predictors)
 
     def use(self, classifier: "Classifier", version: ModelVersion) -> None:
-        """Serve prepared weights from the next frame on."""
+        """Serves prepared weights from the next frame on."""
         self.classifier = classifier
         self.version = version
 
     def propose(self, frame: Frame) -> Proposals:
-        """A frame's objects."""
+        """Returns a frame's objects."""
         return self._proposer.propose(frame)
 
     def wants(self, t_us: int) -> bool:
-        """Whether the frame at this stream time must have its boxes, analysed or not."""
+        """Returns True if the frame at this stream time needs boxes even if it is not analysed."""
         return self._collector.wants(t_us)
 
     def see(self, frame: Frame, proposals: Proposals) -> None:
-        """Every frame whose objects are known, in order."""
+        """Receives every frame whose objects were found, in order."""
         kept = self._collector.see(frame, proposals)
         if kept is not None:
             self._sampled += 1
@@ -99,31 +99,31 @@ class InferenceWorker:
                 self._shadow.add(kept)
 
     def material(self, window: int) -> WindowMaterial:
-        """What was kept of a window that is over."""
+        """Returns the frames that were kept of a past window."""
         return self._collector.close(window)
 
     def forget_material(self) -> None:
-        """Of the last window that is over; nobody asks for it again."""
+        """Drops the material of the last past window, which is no longer needed."""
         self._collector.forget()
 
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
-        """What the base model says of the sampled frames, for the record (nothing of it is charged)."""
+        """Returns the base model's answers to the sampled frames for the record; they are not charged."""
         self.swap(self._base, BASE_VERSION)
         return self.classify(self._shadow.kept, config) if self._shadow.kept else []
 
     def cut(self, frame: Frame, boxes: NDArray[np.float32]) -> Proposed:
-        """The pictures of a frame's objects."""
+        """Cuts the crops of a frame's objects."""
         return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self._side))
 
     def classify(
         self, frames: Sequence[Proposed], config: InferenceConfig, ask: Ask | None = None
     ) -> list[FramePrediction]:
-        """Answers for frames, in one batch.
+        """Returns answers for frames, in one batch.
 
         Args:
             frames: at least one.
             config: λ.
-            ask: how the serving classifier is asked, which may be another one by then; None asks it directly.
+            ask: calls the serving classifier, which may have been replaced meanwhile; None calls it directly.
         """
         crops = np.concatenate([frame.crops for frame in frames])
         classes, confidence = (ask or self.classifier.predict)(crops, config.resolution)
@@ -137,11 +137,11 @@ class InferenceWorker:
         return answers
 
     def answered(self, frame: int) -> None:
-        """From now on a skipped frame is answered by this analysed one."""
+        """Sets the analysed frame that answers later skipped frames."""
         self._answered_by = max(frame, self._answered_by)
 
     def skip(self, frame: int, t_us: int, config: InferenceConfig) -> FramePrediction:
-        """The answer for a frame that is not analysed: the last analysed one's stands."""
+        """Returns the answer for a frame that is not analysed: that of the last analysed one."""
         return FramePrediction(
             frame=frame,
             t_us=t_us,
@@ -181,7 +181,7 @@ class InferenceWorker:
 
 
 class Classifier:
-    """A model ready to serve; its answers index the fleet's classes, whatever order it knows them in."""
+    """A model ready to serve; its answers index the fleet's classes, in any order of its own classes."""
 
     def __init__(
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
@@ -191,14 +191,14 @@ class Classifier:
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
-        """(N, S, S, 3) uint8 RGB to classes (N,) of the fleet and confidences (N,)."""
+        """Classifies (N, S, S, 3) uint8 RGB; returns classes (N,) of the fleet and confidences (N,)."""
         return self.in_fleet(self.predictor.predict(crops, resolution))
 
     def in_fleet(self, answer: Answer) -> Answer:
-        """What the predictor answered, in classes of the fleet."""
+        """Maps a predictor's answer to classes of the fleet."""
         classes, confidence = answer
         return self._to_fleet[classes], confidence
 
     def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(N, S, S, 3) uint8 RGB to confidences (N,) and features (N, F)."""
+        """Returns confidences (N,) and features (N, F) of (N, S, S, 3) uint8 RGB."""
         return self.predictor.look(crops)

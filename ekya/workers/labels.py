@@ -1,4 +1,4 @@
-"""Which objects of a window the golden model labels, and what they become."""
+"""Selects the objects of a window that the golden model labels, and makes training labels of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from ekya.workers.collector import CollectedFrame, WindowMaterial
 UNIFORM_POLICY = LABEL_POLICIES[UNIFORM]
 
 LABELLED_TRACKS = 0.6
-"""Part of a window's objects that may be labelled; what is labelled never counts in accuracy."""
+"""Part of a window's objects that may be labelled; labelled objects never count in accuracy."""
 
 
 LABELLED_PICTURES = 12
-"""Pictures of a window that a detector looks at for labels, whatever their number of objects: it pays by
-the picture. Those that its network has seen already, to propose their objects, cost nothing more."""
+"""Pictures of a window that a detector analyses for labels. It is charged per picture, not per object.
+Pictures that its network analysed already, to propose their objects, cost nothing more."""
 
 
 class Labels(Protocol):
@@ -33,21 +33,21 @@ class Labels(Protocol):
 
     @property
     def background(self) -> int | None:
-        """The class of what is no object; None where every box is one."""
+        """The class of boxes that are no object; None if every box is one."""
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """The class of each box in each picture, an index into the fleet's; -1 for do not use."""
+        """Returns the class of each box in each picture, an index into the fleet's; -1 for unusable."""
 
     def operations(self, items: Sequence[Question]) -> int:
-        """Counted operations of labelling these."""
+        """Returns the counted operations of labelling these items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledPart:
-    """Labelled objects with where they were, for the record and for scoring.
+    """Labelled objects with their positions, for the record and for scoring.
 
     Attributes:
-        crops: what training or validation sees; labels index the fleet's classes.
+        crops: for training or validation; labels index the fleet's classes.
         frames: (N,) int64, index in the stream.
         boxes: (N, 4) float32.
     """
@@ -57,13 +57,13 @@ class LabelledPart:
     boxes: NDArray[np.float32]
 
     def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
-        """These rows, in this order."""
+        """Returns these rows, in this order."""
         return LabelledPart(self.crops.take(rows), self.frames[rows], self.boxes[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamLabels:
-    """The labels of one stream's window, parted by track and time."""
+    """The labels of one stream's window, split into training and validation by track and time."""
 
     window: int
     training: LabelledPart
@@ -71,11 +71,11 @@ class StreamLabels:
 
     @property
     def can_train(self) -> bool:
-        """Whether there is something to train on, and something to measure it by."""
+        """True if there are enough crops to train and to validate on."""
         return len(self.training.crops) > 1 and len(self.validation.crops) > 0
 
     def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
-        """How many labelled objects are of each of the fleet's classes; background is none."""
+        """Returns the number of labelled objects of each of the fleet's classes, without background."""
         labelled = np.concatenate([self.training.crops.classes, self.validation.crops.classes])
         counts = np.bincount(labelled[labelled != background], minlength=classes)
         return tuple(counts.tolist())
@@ -85,18 +85,18 @@ Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""
 
 Look = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Asks the serving model about crops: its confidences (N,) and features (N, F)."""
+"""Serving model as a function of crops: returns confidences (N,) and features (N, F)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """What the golden model is asked about, and how it came to be that.
+    """Objects that the golden model is asked about, and how the policy chose them.
 
     Attributes:
         chosen: the objects, by frame.
         rank: (N,) int64, place of each in the policy's order; in the order of ``chosen``.
-        by_chance: (N,) bool, whether chance alone put it there.
-        looked_at: crops that the serving model was asked about, to choose.
+        by_chance: (N,) bool, whether an object was chosen by chance alone.
+        looked_at: number of crops that the serving model classified for the choice.
     """
 
     chosen: Chosen
@@ -106,7 +106,7 @@ class Selection:
 
     @property
     def questions(self) -> list[Question]:
-        """The objects as a golden model is asked about them."""
+        """The objects as questions to a golden model."""
         return [frame.take(rows).question for frame, rows in self.chosen]
 
 
@@ -117,10 +117,10 @@ def choose(
     policy: LabelPolicy = UNIFORM_POLICY,
     look: Look | None = None,
 ) -> Selection:
-    """At most ``limit`` crops, as the policy orders them.
+    """Chooses at most ``limit`` crops in the policy's order.
 
-    Objects are drawn first and their crops second, so that two fifths of the window's objects
-    stay unlabelled and count in accuracy, whatever the policy.
+    Objects are drawn first and their crops second, so that two fifths of the window's objects stay unlabelled
+    and count in accuracy under every policy.
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
@@ -136,9 +136,10 @@ def choose_pictures(
     look: Look | None = None,
     pool: int = 0,
 ) -> Selection:
-    """The objects that ``choose`` draws, in all pictures whose detections are known and ``limit`` others.
+    """Chooses the objects of all pictures with known detections and of ``limit`` others.
 
-    A policy that asks the serving model asks it about at most ``pool`` objects.
+    As in ``choose``, only part of the window's objects may be labelled. A policy that uses the serving model
+    classifies at most ``pool`` objects with it.
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
@@ -146,7 +147,7 @@ def choose_pictures(
         order, looked_at = _ordered(material, places, pool, policy, look, rng)
         shown = order.pictures(_candidates(material, places, None))
     else:
-        # By chance every picture is as likely as any other, however many objects it shows.
+        # Every picture is equally likely, independent of its number of objects.
         shown, looked_at = rng.permutation(np.unique([at for at, _ in places])), 0
         order = Order(np.arange(len(places)), np.ones(len(places), np.bool_))
     known = [at for at in shown if material.sample[at].found is not None]
@@ -163,9 +164,9 @@ def _ordered(
     look: Look | None,
     rng: np.random.Generator,
 ) -> tuple[Order, int]:
-    """The policy's order of the objects, and about how many of them the serving model was asked.
+    """Returns the policy's order of the objects, and the number that the serving model classified.
 
-    Where it is asked, a pool is drawn by chance; the other objects come behind it, by chance too.
+    If the policy uses the model, a random pool is classified; the other objects follow it in random order.
     """
     if not policy.asks_model or look is None:
         return policy.order(_candidates(material, places, None), rng), 0
@@ -190,7 +191,7 @@ def _selection(
     rows: NDArray[np.int64],
     looked_at: int,
 ) -> Selection:
-    """These of the places, in rising order, as frames with their objects."""
+    """Builds a selection of these rows of ``places``, in rising order."""
     rank = np.empty(len(places), np.int64)
     rank[order.rows] = np.arange(len(places))
     return Selection(
@@ -202,7 +203,7 @@ def _selection(
 
 
 def _places(material: WindowMaterial, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Where the objects that may be labelled are seen: place of the frame, row of the box."""
+    """Returns the positions of objects that may be labelled: index of the frame, row of the box."""
     tracks = np.unique(np.concatenate([np.zeros(0, np.int64), *(frame.tracks for frame in material.sample)]))
     chosen = rng.permutation(tracks)[: int(len(tracks) * LABELLED_TRACKS)]
     return [
@@ -222,17 +223,17 @@ def _by_frame(material: WindowMaterial, places: Sequence[tuple[int, int]]) -> Ch
 def label_window(
     material: WindowMaterial, selection: Selection, golden: Labels, side: int, limit: int, seed: int
 ) -> StreamLabels:
-    """Labels the chosen objects, keeps what is of use, and parts it 80/20 by track and time (DESIGN §4).
+    """Labels the chosen objects, keeps the usable ones, and splits them 80/20 by track and time.
 
-    Background only trains: accuracy counts objects, so the accuracy that plans are made on does too.
+    Background is used only for training: accuracy counts objects, so validation accuracy must too.
 
     Args:
-        material: the window's.
-        selection: what the golden model is asked about.
-        golden: it.
+        material: of the window.
+        selection: objects to label.
+        golden: the golden model.
         side: of the crops, in pixels.
-        limit: at most so many objects are kept.
-        seed: of what is kept where there is more.
+        limit: upper bound on the objects that are kept.
+        seed: of the random choice among more than ``limit`` objects.
     """
     chosen = selection.chosen
     classes = golden.label(selection.questions) if chosen else []
@@ -251,7 +252,7 @@ def label_window(
     if golden.background is not None:
         objects = kept.crops.classes != golden.background
     may_validate = objects & by_chance
-    # Where some are there for a reason, the others validate for them too.
+    # Only objects chosen by chance validate, so a larger part of them makes up for the others.
     part = VALIDATION_FRACTION * (int(objects.sum()) / max(int(may_validate.sum()), 1))
     _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(may_validate)), min(part, 0.5))
     validates = np.isin(kept.crops.tracks, held_out.tracks)
@@ -269,10 +270,10 @@ def _of_use(
     selection: Selection,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Rows of at most ``limit`` objects, the first in order, and of no more background than of objects.
+    """Returns rows of at most ``limit`` objects, the first in order, and at most as many of background.
 
-    Most of what is proposed on a street is background; a model that saw it as often as it is there
-    would learn to say nothing else.
+    Most proposals on a street are background; a model trained on their natural frequency would learn to
+    predict nothing else.
     """
     objects = np.flatnonzero((classes >= 0) & (classes != background))
     if selection.looked_at:

@@ -1,4 +1,4 @@
-"""One stream's preparation of a window: labels, the profile of λ, the micro-profile of γ (paper §4.3)."""
+"""Preparation of a window of one stream: labels, λ profile and γ micro-profile (paper §4.3)."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -42,22 +42,21 @@ from ekya.workers.settings import PreparationSettings
 _LOG = logging.getLogger(__name__)
 
 BURST_OBJECTS = 6
-"""Objects followed through a burst: how fast things move shows in a few of them."""
+"""Objects tracked through a burst: a few suffice to show how fast things move."""
 
 Scope = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamPreparation:
-    """What is prepared from: the window's material, and the model that serves.
+    """Inputs of a preparation: the window's material, and the model that serves.
 
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
-        golden_gpu_s: what the golden model takes for some questions, as far as is known before; only a
-            budget asks.
-        look_gpu_s: what the serving model takes to be asked about one crop; only a budget asks.
-        earlier: the model that served when labels were taken before, where another serves now.
-        passed: keeps what the model makes of crops that are tried, for the retraining; None to forget it.
+        golden_gpu_s: expected GPU-seconds of the golden model for some questions; used only with a budget.
+        look_gpu_s: GPU-seconds of the serving model for one crop; used only with a budget.
+        earlier: the model that served when labels were taken before, if another one serves now.
+        passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
     """
 
     settings: PreparationSettings
@@ -76,9 +75,9 @@ class StreamPreparation:
         return self.serving.model
 
     def select(self) -> Selection:
-        """What `label` asks the golden model about: the policy's choice, within the budget.
+        """Returns the objects that `label` asks about: the policy's choice within the budget.
 
-        What the serving model takes to be asked is in the budget too.
+        The budget includes the cost of the serving model for the choice.
         """
         settings, material = self.settings, self.material
         policy, most = LABEL_POLICIES[settings.label_policy], settings.labels_per_window
@@ -91,7 +90,7 @@ class StreamPreparation:
             return choose(material, most, settings.seed, policy, self.serving.look)
         pool = POOL * most
         if left_gpu_s is not None:
-            # Pictures cost more than looks do: these may take half.
+            # Pictures cost more than crops in the serving model, which may use half of the budget.
             pool = affordable(left_gpu_s / 2, look_gpu_s, pool)
             left_gpu_s -= pool * look_gpu_s
         pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
@@ -99,11 +98,11 @@ class StreamPreparation:
         return choose_pictures(material, pictures, settings.seed, policy, self.serving.look, pool)
 
     def burst_questions(self) -> list[Question]:
-        """What `label_burst` asks the golden model."""
+        """Returns the questions of `label_burst` to the golden model."""
         return [frame.question for frame in self._asked_burst()]
 
     def label_burst(self, scope: Scope = nullcontext) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
-        """A few objects through consecutive frames, with the class of each; empty if nothing is there."""
+        """Labels a few objects through consecutive frames; returns an empty list if there are none."""
         frames = self._asked_burst()
         if not any(len(frame.boxes) for frame in frames):
             return []
@@ -118,7 +117,7 @@ class StreamPreparation:
         return burst
 
     def label(self, selection: Selection | None = None) -> StreamLabels:
-        """Labels a sample of the window: what was selected, or is now."""
+        """Labels a sample of the window: ``selection``, or what ``select`` returns."""
         settings = self.settings
         return label_window(
             self.material,
@@ -130,9 +129,10 @@ class StreamPreparation:
         )
 
     def compare(self, labels: StreamLabels) -> Compared | None:
-        """What serves and what served before, on the newest picture of each labelled object.
+        """Compares the serving weights with the earlier ones, on the newest picture of each labelled object.
 
-        None where nothing can come of it: the same weights, too few objects, a margin that nothing passes.
+        None where it could not lead to a roll-back: the same weights, too few objects, or a margin that is
+        never exceeded.
         """
         if self.earlier is None or self.settings.roll_back_margin >= NEVER_BACK:
             return None
@@ -146,13 +146,13 @@ class StreamPreparation:
         return Compared(accuracy(self.serving, newest), accuracy(self.earlier, newest), len(newest))
 
     def settled(self, compared: Compared | None) -> "StreamPreparation":
-        """With the weights that serve from now on: the earlier ones, where the shadow gate goes back."""
+        """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""
         if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
             return self
         return replace(self, serving=self.earlier, earlier=None)
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
-        """Accuracy of the serving model on the validation part; 0.0 without one."""
+        """Returns the serving model's accuracy on the validation part; 0.0 if that is empty."""
         training, validation = labels.training.crops, labels.validation.crops
         return accuracy(
             self.serving,
@@ -161,11 +161,11 @@ class StreamPreparation:
         )
 
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
-        """Classes of a retrained model: those it knows, then those that are new in the labels."""
+        """Returns the classes of a retrained model: those it knows, then new ones in the labels."""
         return outputs_of(self.model, labels, self.settings.classes)
 
     def frame_gpu_s(self, typical: StreamCosts) -> dict[int, float]:
-        """GPU-seconds to analyse a frame of this window, from those of one with ``TYPICAL_OBJECTS``."""
+        """Scales the GPU-seconds of a frame with ``TYPICAL_OBJECTS`` to the frames of this window."""
         return typical.at_crowd(self.material.mean_objects / TYPICAL_OBJECTS)
 
     def profile_inference(
@@ -175,7 +175,7 @@ class StreamPreparation:
         labelled: Sequence[tuple[CollectedFrame, NDArray[np.int64]]],
         scope: Scope = nullcontext,
     ) -> tuple[InferenceOption, ...]:
-        """Relative accuracy of each λ on a labelled burst, and the share it needs (paper §3.1)."""
+        """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1)."""
         burst: list[BurstFrame] = []
         if labelled:
             crops = [frame.crops for frame, _ in labelled]
@@ -201,9 +201,10 @@ class StreamPreparation:
         scope: Scope = nullcontext,
         first: bool = True,
     ) -> MicroProfile:
-        """One family tried on little, ready to be run (paper §4.3); ``first`` of the stream's window or not.
+        """Returns a micro-profile of one family, ready to run (paper §4.3).
 
-        Without exemplars: they would cost half as much again, and the old scene says little of the new.
+        ``first`` is True for the first one of the stream's window. Exemplars are left out: they would add
+        half of the cost, and the old scene says little about the new one.
         """
         fleet, background = self.settings.classes, self.golden.background
         classes = self.outputs(labels)
@@ -228,7 +229,7 @@ class StreamPreparation:
         )
 
     def _tell_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:
-        """Says that a budget leaves nothing to train on; one question takes ``one_gpu_s``."""
+        """Logs a warning if a budget allows no labels; one question takes ``one_gpu_s``."""
         if not affordable_questions:
             _LOG.warning(
                 "window %d: golden.gpu_s_per_window allows no label, since one takes about %.2g GPU-seconds; "
@@ -239,16 +240,16 @@ class StreamPreparation:
             )
 
     def _one_gpu_s(self, frames: Sequence[CollectedFrame]) -> float:
-        """What the golden model takes for one object, or one picture that it has not seen; 0 for nothing."""
+        """Returns the golden model's GPU-seconds for one object, or one new picture; 0 if there are none."""
         unseen = [frame for frame in frames if len(frame.boxes) and frame.found is None]
         if self.settings.label_gpu_s is None or not unseen:
             return 0.0
         return self.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
 
     def _asked_burst(self) -> list[CollectedFrame]:
-        """What the golden model is asked about in the burst: where it pays by the box, a few objects.
+        """Returns the burst to label: only a few objects, if the golden model is charged per box.
 
-        A budget shortens it: what the sample may take is not for it.
+        A budget shortens it to the part that is not reserved for the sample.
         """
         frames, budget_gpu_s = longest_run(self.material.burst), self.settings.label_gpu_s
         one_gpu_s = self._one_gpu_s(frames)
@@ -266,21 +267,21 @@ class StreamPreparation:
         return kept
 
     def _followed(self, tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """A few random ones of the objects seen in a burst."""
+        """Returns a few random objects of a burst, by track."""
         seen = np.unique(np.concatenate([np.zeros(0, np.int64), *tracks]))
         rng = np.random.default_rng((self.settings.seed, self.material.window))
         return rng.permutation(seen)[:BURST_OBJECTS]
 
 
 def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:
-    """Classes of a model retrained on these labels: known ones first, new ones in the fleet's order."""
+    """Returns the classes of a model retrained on these labels: known ones, then new ones as in the fleet."""
     seen = np.unique(np.concatenate([labels.training.crops.classes, labels.validation.crops.classes]))
     new = tuple(fleet[index] for index in seen if fleet[index] not in model.classes)
     return model.classes + new
 
 
 def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str, ...]) -> LabelledCrops:
-    """The same crops with labels that index ``classes`` instead of the fleet's classes."""
+    """Converts labels that index the fleet's classes to labels that index ``classes``."""
     index = np.array([classes.index(name) if name in classes else -1 for name in fleet], np.int64)
     return LabelledCrops(crops.crops, index[crops.classes], crops.tracks, crops.t_us)
 
@@ -288,10 +289,10 @@ def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str,
 def memory_in_classes(
     memory: ExemplarMemory, classes: tuple[str, ...], fleet: tuple[str, ...]
 ) -> ExemplarMemory:
-    """The memory with labels that index ``classes`` instead of the fleet's.
+    """Converts the memory's labels from the fleet's classes to ``classes``.
 
-    Exemplars of other classes are left out: a class can be learned, and never serve, in a retraining
-    that was no better than what serves.
+    Exemplars of other classes are left out: a class may be learned in a retraining that was not better than
+    the serving model, and so never be served.
     """
     kept = memory.exemplars()
     if kept is None:
@@ -301,7 +302,7 @@ def memory_in_classes(
 
 
 def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
-    """The longest stretch without a gap; a camera's frames may have been passed over in between."""
+    """Returns the longest stretch of consecutive frames; a camera may have skipped some in between."""
     best: list[CollectedFrame] = []
     run: list[CollectedFrame] = []
     for frame in frames:
@@ -314,7 +315,7 @@ def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
 
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
-    """Runs a trial; its curve with what a retraining costs by the card, and the trial's GPU-seconds."""
+    """Runs a trial; returns its curve with retraining costs by the card, and the trial's GPU-seconds."""
     curve = trial.priced(trial.run(), card.retraining_gpu_s)
     prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
     return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s

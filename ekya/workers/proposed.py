@@ -1,4 +1,4 @@
-"""Objects that were found and are still to be named."""
+"""Objects that were found but not yet classified."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a stream leaves in the run folder: every frame's answer, its labels and its models."""
+"""Records of a stream in the run folder: answers to frames, labels and models."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from ekya.workers.labels import LabelledPart, StreamLabels
 
 
 class FrameRecord:
-    """The answers and, where a source knows it, the truth of a stream's frames."""
+    """Writes the answers to a stream's frames and, if the source has it, their ground truth."""
 
     def __init__(self, folder: RunFolder, stream: StreamId) -> None:
         self._predictions = PredictionAppender(folder.predictions(stream))
@@ -22,26 +22,26 @@ class FrameRecord:
         self._shadow = PredictionAppender(folder.without_retraining(stream))
 
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
-        """Rows in rising order of frames; they reach the disk window by window."""
+        """Adds rows in rising order of frames; they are written to disk window by window."""
         for answer in answers:
             self._predictions.add(answer)
         for truth in truths:
             self._reference.add(truth)
 
     def add_shadow(self, answers: Iterable[FramePrediction]) -> None:
-        """What the base model says of the sampled frames, when the run is over."""
+        """Writes the base model's answers to the sampled frames, when the run is over."""
         for answer in answers:
             self._shadow.add(answer)
         self._shadow.flush()
 
     def flush(self) -> None:
-        """Everything to the disk."""
+        """Writes everything to disk."""
         self._predictions.flush()
         self._reference.flush()
 
 
 class ModelRecord:
-    """The labels that a stream's models were made from, and the models."""
+    """Writes a stream's models and the labels that they were made from."""
 
     def __init__(self, folder: RunFolder, store: StateStore, stream: StreamId) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class ModelRecord:
         self._stream = stream
 
     def add_labels(self, labels: StreamLabels) -> None:
-        """Where the labels of a window were taken, and what they are used for."""
+        """Records the positions of a window's labels, and whether they are for training or validation."""
         self._add_part(labels.window, "training", labels.training)
         self._add_part(labels.window, "validation", labels.validation)
 
@@ -62,7 +62,7 @@ class ModelRecord:
         validation_accuracy: float | None,
         served_from_us: int,
     ) -> None:
-        """A model that serves from now on, with its weights as the bytes of a file."""
+        """Records a model that serves from now on, with its weights as the bytes of a file."""
         write_bytes_atomic(self._folder.model(self._stream, version), weights)
         self.note_model(version, window, config, validation_accuracy, served_from_us)
 
@@ -74,7 +74,7 @@ class ModelRecord:
         validation_accuracy: float | None,
         served_from_us: int,
     ) -> None:
-        """A model that serves from now on, whose file is written by somebody else."""
+        """Records a model that serves from now on, whose file is written elsewhere."""
         self._store.put_model(
             ModelRow(
                 stream=self._stream,
@@ -88,7 +88,7 @@ class ModelRecord:
         )
 
     def serve_again(self, version: ModelVersion, of: ModelVersion, served_from_us: int) -> None:
-        """Weights that served as ``of`` serve as ``version`` from now on; they are in the folder already."""
+        """Records that weights of version ``of`` serve again as ``version``; their file exists already."""
         for row in self._store.models(self._stream):
             if row.version == of:
                 self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
@@ -99,7 +99,7 @@ class ModelRecord:
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
-    """One file of answers and one of truths for each stream, from the parts written on the way."""
+    """Merges the parts written during the run into one file of answers and one of truths per stream."""
     for stream in streams:
         merge_predictions(folder.predictions(stream))
         merge_predictions(folder.without_retraining(stream))

@@ -1,4 +1,4 @@
-"""A stream's retraining, made ready to be run: from the serving model, its labels and its exemplars."""
+"""Prepares a stream's retraining from the serving model, its labels and its exemplars."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +18,14 @@ from ekya.workers.settings import PreparationSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetrainingData:
-    """What a retraining learns from, whoever runs it; labels index ``classes``.
+    """Data that a retraining learns from; labels index ``classes``.
 
     Attributes:
         classes: outputs of the retrained model.
         training: crops to learn from.
         validation: crops that accuracy is measured on.
         memory: exemplars of earlier windows.
-        seed: of all that is drawn.
+        seed: of all random choices.
     """
 
     classes: tuple[str, ...]
@@ -42,7 +42,7 @@ def data_of(
     settings: PreparationSettings,
     window: int,
 ) -> RetrainingData:
-    """What ``retraining_of`` makes of the same arguments."""
+    """Returns the data of ``retraining_of`` for the same arguments."""
     fleet = settings.classes
     classes = outputs_of(start, labels, fleet)
     return RetrainingData(
@@ -64,7 +64,7 @@ def retraining_of(
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
     passed: PassedCrops | None = None,
 ) -> Retraining:
-    """The retraining that every world runs; the same arguments train the same weights.
+    """Returns the retraining that every world runs; the same arguments train the same weights.
 
     Args:
         start: the model that serves.
@@ -73,8 +73,8 @@ def retraining_of(
         memory: exemplars of earlier windows.
         settings: of the stream.
         window: in which it runs.
-        scope: entered around every batch.
-        passed: what the micro-profiler has passed through the same model; None for nothing.
+        scope: context of every batch.
+        passed: the micro-profiler's forward passes of the same model; None if there are none.
     """
     data = data_of(start, labels, memory, settings, window)
     return Retraining(

@@ -1,4 +1,4 @@
-"""Self-tests on disk: by processor, instruction set, GPU, version of torch and edge model."""
+"""Self-tests on disk, by processor, instruction set, GPU, version of torch and edge model."""
 
 import json
 import logging
@@ -23,11 +23,11 @@ _SELF_TEST = TypeAdapter(SelfTest)
 
 @dataclass(frozen=True, slots=True)
 class SelfTestKey:
-    """What a self-test holds for.
+    """Configuration for which a self-test is valid.
 
     Attributes:
         processor, instruction_set: as ``gpu/processor.py`` names them.
-        gpu: the maker's name of it; empty where models run on the processor.
+        gpu: the vendor's name of it; empty if models run on the CPU.
         torch: its version.
         architecture: of the edge model.
         sides: resolutions of Λ in pixels, as text.
@@ -42,7 +42,7 @@ class SelfTestKey:
 
 
 def key_here(device: str, architecture: str, sides: Sequence[int]) -> SelfTestKey:
-    """The key of this machine; torch is not imported for it."""
+    """Returns the key of this machine, without importing torch."""
     gpus = list_gpus().gpus if device.startswith("cuda") else ()
     return SelfTestKey(
         processor_name(),
@@ -55,12 +55,12 @@ def key_here(device: str, architecture: str, sides: Sequence[int]) -> SelfTestKe
 
 
 def self_tests_path() -> Path:
-    """Where self-tests are kept, beside measured speeds."""
+    """Returns the path of the self-tests, beside the measured speeds."""
     return speeds_path().with_name("self-tests.json")
 
 
 def load_self_test(path: Path, key: SelfTestKey) -> SelfTest | None:
-    """What was found; None where nothing was, or the file cannot be read: then it is found anew."""
+    """Returns the stored self-test; None if there is none or the file is unreadable, so it is run again."""
     for entry in _entries(path):
         if entry.get("key") == asdict(key):
             try:
@@ -71,7 +71,7 @@ def load_self_test(path: Path, key: SelfTestKey) -> SelfTest | None:
 
 
 def save_self_test(path: Path, key: SelfTestKey, found: SelfTest) -> None:
-    """Keeps a self-test, in place of an earlier one; where it cannot be written, the next run tests again."""
+    """Stores a self-test in place of an earlier one; if that fails, the next run tests again."""
     kept = [entry for entry in _entries(path) if entry.get("key") != asdict(key)]
     kept.append({"key": asdict(key), "found": _SELF_TEST.dump_python(found, mode="json")})
     try:

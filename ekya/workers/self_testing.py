@@ -1,4 +1,4 @@
-"""The self-test of this machine: as it was kept, or made now and kept."""
+"""Self-test of this machine, cached on disk."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from ekya.workers.self_test_file import key_here, load_self_test, save_self_test
 
 
 def self_test(architecture: str, device: str, sides: Sequence[int], *, again: bool = False) -> SelfTest:
-    """How forward passes are run on this machine, and why.
+    """Returns the fastest way to run forward passes on this machine, and the reasons.
 
     Args:
         architecture: of the edge model.
         device: torch's name.
         sides: resolutions of Λ in pixels.
-        again: test anew, whatever was kept.
+        again: run the test even if a result is cached.
     """
     key, path = key_here(device, architecture, sides), self_tests_path()
     kept = None if again else load_self_test(path, key)

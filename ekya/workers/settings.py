@@ -1,4 +1,4 @@
-"""What a stream's workers are told once; nothing here needs torch."""
+"""Constant settings of a stream's workers; importing them does not need torch."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ from ekya.profiling.label_policy import UNIFORM
 
 @dataclass(frozen=True, slots=True)
 class PreparationSettings:
-    """What stays the same over all preparations of a stream.
+    """Settings that are the same for all preparations of a stream.
 
     Attributes:
         classes: the fleet's.
         side: of the crops, in pixels.
         fps: of the camera.
-        labels_per_window: crops that may be labelled.
+        labels_per_window: upper bound on labelled crops.
         seed: of the stream.
-        device: torch's name of where models run.
-        profiler: how γ are tried.
-        label_policy: which objects are worth a label, a key of ``LABEL_POLICIES``.
-        label_gpu_s: GPU-seconds that the golden model may take for a window; None for any.
+        device: torch's name of the device of the models.
+        profiler: method of profiling γ.
+        label_policy: policy that selects objects to label, a key of ``LABEL_POLICIES``.
+        label_gpu_s: GPU-seconds that the golden model may use in a window; None for no limit.
         inference_speed: of inference at a share.
         roll_back_margin: of the shadow gate.
-        only_analysed: only frames that λ looks at are kept for the golden model.
+        only_analysed: keep only frames that λ analyses for the golden model.
     """
 
     classes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the base model would have said: a stream without retraining, on the frames kept for labelling."""
+"""Base model as a baseline without retraining, on the frames kept for labelling."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,9 @@ from ekya.workers.proposed import Proposed
 
 @dataclass(eq=False)
 class BaseShadow:
-    """Keeps the objects of the sampled frames, to be shown to the base model when the run is over.
+    """Keeps the objects of sampled frames, which the base model classifies when the run is over.
 
-    Nothing of it is charged: it measures the run, and no camera waits for it.
+    Its cost is not charged: it measures the run, and no camera waits for it.
 
     Attributes:
         kept: by frame, in order.
@@ -19,5 +19,5 @@ class BaseShadow:
     kept: list[Proposed] = field(default_factory=list)
 
     def add(self, frame: CollectedFrame) -> None:
-        """A sampled frame."""
+        """Adds a sampled frame."""
         self.kept.append(Proposed(frame.frame, frame.t_us, frame.boxes, frame.crops))

@@ -1,4 +1,4 @@
-"""Measured speeds on disk, by device, share backend and edge model: measured once, used by every run."""
+"""Measured speeds on disk, by device, share backend and edge model; every run reuses them."""
 
 import json
 import os
@@ -17,11 +17,11 @@ _SPEEDS = TypeAdapter(ModelSpeeds)
 
 @dataclass(frozen=True, slots=True)
 class SpeedKey:
-    """What speeds hold for.
+    """Configuration for which speeds are valid.
 
     Attributes:
-        device: the maker's name of it.
-        backend: that held the shares.
+        device: the vendor's name of it.
+        backend: that enforced the shares.
         model: the edge model's architecture.
     """
 
@@ -31,16 +31,16 @@ class SpeedKey:
 
 
 def speeds_path() -> Path:
-    """Where speeds are kept: ``$XDG_CACHE_HOME/ekya/speeds.json``, by default below ``~/.cache``."""
+    """Returns ``$XDG_CACHE_HOME/ekya/speeds.json``, by default below ``~/.cache``."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "ekya" / "speeds.json"
 
 
 def load_speeds(path: Path, key: SpeedKey) -> ModelSpeeds | None:
-    """What was measured; None where nothing was.
+    """Returns the stored speeds; None if there are none.
 
     Raises:
-        UserError: the file is there and is not such a file.
+        UserError: the file exists and is not valid.
     """
     for entry in _entries(path):
         if _key(entry) == key:
@@ -52,7 +52,7 @@ def load_speeds(path: Path, key: SpeedKey) -> ModelSpeeds | None:
 
 
 def save_speeds(path: Path, key: SpeedKey, speeds: ModelSpeeds) -> None:
-    """Keeps speeds, in place of earlier ones of the same key.
+    """Stores speeds in place of earlier ones with the same key.
 
     Raises:
         UserError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Jobs whose speed is measured: training or inference at a share, in a process of its own as in a run."""
+"""Jobs whose speed is measured: training or inference at a share, in a separate process as in a run."""
 
 import multiprocessing
 import os
@@ -28,12 +28,12 @@ Kind = Literal["training", "inference"]
 KINDS: tuple[Kind, Kind] = ("training", "inference")
 
 _SETTLE_S = 0.3
-"""After a change of share, before anything counts: a job may make good what it missed before."""
+"""Settling time after a change of share, not counted: a job may catch up on what it missed before."""
 
 _LEAST_BATCHES = 4
 
 LEAST_USED = 0.9
-"""A job that could use less than this part of its share was held up by something else."""
+"""A job that used less than this part of its share was slowed down by other programs."""
 
 _CROPS, _CLASSES = 96, tuple("abcdef")
 _ANSWER_S, _NOTHING = 120.0, object()
@@ -41,13 +41,13 @@ _ANSWER_S, _NOTHING = 120.0, object()
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """What is tried.
+    """Configuration of a measurement.
 
     Attributes:
         architecture, side: the edge model, and its crops in pixels.
         config: γ of the training.
-        device: torch's name of where.
-        seconds: for which each rate is measured, at least.
+        device: torch's name.
+        seconds: minimum duration of each measurement.
     """
 
     architecture: str
@@ -58,19 +58,19 @@ class ProbeSpec:
 
 
 class _EnoughError(Exception):
-    """The time is up; unwinds a training from wherever it is."""
+    """The measurement is over; unwinds the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Something to do again and again, and how many images one of its batches is, on average."""
+    """Work to repeat, and the mean number of images in one of its batches."""
 
     do: Callable[[], object]
     batch_images: float
 
 
 class _Counter:
-    """Batches, each in the handle's scope, from when they asked for their turn until they ended."""
+    """Times batches in the handle's scope, from when they ask for the share until they end."""
 
     def __init__(self, handle: ShareHandle) -> None:
         self._handle = handle
@@ -91,7 +91,7 @@ class _Counter:
             raise _EnoughError
 
     def rate(self, work: _Work, seconds: float) -> "Rate":
-        """Of work that goes on for ever."""
+        """Measures the rate of endlessly repeated work."""
         for lasts_s in (_SETTLE_S, seconds):
             self._handle.measured()
             self._took_s, self._ends_s = [], []
@@ -117,15 +117,15 @@ class _Counter:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast a job was.
+    """Measured speed of a job.
 
     Attributes:
         batches_per_s: that ended.
-        used_milli: the share that it really used.
+        used_milli: the share that it used.
         granted_milli: the share that it had.
         images_per_s: crops that were trained on, or classified.
-        p50_ms, p95_ms, p99_ms: from when a batch asked for its turn until it ended; for training, until the
-            host went on.
+        p50_ms, p95_ms, p99_ms: from when a batch asked for the share until it ended; for training, until
+            the host continued.
     """
 
     batches_per_s: float
@@ -137,7 +137,11 @@ class Rate:
     p95_ms: float = 0.0
 
     def require_undisturbed(self) -> None:
-        """Raises UserError where others kept the job from its share: it has nothing to wait for but that."""
+        """Checks that the job used its share; it has nothing else to wait for than other programs.
+
+        Raises:
+            UserError: it used less.
+        """
         if self.used_milli < LEAST_USED * self.granted_milli:
             raise UserError(
                 f"this device is busy: a job with {self.granted_milli / 10:g}% of a GPU got "
@@ -146,7 +150,7 @@ class Rate:
 
 
 def _probe(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
-    """A job's process: works until it is told to end, or says why it cannot."""
+    """Runs a job's process until it is told to end, and sends an error to the parent if it fails."""
     torch.set_num_threads(1)
     try:
         _measure(backend, spec, kind, job, asked)
@@ -158,7 +162,7 @@ def _probe(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, as
 
 
 def _measure(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
-    """Measures at the shares that it is asked for until it is told None."""
+    """Measures at each requested share until None is requested."""
     handle = backend.attach(job)
     counter = _Counter(handle)
     work = _training(spec, counter) if kind == "training" else _inference(spec, counter)
@@ -171,7 +175,7 @@ def _measure(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, 
 
 
 def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
-    """Epochs, each with a batch that validates."""
+    """Returns the work of an epoch, which includes a validation batch."""
     rows = np.arange(_CROPS)
     labelled = LabelledCrops(_crops(spec), rows % len(_CLASSES), rows, rows)
     retraining = Retraining(
@@ -191,7 +195,7 @@ def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
 
 
 def _inference(spec: ProbeSpec, counter: _Counter) -> _Work:
-    """The objects of one frame."""
+    """Returns the work of classifying the objects of one frame."""
     predictor = Predictor(build_edge_model(_CLASSES, 0, 0, spec.architecture), spec.device)
     crops = _crops(spec)[: round(TYPICAL_OBJECTS)]
 
@@ -208,11 +212,11 @@ def _crops(spec: ProbeSpec) -> NDArray[np.uint8]:
 
 @contextmanager
 def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Iterator[list[Connection]]:
-    """A process for each of these, ready to be asked; none has done anything yet, and none rests.
+    """Starts a process for each kind, ready to measure; nothing runs in it yet.
 
     Raises:
-        UserError: one of them cannot begin.
-        RuntimeError: one of them has died, or hangs.
+        UserError: a process cannot begin.
+        RuntimeError: a process has died, or hangs.
     """
     context: Any = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -239,7 +243,7 @@ def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Ite
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What a child inherits; set before CUDA starts in it."""
+    """Sets environment variables for a child process, which it needs before CUDA starts in it."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -253,7 +257,12 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _answer(pipe: Connection) -> Any:
-    """What a probe says. Raises the error that it says, and RuntimeError where it says nothing."""
+    """Returns the reply of a process.
+
+    Raises:
+        UserError: sent by the process.
+        RuntimeError: sent by the process, or it died or timed out.
+    """
     try:
         answer = pipe.recv() if pipe.poll(_ANSWER_S) else _NOTHING
     except EOFError:
@@ -266,12 +275,12 @@ def _answer(pipe: Connection) -> Any:
 
 
 def rates_at(shares: Sequence[tuple[Connection, int]]) -> list[Rate]:
-    """Of each of these processes at its share in thousandths, all at the same time; at 0 it rests.
+    """Measures processes concurrently, each at its share in thousandths; at 0 a process idles.
 
     Raises:
-        RuntimeError: one of them has died, or hangs.
+        RuntimeError: a process has died, or hangs.
     """
     for pipe, share_milli in shares:
-        with suppress(OSError):  # Its last words are still to be read.
+        with suppress(OSError):  # The error that it sent before it died is read below.
             pipe.send(share_milli)
     return [_answer(pipe) for pipe, _ in shares]

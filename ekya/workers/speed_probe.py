@@ -1,4 +1,4 @@
-"""What a share is worth: how fast training and inference really are at it, alone and together."""
+"""Measures the speed of training and inference at shares, alone and together."""
 
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -20,14 +20,14 @@ def measure_speeds(
     together: Sequence[int] = TOGETHER,
     told: Callable[[], None] = lambda: None,
 ) -> ModelSpeeds:
-    """Measures training and inference, alone at each share, and then several at equal parts of one GPU.
+    """Measures training and inference, alone at each share, and several at equal parts of one GPU.
 
     Args:
         backend: opened.
-        spec: what is tried.
-        shares_milli: the last is 1000. Where a backend grants less than asked, that counts.
-        together: numbers of jobs.
-        told: is called after each measurement; there are 2 · (shares + numbers).
+        spec: configuration of the measurement.
+        shares_milli: the last is 1000. If a backend grants less than requested, the granted share counts.
+        together: numbers of concurrent jobs.
+        told: callback after each measurement; there are 2 · (shares + numbers).
 
     Raises:
         UserError: the device is busy with something else, or a job could not begin.
@@ -40,7 +40,7 @@ def measure_speeds(
                 for rate in undisturbed(pipes, share_milli):
                     alone[rate.granted_milli] = rate.batches_per_s
                 told()
-        # Where a backend never grants a whole GPU, full speed is what a job reaches at most.
+        # If a backend never grants a whole GPU, full speed is the highest measured one.
         full = alone.setdefault(FULL_GPU_MILLI, max(alone.values()))
         beside = []
         for jobs in together:
@@ -54,10 +54,10 @@ def measure_speeds(
 
 
 def undisturbed(pipes: Sequence[Connection], share_milli: int) -> list[Rate]:
-    """Of each process at this share, all at the same time.
+    """Measures all processes concurrently at this share.
 
     Raises:
-        UserError: others kept one of them from its share.
+        UserError: other programs kept a process from its share.
     """
     rates = rates_at([(pipe, share_milli) for pipe in pipes])
     for rate in rates:

@@ -1,1 +1,1 @@
-"""Models of a fleet's machines, learned from measurements; what is kept are those, never the models."""
+"""Models of a fleet's machines, fitted to measurements; only the measurements are stored."""

@@ -1,4 +1,4 @@
-"""Deep-Edge's five functions by gradient boosting, one set of regressors for each kind of machine (§V.B)."""
+"""Deep-Edge's five estimators by gradient boosting, one set of regressors per kind of machine (§V.B)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,22 +17,24 @@ from ekya.fleet.policy.places import NodeState
 Row = tuple[float, ...]
 
 TREES, DEPTH, RATE, PART, LEAF = 200, 3, 0.05, 0.7, 5
-"""Of every regressor; by cross-validation on the training points of the Nano's EstUpdateTime, the hardest."""
+"""Hyperparameters of every regressor, from cross-validation on the training points of the Nano's
+EstUpdateTime, which is the hardest to fit.
+"""
 
 
 class _Regressor(Protocol):
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A value a row."""
+        """Returns one value per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What one regressor estimates.
+    """A quantity that one regressor estimates.
 
     Attributes:
         name: as in Table I.
         features: of a data point, in a fixed order.
-        label: of a data point; above 0.
+        label: of a data point; above 0 where it was measured.
     """
 
     name: str
@@ -45,7 +47,7 @@ def _compute(state: NodeState, batch: int, share_milli: int) -> Row:
 
 
 def _update(state: NodeState, batch: int, batches: Sequence[int], server: NodeState) -> Row:
-    """The distribution B as its size, its ends, and how often all of them push for each sample they train."""
+    """Returns the features of EstUpdateTime; of the distribution B size, minimum, maximum and Σ 1/b."""
     pushes = sum(1 / other for other in batches)
     return (state.cpu, state.gpu, batch, server.cpu, len(batches), pushes, min(batches), max(batches))
 
@@ -89,13 +91,13 @@ class BoostedEstimates:
     """Estimates of machines that were profiled.
 
     Args:
-        points: what was measured; a regressor for each kind of machine, quantity and, for the last,
-            application. A time of 0 is one that was not measured.
+        points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
+            per application. A time of 0 means not measured.
         trees: of each regressor.
         seed: of the boosting.
-        update_unknown_s: EstUpdateTime of a kind of which no update was ever measured; None: a UserError.
-        fitted: told of each regressor; there is one for each of ``QUANTITIES`` and kind where machines of a
-            kind have one application.
+        update_unknown_s: EstUpdateTime of a kind without a measured update; None raises a UserError.
+        fitted: callback after each regressor, thus once per quantity and kind where each kind has one
+            application.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class BoostedEstimates:
         fitted: Callable[[], object] = lambda: None,
     ) -> None:
         self._update_unknown_s = update_unknown_s
-        # Memory is never 0 where a state was measured at all.
+        # A measured state always has memory above 0.
         measured = [point for point in points if point.after.mem > 0]
         self._without_gpu = {point.kind for point in measured} - {
             point.kind for point in measured if point.after.gpu > 0
@@ -127,17 +129,17 @@ class BoostedEstimates:
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
     def knows(self, kind: str, quantity: Quantity, app: str = "") -> bool:
-        """Whether it was ever measured of a kind of machine."""
+        """Returns whether the quantity was measured on this kind of machine."""
         return (kind, quantity.name, app) in self._regressors
 
     def compute_s(self, worker: Training) -> float:
-        """EstComputeTime."""
+        """Returns EstComputeTime."""
         return self._asked(
             worker.kind, COMPUTE.name, "", _compute(worker.state, worker.batch, worker.share_milli)
         )
 
     def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
-        """EstUpdateTime."""
+        """Returns EstUpdateTime of each worker."""
         batches = tuple(worker.batch for worker in workers)
         return [self._updated(worker, batches, server) for worker in workers]
 
@@ -147,7 +149,7 @@ class BoostedEstimates:
         return self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, server))
 
     def state_after(self, worker: Training) -> NodeState:
-        """EstState, a regressor for each metric; 0 for the GPU of a machine on which none was ever in use."""
+        """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""
         row = _state(worker.state, worker.batch, worker.share_milli)
         return NodeState(
             cpu=self._asked(worker.kind, STATE_CPU.name, "", row),
@@ -158,7 +160,7 @@ class BoostedEstimates:
         )
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """EstExecTime."""
+        """Returns EstExecTime."""
         return self._asked(kind, EXEC.name, app, _exec(state))
 
     def _predicted(self, kind: str, quantity: str, app: str, row: Row) -> float:
@@ -170,7 +172,7 @@ class BoostedEstimates:
 
 
 def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0) -> _Regressor:
-    """A regressor of the labels' logarithm: errors count in parts of the label, as MAPE counts them."""
+    """Fits a regressor to the labels' logarithm, so that errors are relative, as in MAPE."""
     model = GradientBoostingRegressor(
         n_estimators=trees,
         max_depth=DEPTH,
@@ -183,5 +185,5 @@ def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, se
 
 
 def estimated(regressor: _Regressor, row: Row) -> float:
-    """The label that a row of features lets expect."""
+    """Returns the label that a regressor predicts for a row of features."""
     return float(np.exp(regressor.predict(np.array([row]))[0]))

@@ -1,4 +1,4 @@
-"""How far estimates are from points that they have not learned from (Deep-Edge, Table I)."""
+"""Errors of estimates on held-out points (Deep-Edge, Table I)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
 P = TypeVar("P")
 
 TEST_PART = 0.16
-"""Of all points: the paper's 264 of 1650, 72 of 450 and 120 of 750."""
+"""Part of the points that is held out: the paper's 264 of 1650, 72 of 450 and 120 of 750."""
 
 SURE = 99.0
-"""Percentile of the errors that limits reckon with."""
+"""Percentile of the errors that limits allow for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Judged:
     """A row of Table I.
 
     Attributes:
-        kind, function: whose, and which.
-        train, test: how many points.
+        kind, function: kind of machine, and estimated function.
+        train, test: numbers of points.
         mape, deviation: mean absolute percentage error over the test points, and its standard deviation.
     """
 
@@ -49,7 +49,7 @@ class Judged:
 
 
 def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
-    """Points to learn from, and those to judge by, drawn at random."""
+    """Splits points at random into training and test points."""
     order = np.random.default_rng(seed).permutation(len(points))
     test = round(TEST_PART * len(points))
     return [points[at] for at in order[test:]], [points[at] for at in order[:test]]
@@ -58,7 +58,7 @@ def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
 def judged(
     estimates: EdgeEstimates, train: Sequence[ProfilePoint], test: Sequence[ProfilePoint]
 ) -> list[Judged]:
-    """The rows of one kind of machine, in the order of Table I, without those that no test point shows."""
+    """Returns the rows of one kind of machine in the order of Table I, except rows without a test point."""
     found: dict[Quantity, Callable[[ProfilePoint], float]] = {
         COMPUTE: lambda point: estimates.compute_s(_training(point)),
         UPDATE: lambda point: _update_s(estimates, point),
@@ -78,7 +78,7 @@ def judged(
 
 
 def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
-    """The parameter server's rows: its CPU and memory while workers push to it."""
+    """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):
         labels = [getattr(point.after, metric) for point in train]
@@ -95,16 +95,16 @@ def reckoned(
     deadline_s: float | None,
     limits: EdgeLimits = ANY_EDGE,
 ) -> EdgeLimits:
-    """Limits that know by how much estimates fall short: for memory, and for applications from state to time.
+    """Returns limits with the errors by which estimates of memory and of execution times are too low.
 
-    Of applications only those points count that one would let train, though not by far: their estimate is
-    between half of the deadline and all of it.
+    For applications only points near the decision count, where the estimate is between half the deadline and
+    the deadline.
 
     Args:
-        estimates: which are judged.
-        test: points that they have not learned from.
-        deadline_s: of the applications; None where nobody knows it yet, and all points count.
-        limits: all else.
+        estimates: to be judged.
+        test: held-out points.
+        deadline_s: of the applications; None where it is not known yet, and all points count.
+        limits: all other limits.
     """
     mem = [point.after.mem / estimates.state_after(_training(point)).mem - 1 for point in test]
     execs = []
@@ -124,7 +124,7 @@ def _training(point: ProfilePoint) -> Training:
 
 
 def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
-    """Of the point's worker; of the others only batches are known, and only they are asked for."""
+    """Estimates the update time of the point's worker; of the others only batches are known and needed."""
     others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
     return estimates.update_s([_training(point), *others], point.server)[0]
 

@@ -1,4 +1,4 @@
-"""Models of machines that a user has profiled: what they take, and how sure they are."""
+"""Models of machines that a user has profiled, with their errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +10,20 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 
 LEAST_POINTS = 2 * LEAF + 2
-"""Of a kind of machine: a sixth of them is held out, and what is left has to fill two leaves of a tree."""
+"""Minimum per kind of machine: a sixth is held out, and the rest has to fill two leaves of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModels:
-    """What a file of points says.
+    """Models fitted to a file of points.
 
     Attributes:
-        estimates: of the kinds of machines in it.
-        limits: batches that were tried, and the errors on held-out points.
-        rows: as Table I, for what was measured.
-        points: how many there are of each kind.
-        shares_milli: to which trainings were held.
-        unknown_updates: kinds of which no update was ever measured; it is planned as if one took no time.
+        estimates: of the kinds of machines in the file.
+        limits: range of the profiled batches, and the errors on held-out points.
+        rows: as in Table I, for what was measured.
+        points: number by kind.
+        shares_milli: to which trainings were throttled.
+        unknown_updates: kinds without a measured update; plans assume that an update takes no time there.
     """
 
     estimates: BoostedEstimates
@@ -35,13 +35,14 @@ class MeasuredModels:
 
 
 def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredModels:
-    """Fits them.
+    """Fits models to points.
 
-    Points of trainings that ran (compute and update times, no state) are learned from, and not counted.
+    Points of real trainings (compute and update times, no state) are training points, but do not count
+    towards ``LEAST_POINTS``.
 
     Args:
         points: of any kinds of machines.
-        origin: of them, as a sentence names it.
+        origin: of the points, as named in messages.
 
     Raises:
         UserError: there are too few of a kind.

@@ -1,4 +1,4 @@
-"""Data points as Parquet: what is kept of a profile, and what models are fitted from again."""
+"""Parquet file of data points: the stored part of a profile, to which models are fitted again on each use."""
 
 import json
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ SCHEMA = pa.schema(
         ("exec_s", pa.float64()),
     ]
 )
-"""A column for each field of ``ProfilePoint``."""
+"""One column per field of ``ProfilePoint``."""
 
 
 _TRIED = b"ekya.tried"
-"""Of the file's metadata: what its points were measured under, as a list of JSON objects."""
+"""Key of the file's metadata that holds the settings of its points (``Tried``) as a list of JSON objects."""
 
 
 def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> None:
-    """All of them, as one file that appears at once.
+    """Writes a file of points atomically.
 
     Args:
         path: of the file.
         points: its rows.
-        tried: what a profile need not measure again.
+        tried: settings that a profile need not measure again.
 
     Raises:
         UserError: full disk, no permission and the like.
@@ -56,7 +56,7 @@ def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tri
 
 
 def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> int:
-    """More of them; how many there are then. A file that is not there yet is made.
+    """Adds points to a file, which is created if missing, and returns their new number.
 
     Raises:
         UserError: the file is no file of points, or cannot be written.
@@ -68,10 +68,10 @@ def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried
 
 
 def read_tried(path: Path) -> list[Tried]:
-    """What points of a file were measured under, as far as a profile has written it down.
+    """Returns the settings under which points of a file were measured; empty where the file records none.
 
     Raises:
-        UserError: it is not there, or is no file of points.
+        UserError: the file is missing, or is no file of points.
     """
     words = (_table(path).schema.metadata or {}).get(_TRIED, b"[]")
     try:
@@ -81,10 +81,10 @@ def read_tried(path: Path) -> list[Tried]:
 
 
 def read_points(path: Path) -> list[ProfilePoint]:
-    """The points of a file.
+    """Returns the points of a file.
 
     Raises:
-        UserError: it is not there, or is no file of points.
+        UserError: the file is missing, or is no file of points.
     """
     return [
         ProfilePoint(

@@ -1,1 +1,1 @@
-"""Who decides for a fleet, purely: a view in, assignments with their reasons out."""
+"""Fleet policies as pure functions: a view in, assignments with their reasons out."""

@@ -1,4 +1,4 @@
-"""What hosts still have of former loans, so that it need not be sent again."""
+"""Models and crops of former loans that hosts still hold, so that they need not be sent again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from ekya.fleet.policy.offers import AlreadyThere
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Weights that a loan makes.
+    """Weights that a loan trains.
 
     Attributes:
-        at: where its parameter server is.
-        before: versions that are newer come of it.
-        home_in: the window in which they came home; None while they have not.
+        at: site of its parameter server.
+        before: version that serves without them; a newer one comes from the loan.
+        home_in: window in which the weights came home; None while they have not.
     """
 
     at: SiteName
@@ -25,10 +25,10 @@ class _Made:
 
 
 class KeptModels:
-    """Models of one server's streams that lie at others.
+    """Tracks models of one server's streams that other servers hold.
 
-    A host has the model that a loan began with; where the parameter server was is the one that came of it.
-    Each host keeps one a stream.
+    A host has the model with which a loan began; the site of the parameter server has the trained one. Each
+    host keeps one model per stream.
     """
 
     def __init__(self) -> None:
@@ -36,38 +36,38 @@ class KeptModels:
         self._made: dict[StreamId, _Made] = {}
 
     def begins(self, loan: Loan, serving: ModelVersion) -> None:
-        """All hosts are sent what serves now."""
+        """Records that all hosts of a loan receive the serving model."""
         stream = loan.offer.stream
         self._models |= {(stream, host): serving for host in loan.hosts}
         self._made[stream] = _Made(loan.server, serving)
 
     def goes_on(self, loan: Loan) -> None:
-        """The rest is done elsewhere, from a snapshot that nobody serves."""
+        """Records that other hosts continue a retraining, from a snapshot that does not serve."""
         stream = loan.offer.stream
         for host in loan.hosts:
             self._models.pop((stream, host), None)
         self._made[stream] = replace(self._made[stream], at=loan.server)
 
     def arrived(self, stream: StreamId, window: int) -> None:
-        """The weights are home."""
+        """Records that the weights are home."""
         self._made[stream] = replace(self._made[stream], home_in=window)
 
     def serves(self, stream: StreamId, version: ModelVersion, window: int) -> None:
-        """What a stream serves now: what came home, if it is new in the window in which that did."""
+        """Records the serving version; a new one in the window of an arrival is the model that arrived."""
         made = self._made.get(stream)
         if made is None or made.home_in is None:
             return
         if made.home_in != window:
             del self._made[stream]
         elif version != made.before:
-            # Where this is of an earlier epoch, the best one may follow.
+            # This may be a checkpoint of an earlier epoch; the best one can follow.
             self._made[stream] = replace(made, before=version)
             self._models[stream, made.at] = version
 
     def already_there(
         self, stream: StreamId, serving: ModelVersion, model_mb: float
     ) -> dict[SiteName, AlreadyThere]:
-        """Where a stream's serving model need not be sent to."""
+        """Returns the servers that hold a stream's serving model already."""
         return {
             host: AlreadyThere(model_mb=model_mb)
             for (whose, host), version in self._models.items()
@@ -76,9 +76,9 @@ class KeptModels:
 
 
 def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, AlreadyThere]:
-    """What hosts have when another of them is gone: their crops.
+    """Returns the crops that the hosts of a loan keep when one of them is gone.
 
-    What they go on from is the last snapshot at home.
+    Models are not among it: the retraining continues from the last snapshot at home.
     """
     offer = loan.offer
     return {part.host: AlreadyThere(part.crops * offer.crops_mb) for part in loan.parts if part.host != gone}

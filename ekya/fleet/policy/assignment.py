@@ -1,4 +1,4 @@
-"""What a policy answers: who trains where, on how much, and why."""
+"""A policy's decision: place and resources of each training, with reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 
 SERVER_PART = 0.2
-"""Of a node's share for the parameter server, where workers are on its node; the rest is theirs, evenly."""
+"""Part of a node's share that the parameter server gets beside workers; the workers split the rest evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a job has on one node.
+    """Resources and data of a job on one node.
 
     Attributes:
-        node: where.
-        gpus: g, that it has for itself.
-        workers: y_i^r(t), how many of them work there.
-        chunks: d_i^r(t), data chunks that they go through until the next snapshot; Deep-Edge's shard.
-        batch: b_i, samples in a step of a worker; 0 where nobody says.
-        share_milli: of the processor time that the workers would take if nobody held them back.
+        node: its name.
+        gpus: g, exclusive GPUs.
+        workers: y_i^r(t), number of workers.
+        chunks: d_i^r(t), data chunks that they train until the next snapshot; Deep-Edge's shard.
+        batch: b_i, samples in a step of a worker; 0 where the policy does not choose it.
+        share_milli: of the processor time that unthrottled workers would take.
     """
 
     node: NodeName
@@ -32,14 +32,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Of one job, until the policy says otherwise.
+    """Assignment of one job; holds until the policy changes it.
 
     Attributes:
-        job: which.
-        parts: where it trains; never empty.
+        job: its name.
+        parts: nodes on which it trains; never empty.
         server: node of its parameter server, where it has one.
-        moves: g_i^{rr'}(t), chunks from their site to the one that trains them; local ones are listed too.
-        reason: one sentence that an operator can read.
+        moves: g_i^{rr'}(t), chunks by origin and training site, local ones included.
+        reason: one sentence for the operator.
     """
 
     job: JobName
@@ -51,16 +51,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """For all jobs: who runs, and why the others wait.
+    """Decision for all jobs.
 
     Attributes:
-        assignments: of those that run from now on.
-        waiting: reasons, of those that do not.
+        assignments: of the jobs that run from now on.
+        waiting: reasons, by job, of the jobs that wait.
     """
 
     assignments: tuple[Assignment, ...]
     waiting: Mapping[JobName, str] = field(default_factory=dict)
 
     def of(self, job: JobName) -> Assignment | None:
-        """Its assignment; None where it waits."""
+        """Returns the assignment of a job; None where it waits."""
         return next((found for found in self.assignments if found.job == job), None)

@@ -1,4 +1,4 @@
-"""Which offer goes to which server, at which share: a policy decides, and each loan must be worth it."""
+"""Brokers that turn offers into loans: a policy chooses servers and shares, and each loan must pay off."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
 
 Key = tuple[SiteName, StreamId]
-"""Whose an offer is."""
+"""Server and stream of an offer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brokered:
-    """What came of offers: loans, and why the others found none."""
+    """Result for offers: loans, and for the other offers the reason, by key."""
 
     loans: tuple[Loan, ...]
     refused: Mapping[Key, str]
@@ -29,11 +29,11 @@ class Brokered:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What a server hears of its offers.
+    """Response to one server's offers.
 
     Attributes:
-        loan: that one of them has become; None: none is worth it.
-        why_not: why the others have become none, by stream; empty where nobody could be asked.
+        loan: for one of the offers; None where no loan pays off.
+        why_not: reasons of the refused offers, by stream; empty where no server could be asked.
     """
 
     loan: Loan | None = None
@@ -41,15 +41,15 @@ class Agreed:
 
 
 Broker = Callable[[int, Sequence[Offer], Sequence[Room], Links, int], Brokered]
-"""Finds loans: for offers at a time, one a stream, among rooms and over links, with a seed for who draws.
+"""Finds loans from the time in microseconds, offers (one per stream), rooms, links and a seed.
 
-No server lends to itself or more than its room, no loan costs more than it brings beside the others, and
-neither the order of offers nor that of rooms matters.
+No server lends to itself or more than its spare capacity, no loan costs more than it brings beside the
+others, and the result depends neither on the order of the offers nor on that of the rooms.
 """
 
 
 def by_policy(policy: FleetPolicy) -> Broker:
-    """A broker that asks a fleet policy which server trains what."""
+    """Returns a broker in which a fleet policy assigns offers to servers."""
 
     def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
         return broker(now_us, offers, rooms, links, policy, seed)
@@ -65,11 +65,11 @@ def broker(
     policy: FleetPolicy,
     seed: int = 0,
 ) -> Brokered:
-    """Loans for offers, each on one server.
+    """Finds loans for offers, each on one server.
 
-    The policy sees servers as nodes whose GPUs are units of share, at the price that their own streams pay in
-    accuracy, and offers as jobs that are due when their window ends. A loan that would bring its stream less
-    than it costs the host's is not made.
+    The policy sees servers as nodes and units of share as their GPUs, priced by the accuracy that the hosts'
+    own streams lose; offers are jobs that are due when their window ends. A loan that would bring its stream
+    less than it costs the host's streams is not made.
     """
     at = {NodeName(room.site): room for room in rooms}
     named = {JobName(f"{place}"): offer for place, offer in enumerate(sorted(offers, key=key_of))}
@@ -95,12 +95,12 @@ def broker(
 
 
 def worth_it(loans: Iterable[Loan], rooms: Sequence[Room], refused: Mapping[Key, str]) -> Brokered:
-    """Those that bring more than they cost beside the others, what brings most first.
+    """Keeps the loans that bring more than they cost beside the others, in decreasing order of worth.
 
     Args:
-        loans: which all have room beside each other.
+        loans: that fit into the rooms together.
         rooms: of their hosts.
-        refused: why offers found none, whatever it says of these.
+        refused: reasons of refused offers; those of offers with a loan here are replaced or dropped.
     """
     left, made, why = tuple(rooms), list[Loan](), dict(refused)
     for loan in sorted(loans, key=lambda loan: (-worth(loan, rooms), key_of(loan.offer))):
@@ -117,17 +117,17 @@ def worth_it(loans: Iterable[Loan], rooms: Sequence[Room], refused: Mapping[Key,
 
 
 def worth(loan: Loan, rooms: Iterable[Room]) -> float:
-    """Accuracy times seconds that it brings above what it costs."""
+    """Returns what a loan brings less what it costs, in accuracy times seconds."""
     return loan.brings - loan_cost(loan, rooms)
 
 
 def key_of(offer: Offer) -> Key:
-    """Whose it is."""
+    """Returns server and stream of an offer."""
     return offer.site, offer.stream
 
 
 def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
-    """The loan where one server does all of it."""
+    """Returns the loan in which one server does the whole retraining."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
     ends_us = begins_us + _trains_us(offer, host, units)
@@ -175,5 +175,6 @@ def _places(rooms: Sequence[Room]) -> Places:
         for room in sorted(rooms, key=lambda room: room.site)
         if room.loss
     ]
-    # The price of a second is what the host's streams lose in it, instead of money for energy.
+    # ``power_w`` holds the accuracy that the host's streams lose per second instead of power; this price
+    # cancels the conversion from joules to kWh.
     return Places({node.name: node for node in nodes}, kwh_cost=3.6e6)

@@ -1,4 +1,4 @@
-"""What is to be trained, with all that any of the policies asks of it."""
+"""A training job, with the attributes that all of the policies use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,23 +7,23 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.waiting import WaitingCost
 
 EpochUs = Mapping[tuple[str, int], int]
-"""Microseconds of an epoch, by kind of node and number of its GPUs."""
+"""Microseconds of an epoch, by kind of node and number of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """One training. A policy reads what its paper knows of a job; a generator may leave the rest empty.
+    """One training. Each policy reads the attributes that its paper uses; the others may be empty.
 
     Attributes:
         name: of the job.
-        arrives_us: when it is there.
-        epochs: E_i, how often all its data is gone through.
-        waiting: what a late end costs, with its due date and weight.
+        arrives_us: time of arrival.
+        epochs: E_i, number of epochs.
+        waiting: cost of a late end, with due date and weight.
         chunks: D_i^r, data chunks (Okita) or samples (Deep-Edge) at each site.
-        chunk_mb: δ_i, size of one.
-        model_mb: π_i, what a worker and the parameter server exchange in a slot, and what a migration moves.
-        epoch_us: t_jng / E_j, one epoch on so many GPUs of a kind of node (ANDREAS).
-        worker, server: m_i^k and n_i^k, what one worker and the parameter server need of each resource.
+        chunk_mb: δ_i, size of a chunk.
+        model_mb: π_i, exchanged by a worker and the parameter server in a slot, and moved by a migration.
+        epoch_us: t_jng / E_j, length of an epoch by kind of node and number of GPUs (ANDREAS).
+        worker, server: m_i^k and n_i^k, needs of one worker and of the parameter server, by resource.
         chunks_per_slot: ρ_i / E_i, chunks that a worker takes through all epochs in a slot.
         allowed: nodes on which it may run; all where empty.
     """
@@ -43,19 +43,19 @@ class TrainJob:
 
     @property
     def due_us(self) -> int | None:
-        """On the clock; None where nothing is ever late."""
+        """Due date on the fleet's clock; None for a job that is never late."""
         due_s = self.waiting.due_s
         return None if due_s is None else self.arrives_us + round(due_s * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of a job at its last snapshot.
+    """Remaining work of a job at its last snapshot.
 
     Attributes:
-        epochs: still to go through.
-        chunks: M_i^r, data that no epoch has seen yet, by site; where it came up, wherever it is trained.
-        begun: part of the first of these epochs that is done, in a world where snapshots are for nothing.
+        epochs: still to train.
+        chunks: M_i^r, data that is still to be trained, by site of origin.
+        begun: part of the first of these epochs that is done, in a world where snapshots cost nothing.
     """
 
     epochs: int
@@ -64,5 +64,5 @@ class Left:
 
     @classmethod
     def all_of(cls, job: TrainJob) -> "Left":
-        """Nothing is done yet."""
+        """Returns the work of a job that has not begun."""
         return cls(job.epochs, dict(job.chunks))

@@ -1,24 +1,24 @@
-"""How much later than foreseen trainings end at each server: starts and checkpoints take time too."""
+"""Moving average of the delay of remote retrainings by host; starts and checkpoints take time too."""
 
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName
 
 _NEWEST = 0.5
-"""Of the newest training, beside all before it."""
+"""Weight of the newest training in the moving average."""
 
 
 class Lateness:
-    """Learnt from trainings that are over; nothing is late where everything takes as long as was foreseen."""
+    """Learns by how much trainings at each server end later than planned, from trainings that are over."""
 
     def __init__(self) -> None:
         self._late_us: dict[SiteName, int] = {}
 
     def of(self, host: SiteName) -> int:
-        """What to add to the next training there, in microseconds."""
+        """Returns the expected delay of a host's next training, in microseconds."""
         return self._late_us.get(host, 0)
 
     def arrived(self, loan: Loan, at_us: int) -> None:
-        """Its weights are home; all its hosts had to do with when that is."""
+        """Records that a loan's weights came home; the delay counts for all its hosts."""
         late_us = max(0, loan.late_us + at_us - loan.arrives_us)
         for host in loan.hosts:
             before_us = self._late_us.get(host)
@@ -27,7 +27,7 @@ class Lateness:
             )
 
     def missed(self, loan: Loan, at_us: int) -> None:
-        """It was given up then: it takes longer than that, and nobody knows how much."""
+        """Records that a loan was given up at this time, which is a lower bound of its delay."""
         late_us = loan.late_us + at_us - loan.arrives_us
         for host in loan.hosts:
             if late_us > self.of(host):

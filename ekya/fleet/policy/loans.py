@@ -1,4 +1,4 @@
-"""What servers agree on: a retraining of one that runs on others (ours; no paper has this)."""
+"""Loans: agreed remote retrainings, with their shares, times and traffic (ours; no paper has this)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,29 +10,29 @@ from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 
 Way = tuple[SiteName, SiteName]
-"""From one site to another."""
+"""Origin and target site of a transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Megabytes a second between two sites, and of all pairs that nobody names."""
+    """Rates of the links in megabytes a second: by pair of sites, and the default of all other pairs."""
 
     mb_s: Mapping[Way, float] = field(default_factory=dict)
     usual_mb_s: float = 12.5
 
     def takes_us(self, origin: SiteName, target: SiteName, size_mb: float) -> int:
-        """How long so much is on its way."""
+        """Returns the time of a transfer in microseconds."""
         return round(size_mb / self.mb_s.get((origin, target), self.usual_mb_s) * US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
 class LoanPart:
-    """What one host does of a retraining.
+    """One host's part of a retraining.
 
     Attributes:
-        host: which.
-        share_milli: that is held there.
-        crops: how much of the crops it goes through, against the other parts.
+        host: its site.
+        share_milli: share that the retraining holds there.
+        crops: part of the crops that it trains on.
     """
 
     host: SiteName
@@ -45,16 +45,16 @@ class Loan:
     """A retraining on other servers.
 
     Attributes:
-        offer: what it is.
-        parts: who trains; one, where it is not split.
-        server: where the parameter server is, from which snapshots go home.
-        begins_us: when what it needs is there.
-        ends_us: when it is trained, if nothing happens.
-        arrives_us: when its weights are back.
-        sent_mb: by way, before it begins: labelled crops and the model, where they do not lie there already.
-        reason: one sentence that an operator can read.
-        epoch_mb: by way, in each epoch: what workers and the parameter server exchange.
-        late_us: how much of the time until it is trained is what others took beyond what was foreseen.
+        offer: the retraining.
+        parts: of the hosts; one, where the retraining is not split.
+        server: site of the parameter server, which sends the snapshots home.
+        begins_us: when crops and model have arrived at the hosts.
+        ends_us: planned end of the training.
+        arrives_us: planned arrival of its weights at home.
+        sent_mb: sent before it begins, by way: labelled crops and the model, where a host lacks them.
+        reason: one sentence for the operator.
+        epoch_mb: exchanged by workers and the parameter server in each epoch, by way.
+        late_us: allowance until ``ends_us`` for the delay of former trainings at the hosts.
     """
 
     offer: Offer
@@ -70,24 +70,24 @@ class Loan:
 
     @property
     def hosts(self) -> tuple[SiteName, ...]:
-        """All of them."""
+        """Sites of the hosts."""
         return tuple(part.host for part in self.parts)
 
     @property
     def where(self) -> str:
-        """For people."""
+        """Hosts and shares in words."""
         shares = (f"{part.share_milli / FULL_GPU_MILLI:.0%} of a GPU of {part.host}" for part in self.parts)
         return " and ".join(shares)
 
     @property
     def brings(self) -> float:
-        """Accuracy times seconds that who borrows has more of."""
+        """Gain of the borrower, in accuracy times seconds."""
         return self.offer.brings(self.arrives_us)
 
     def came_home(self, at_us: int) -> tuple[int, int]:
-        """Epochs that are safe at home by then, and the snapshots sent for them.
+        """Returns the epochs whose snapshots are home at a time, and the number of snapshots sent for them.
 
-        A snapshot is sent when an epoch is over and the link has taken the one before.
+        A snapshot is sent when an epoch ends and the transfer of the previous snapshot is done.
         """
         epochs, between = self.offer.epochs, self._epochs_between
         if at_us >= self.arrives_us:
@@ -97,7 +97,7 @@ class Loan:
         return snapshots * between, snapshots
 
     def next_home(self, epochs_home: int) -> tuple[int, int]:
-        """When more epochs than these are safe at home, and how many then."""
+        """Returns the arrival time of the next snapshot, and the number of epochs that are home then."""
         between = self._epochs_between
         epochs = (epochs_home // between + 1) * between
         if epochs >= self.offer.epochs:
@@ -114,11 +114,11 @@ class Loan:
 
     @property
     def _epochs_between(self) -> int:
-        """Epochs from one snapshot that is sent to the next."""
+        """Epochs between two snapshots that are sent."""
         return max(1, ceil(self._back_us / self._epoch_us))
 
     def moved_mb(self, at_us: int) -> Mapping[Way, float]:
-        """What has crossed each link by then."""
+        """Returns the megabytes that have crossed each link at a time."""
         moved = dict(self.sent_mb)
         part = (at_us - self.begins_us) / max(self.ends_us - self.begins_us, 1)
         epochs = min(max(part, 0.0), 1.0) * self.offer.epochs
@@ -130,14 +130,14 @@ class Loan:
 
 
 def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
-    """Accuracy times seconds that the hosts' own streams lose."""
+    """Returns the loss of the hosts' own streams, in accuracy times seconds."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
     known = {room.site: room for room in rooms}
     return held_s * sum(known[part.host].lost(part.share_milli) for part in loan.parts)
 
 
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:
-    """What servers have room for beside a loan."""
+    """Returns the spare capacity that is left beside a loan; servers without any are dropped."""
     shares = {part.host: part.share_milli for part in loan.parts}
     left = (room.beside(shares.get(room.site, 0)) for room in rooms)
     return tuple(room for room in left if room.loss)

@@ -1,12 +1,12 @@
-"""Names of things in a fleet. Identities are typed values; nothing ever parses them."""
+"""Typed names of jobs, nodes and sites; they are never parsed."""
 
 from typing import NewType
 
 JobName = NewType("JobName", str)
-"""One training that somebody wants done."""
+"""Name of a training job."""
 
 NodeName = NewType("NodeName", str)
-"""One machine that can train."""
+"""Name of a machine that can train."""
 
 SiteName = NewType("SiteName", str)
-"""Where machines stand together and data comes up: an edge server, a cloudlet."""
+"""Name of a place with machines and data: an edge server, a cloudlet."""

@@ -1,13 +1,14 @@
-"""Who does a retraining where its data is: an offer as a job of Okita's, and Okita's decision as a loan.
+"""Retraining near its data: maps an offer to a job of Okita's, and Okita's decision to a loan.
 
-A site is a server, a worker a unit of its share, and a chunk what one step of γ takes. A slot is as long as
-a worker needs to take a chunk through all epochs. A chunk that a former loan left at a server lies there,
-all others at home. A megabyte costs what its stream loses by waiting for it on that link, and so does a
-slot. What workers cost Okita does not ask; so it is given what is worth lending at the price that
+A site is a server, a worker a unit of its share, and a chunk the crops of one step of γ. A slot is as long
+as a worker needs to take a chunk through all epochs. Chunks that a former loan left at a server lie there,
+all others at home. A megabyte and a slot cost what the stream loses by waiting for them. Okita ignores the
+cost of workers, so its capacity is limited to the shares that are worth lending at the price that
 ``splitting`` finds.
 
-Crops that may not leave their site could be trained there alone: Okita lets such a job wait where its site
-has no room for a worker. Here it is not offered at all, and waits for its own server."""
+Crops that may not leave their site could be trained there only: Okita lets such a job wait while its site
+has no capacity for a worker. Here such a retraining is not offered, and waits for its own server.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,16 +36,16 @@ _JOB = JobName("offer")
 
 @dataclass(frozen=True, slots=True)
 class NearData:
-    """Finds the loan that one of Okita's policies makes of an offer.
+    """Finds the loan for an offer with one of Okita's policies.
 
     Attributes:
-        policy: made from the length of a slot.
+        policy: factory from the length of a slot in microseconds.
     """
 
     policy: Callable[[int], FleetPolicy]
 
     def __call__(self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
-        """The one that is worth most, for the shares that could be worth lending; None where none are."""
+        """Returns the loan with the highest worth over the promising spreads; None where there is none."""
         found = (self._placed(now_us, spread) for spread in promising(now_us, offer, rooms, links))
         return max((loan for loan in found if loan), key=lambda loan: worth(loan, rooms), default=None)
 
@@ -56,10 +57,10 @@ class NearData:
 
 
 def job_of(now_us: int, spread: Spread) -> tuple[TrainJob, int]:
-    """An offer as Okita sees it, and the length of a slot in microseconds."""
+    """Returns an offer as a job of Okita's, and the length of a slot in microseconds."""
     offer = spread.offer
     chunks = ceil(offer.crops / offer.config.batch_size)
-    # The slowest unit's; a slot has to be long enough for any.
+    # A slot has to be long enough for the slowest unit.
     slot_s = max(offer.gpu_s / chunks / room.speed.speed(room.step_milli) for room in spread.rooms.values())
     job = TrainJob(
         name=_JOB,
@@ -77,7 +78,7 @@ def job_of(now_us: int, spread: Spread) -> tuple[TrainJob, int]:
 
 
 def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[SiteName, int]:
-    """Chunks by where they lie; of copies the one counts that a host has."""
+    """Returns the number of chunks by site; a chunk with a copy at a host counts there only."""
     lying, left = {}, chunks
     for host in sorted(hosts):
         there_mb = offer.already_there.get(host, AlreadyThere()).crops_mb
@@ -91,7 +92,7 @@ def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[Si
 
 
 def _places(spread: Spread) -> Places:
-    """Servers that lend, and home, from where chunks come."""
+    """Returns the lending servers as nodes, with link costs between them and the home site."""
     nodes = [
         Node(NodeName(site), site, str(site), capacity={_UNITS: float(units), _SERVERS: 1.0})
         for site, units in spread.units.items()
@@ -107,7 +108,7 @@ def _places(spread: Spread) -> Places:
 
 
 def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan | None:
-    """Who works in the first slot works to the end, on as large a part of the crops."""
+    """Converts the first slot's assignment to a loan; workers keep their parts of the crops to the end."""
     parts = {SiteName(part.node): part for part in assignment.parts if part.chunks}
     chunks = sum(part.chunks for part in parts.values())
     dealt = whole(

@@ -1,4 +1,4 @@
-"""Retrainings that would be worth more on another server than at home (ours; no paper has this)."""
+"""Offers: retrainings that may be worth more on another server than at home (ours; no paper has this)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from ekya.fleet.policy.names import SiteName
 from ekya.scheduling.objective import evaluate
 
 Planner = Callable[[WindowView], Plan]
-"""Asks a server's own scheduler."""
+"""A server's own scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """What a server has already of what a retraining of another server's stream needs.
+    """Data of another server's retraining that a server holds already.
 
     Attributes:
-        crops_mb: of its crops.
-        model_mb: of the model that it begins with: all of it, or nothing.
+        crops_mb: of the crops.
+        model_mb: of the initial model: all of it, or 0.
     """
 
     crops_mb: float = 0.0
@@ -31,7 +31,7 @@ class AlreadyThere:
 
 @dataclass(frozen=True, slots=True)
 class CropCounts:
-    """Crops that a retraining of a stream would be made of.
+    """Numbers of crops that a retraining of a stream would use.
 
     Attributes:
         training, validation: labelled in this window.
@@ -45,26 +45,26 @@ class CropCounts:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One stream's retraining, to be had by whoever has room.
+    """One stream's retraining, offered to servers with spare capacity.
 
     Attributes:
-        site, stream: whose it is.
+        site, stream: server and stream to which it belongs.
         config: γ.
-        epochs: of γ, that are still to do.
-        gpu_s: of a whole GPU that they take.
-        gain: what it adds to the accuracy of the stream's answers once it serves, times the stream's weight
-            (of its server's streams, on average 1).
-        at_home: mean over the rest of the window of what its own server's streams lose together if
-            the retraining is not done there; 0 where its plan leaves it out anyhow.
-        now_us: when it is offered.
-        until_us: end of the window; weights that come later are out of date.
-        crops: that an epoch goes through, at least 1; exemplars are mixed in, and not counted.
-        crops_mb: all that train on their way there, exemplars too.
-        model_mb: the model that it begins with.
-        trained_mb: what of it γ trains: one gradient, and what a worker gets for it.
-        back_mb: a snapshot on its way back: what γ trains, twice, since momentum is in it.
-        validation_mb: crops that accuracy is measured on, for where the parameter server is.
-        already_there: what other servers have already, of former loans.
+        epochs: of γ that are still to train.
+        gpu_s: that they take on a whole GPU.
+        gain: gain in the accuracy of the stream's answers once its weights serve, times the stream's weight
+            (normalised to a mean of 1 over its server's streams).
+        at_home: accuracy that its own server's streams lose together, on average over the rest of the window,
+            if the retraining is not done at home; 0 where the plan leaves it out anyhow.
+        now_us: time of the offer.
+        until_us: end of the window; weights that arrive later are out of date.
+        crops: of an epoch, at least 1; exemplars are mixed in, and not counted.
+        crops_mb: all training crops, exemplars included.
+        model_mb: the initial model.
+        trained_mb: weights that γ trains; the size of a gradient, and of the weights sent back for it.
+        back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
+        validation_mb: validation crops; needed at the parameter server only.
+        already_there: data that other servers hold from former loans.
     """
 
     site: SiteName
@@ -85,34 +85,34 @@ class Offer:
     already_there: Mapping[SiteName, AlreadyThere] = field(default_factory=dict)
 
     def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
-        """What a server still has to be sent.
+        """Returns the megabytes that still have to be sent to a host.
 
         Args:
             host: the server.
-            part: of the crops, that it goes through.
-            validates: the parameter server is there.
+            part: of the crops on which it trains.
+            validates: whether the parameter server is there.
         """
         there = self.already_there.get(host, AlreadyThere())
         crops_mb = max(0.0, part * self.crops_mb - there.crops_mb) + validates * self.validation_mb
         return crops_mb + max(0.0, self.model_mb - there.model_mb)
 
     def brings(self, arrives_us: int) -> float:
-        """Accuracy times seconds that its server has more of, if the weights arrive then."""
+        """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""
         served_s = us_to_seconds(max(0, self.until_us - arrives_us))
         return self.gain * served_s - self.at_home * us_to_seconds(self.until_us - self.now_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What crosses a link for a retraining.
+    """Sizes of the data that a remote retraining sends over links.
 
     Attributes:
-        crop_mb: one labelled crop, its label included.
+        crop_mb: one crop with its label.
         model_mb: an edge model.
-        blocks_mb: weights of its blocks, from the last one on.
-        features: that its head sees.
-        classes: that its head tells apart.
-        exemplars: the most that a stream remembers.
+        blocks_mb: weights of its blocks, from the last one backwards.
+        features: inputs of its head.
+        classes: outputs of its head.
+        exemplars: most exemplars that a stream remembers.
     """
 
     crop_mb: float
@@ -123,7 +123,7 @@ class Sizes:
     exemplars: int
 
     def trained_mb(self, config: RetrainConfig) -> float:
-        """Weights that γ trains, of four bytes each: the head's, and those of blocks from the last one on."""
+        """Returns the size of the weights that γ trains (four bytes each): the head and the last blocks."""
         width = config.head_width
         if width:
             head = (self.features + 1) * width + (width + 1) * self.classes
@@ -140,15 +140,15 @@ def offers(
     sizes: Sizes,
     already_there: Mapping[StreamId, Mapping[SiteName, AlreadyThere]],
 ) -> Iterator[Offer]:
-    """What a server would rather have done elsewhere, at the right price.
+    """Yields an offer for each stream of a server whose retraining would bring a gain on a whole GPU.
 
     Args:
         site: the server.
-        view: its present one.
+        view: its present view.
         planner: its scheduler.
         crops: of each stream.
-        sizes: of what would cross a link.
-        already_there: for each stream, what other servers have already.
+        sizes: of the data on links.
+        already_there: for each stream, data that other servers hold.
     """
     chosen = [(stream, best_with_room(stream, view)) for stream in view.streams]
     if all(option is None for _, option in chosen):
@@ -170,7 +170,7 @@ def offers(
             config=option.config,
             epochs=option.config.epochs,
             gpu_s=option.gpu_s,
-            # Of what the model gets right, as much is answered right as of the one that serves now.
+            # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.
             gain=(option.accuracy_after / stream.accuracy - 1.0) * answers * worth,
             at_home=max(0.0, whole - plan.expected_accuracy) * len(view.streams),
             now_us=view.now_us,
@@ -179,7 +179,7 @@ def offers(
             crops_mb=(trained + counts.exemplars) * sizes.crop_mb,
             model_mb=sizes.model_mb,
             trained_mb=sizes.trained_mb(option.config),
-            # Its weights and their momentum.
+            # Weights and their momentum.
             back_mb=2.0 * sizes.trained_mb(option.config),
             validation_mb=counts.validation * sizes.crop_mb,
             already_there=already_there.get(stream.stream, {}),
@@ -187,7 +187,7 @@ def offers(
 
 
 def best_with_room(stream: StreamView, view: WindowView) -> RetrainOption | None:
-    """The γ that would bring most until the window ends, had it a GPU of its own; None if none brings any."""
+    """Returns the γ that would bring most until the window ends on a whole GPU; None if none brings any."""
     left_s = us_to_seconds(view.window_end_us - view.now_us)
 
     def brings(option: RetrainOption) -> float:

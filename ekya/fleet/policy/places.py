@@ -1,4 +1,4 @@
-"""Where things can be trained, and what lies between."""
+"""Machines that can train, and the links between their sites."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from ekya.fleet.policy.names import NodeName, SiteName
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """X_i, how much of a machine is in use: parts of one, at the 95th percentile (Deep-Edge §IV.C).
+    """X_i, utilisation of a machine in [0, 1], at the 95th percentile (Deep-Edge §IV.C).
 
     Attributes:
         cpu: of all its cores.
@@ -23,11 +23,11 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundApp:
-    """A ∈ backApp_i: what runs on a machine beside any training, and may not be late.
+    """A ∈ backApp_i: an application with a deadline that runs on a machine beside trainings.
 
     Attributes:
-        name: equal ones take equally long on machines of a kind in equal states.
-        deadline_s: within which each of its executions has to end.
+        name: applications of one name take equally long on machines of a kind in equal states.
+        deadline_s: of each execution.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Node:
     """A machine.
 
     Attributes:
-        name, site: its own, and where it stands.
+        name, site: name of the machine and of its place.
         kind: machines of a kind are equally fast.
         gpus: G_n.
-        power_w: drawn with 0, 1, ... GPUs in use; length ``gpus + 1``, or empty where nobody counts energy.
-        capacity: C_r^k, of each resource.
-        state: without the fleet's trainings, as it was measured last.
-        apps: what may not be late on it.
+        power_w: with 0, 1, ... GPUs in use; length ``gpus + 1``, or empty where energy is not counted.
+        capacity: C_r^k, by resource.
+        state: last measured one, without the fleet's trainings.
+        apps: its background applications with deadlines.
     """
 
     name: NodeName
@@ -66,8 +66,8 @@ class Places:
         nodes: by name.
         link_cost: q^{rr'}, cost of a megabyte from one site to another; within a site 0.
         link_mb_s: megabytes a second; where a pair is missing, a transfer takes no time.
-        kwh_cost: price of energy.
-        pue: energy of the whole site for one unit of its machines'.
+        kwh_cost: price of a kWh.
+        pue: power usage effectiveness: energy of the whole site over that of its machines.
     """
 
     nodes: Mapping[NodeName, Node]
@@ -77,13 +77,13 @@ class Places:
     pue: float = 1.0
 
     def mb_cost(self, origin: SiteName, target: SiteName) -> float:
-        """Of one megabyte on its way."""
+        """Returns the cost of sending a megabyte."""
         return 0.0 if origin == target else self.link_cost.get((origin, target), 0.0)
 
     def energy_cost(self, joules: float) -> float:
-        """What the operator pays for it."""
+        """Returns the operator's cost of energy, with the site's overhead."""
         return joules / 3.6e6 * self.kwh_cost * self.pue
 
     def cost_a_second(self, node: Node, gpus: int) -> float:
-        """c_ng: of a node with so many GPUs in use."""
+        """Returns c_ng, the energy cost of a node per second with g GPUs in use."""
         return self.energy_cost(node.power_w[gpus]) if node.power_w else 0.0

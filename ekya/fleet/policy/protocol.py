@@ -1,4 +1,4 @@
-"""What a fleet policy is."""
+"""Protocol of fleet policies."""
 
 from typing import Protocol
 
@@ -7,15 +7,15 @@ from ekya.fleet.policy.view import FleetView
 
 
 class FleetPolicy(Protocol):
-    """Says which training runs where, when and on how much."""
+    """Schedules trainings on a fleet: place, time and resources."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """Name in the registry."""
 
     @property
     def every_us(self) -> int | None:
-        """Length of the slots at whose beginning it is asked; None: it is asked when something happens."""
+        """Length of its slots: it decides at the beginning of each; None: it decides at each event."""
 
     def decide(self, view: FleetView) -> Decision:
-        """Every job of the view is assigned or waits, each with a reason; nothing is given out twice."""
+        """Assigns each job of the view or lets it wait, with a reason; no resource is given out twice."""

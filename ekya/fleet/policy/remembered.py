@@ -1,17 +1,17 @@
-"""How many exemplars streams have, as far as their server's loop knows (ours)."""
+"""Upper bound of the number of exemplars of each stream, from the states of the control loop (ours)."""
 
 from ekya.core.ids import StreamId
 from ekya.core.state import FleetState, RetrainJob, StreamState
 
 
 class Remembered:
-    """Counts them: a stream remembers crops of the windows in which it was retrained.
+    """Counts exemplars: a stream remembers crops of the windows in which it was retrained.
 
-    The loop is not told which crops were chosen. Of a class that is rare there are fewer than its part of
-    the budget, so there may be some less than this says.
+    The loop does not receive the chosen crops. A rare class may have fewer crops than its part of the budget,
+    so the true number can be lower.
 
     Args:
-        most: that a stream remembers.
+        most: exemplars that a stream remembers.
     """
 
     def __init__(self, most: int) -> None:
@@ -20,25 +20,25 @@ class Remembered:
         self._newest: dict[StreamId, int] = {}
 
     def follow(self, before: FleetState, after: FleetState) -> None:
-        """The loop has taken a turn."""
+        """Records a step of the control loop."""
         for stream in before.streams:
             job = stream.job
             if job is not None and _is_over(job, after.stream(stream.stream)):
                 self._add(stream, job.window)
 
     def exemplars(self, stream: StreamId) -> int:
-        """Of a stream, at most."""
+        """Returns the upper bound for a stream."""
         return min(self._most, self._crops.get(stream, 0))
 
     def _add(self, stream: StreamState, window: int) -> None:
-        """Labels of a window are remembered once, however many retrainings there are on them."""
+        """Counts the labelled crops of a window once, also where several retrainings use them."""
         if self._newest.get(stream.stream) != window:
             self._newest[stream.stream] = window
             self._crops[stream.stream] = self._crops.get(stream.stream, 0) + stream.training_crops
 
 
 def _is_over(job: RetrainJob, now: StreamState) -> bool:
-    """Whether a job has ended, with an epoch at least: its best weights choose what is remembered."""
+    """Returns whether a job has ended after at least one epoch: its best weights choose the exemplars."""
     if now.job is not None and now.job.job == job.job:
         return False
     ended = now.finished if now.finished is not None and now.finished.job == job.job else job

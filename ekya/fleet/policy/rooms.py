@@ -1,4 +1,4 @@
-"""What it costs a server to lend a share: what its own streams lose by it, by its own scheduler's word."""
+"""Spare capacity of a server and its cost: the loss of its own streams, by the plans of its scheduler."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from ekya.scheduling.objective import Evaluation, evaluate
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a server can lend now.
+    """Spare capacity that a server can lend now.
 
     Attributes:
-        site: whose it is.
+        site: the server.
         step_milli: size of a unit.
-        loss: accuracy that its streams lose together in each second while 1, 2, ... units are lent, the delay
-            of their retrainings counted in; non-decreasing.
+        loss: accuracy that its streams lose together per second while 1, 2, ... units are lent, including the
+            delay of their retrainings; non-decreasing.
         speed: of a training at a share there.
-        late_us: how much later than foreseen trainings end there, by those that have ended.
+        late_us: expected delay of trainings there, from former ones.
     """
 
     site: SiteName
@@ -30,12 +30,12 @@ class Room:
     late_us: int = 0
 
     def lost(self, share_milli: int) -> float:
-        """Accuracy that its streams lose together while so much is lent, a multiple of the step."""
+        """Returns the accuracy that its streams lose per second for a share, a multiple of the step."""
         units = share_milli // self.step_milli
         return self.loss[units - 1] if units else 0.0
 
     def beside(self, share_milli: int) -> "Room":
-        """What it can still lend beside a share that somebody has."""
+        """Returns the spare capacity that is left beside a lent share."""
         units, lost = share_milli // self.step_milli, self.lost(share_milli)
         return replace(self, loss=tuple(loss - lost for loss in self.loss[units:]))
 
@@ -47,13 +47,14 @@ def room(
     shares_milli: Sequence[int],
     step_milli: int,
 ) -> Room:
-    """Asks a server's scheduler what it would do with less.
+    """Returns a server's spare capacity; its scheduler plans with the capacity that each share leaves.
 
     Args:
         site: the server.
-        view: its present one.
+        view: its present view.
         planner: its scheduler.
-        shares_milli: that are thought of, rising, multiples of the step; what leaves no capacity is left out.
+        shares_milli: candidates, ascending multiples of the step; shares that leave less than a quantum per
+            stream are ignored.
         step_milli: size of a unit.
     """
     whole = evaluate(view, planner(view).phases)
@@ -66,20 +67,21 @@ def room(
         less = evaluate(narrow, planner(narrow).phases)
         lost = lost_a_second(whole, less, view) * len(view.streams)
         units = share_milli // step_milli
-        # Between two shares that were asked about, what the larger one costs.
+        # Units between two candidate shares cost as much as the larger one.
         loss += [max(lost, loss[-1] if loss else 0.0)] * (units - len(loss))
     return Room(site, step_milli, tuple(loss), view.training_speed)
 
 
 def lost_a_second(whole: Evaluation, less: Evaluation, view: WindowView) -> float:
-    """Mean accuracy that streams lose in each second of a loan that may be over before the window is.
+    """Returns the mean accuracy that streams lose per second of a loan, which may end before the window.
 
-    What they still lack when the window ends they lack all the time. The rest is lost once, because
-    retrainings end later; a loan that is over when they have ended has cost all of it, however early that is.
+    The loss at the window's end is taken to last all the time. The rest is lost once, because retrainings
+    end later, and is spread over the time until the last of them ends: a loan that lasts so long has cost all
+    of it.
 
     Args:
-        whole: what they have by a plan with everything.
-        less: by a plan with what is left.
+        whole: evaluation of the plan with full capacity.
+        less: evaluation of the plan with the reduced capacity.
         view: before anything is lent, with time left in its window.
     """
     left_us = view.window_end_us - view.now_us

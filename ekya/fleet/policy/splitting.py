@@ -1,10 +1,10 @@
-"""Which servers do a retraining together, at which shares (ours), and who does how much of it (Deep-Edge).
+"""Splits a retraining over several servers: shares (ours), and parts of the crops (Deep-Edge).
 
-How much each server lends is a question of price. Servers that lend lose L accuracy a second and train at a
-rate S, and a second of waiting costs the offer's gain G, so the least of (G + L) / S is best. Dinkelbach's
-method finds it: for a known quotient μ every server by itself takes the share with the least of loss − μ
-rate. That leaves out who waits for whom and that steps are whole. Deep-Edge's solver knows that: it deals
-the crops, and leaves out whom an epoch is shorter without.
+Shares are chosen by price. The lending servers lose L accuracy a second in total and train at a total rate S,
+and a second of waiting costs the offer's gain G, so the minimum of (G + L) / S is best. Dinkelbach's method
+finds it: for a given quotient μ each server independently takes the share with the least loss − μ · rate.
+This ignores waiting at the parameter server and that steps are whole. Deep-Edge's solver accounts for both:
+it distributes the crops, and leaves out servers without which an epoch is shorter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.spreading import Spread
 
 Table = Mapping[SiteName, Sequence[tuple[float, float]]]
-"""By server, what it loses and its rate at 1, 2, ... units."""
+"""Loss and rate at 1, 2, ... units, by server."""
 
 _TRIED = 3
-"""Of all sites of the parameter server so many are worked out, the most promising ones."""
+"""Number of the most promising spreads that are evaluated."""
 
 
 def best_alone(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
-    """The loan by one server that brings most for what it costs; None where nobody else has room."""
+    """Returns the loan on one server with the highest worth; None where no other server has capacity."""
     loans = (
         alone(now_us, offer, room, units, links, "what it brings is most above what it costs there")
         for room in sorted(rooms, key=lambda room: room.site)
@@ -42,19 +42,19 @@ def best_alone(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -
 
 @dataclass(frozen=True, slots=True)
 class Splitter:
-    """Finds the loan by several servers that brings most for what it costs.
+    """Finds the loan over several servers with the highest worth.
 
     Attributes:
-        solver: deals the crops.
+        solver: distributes the crops.
     """
 
-    # Who is held back, and to what, is decided by the price already.
+    # The shares are chosen by price already, so the solver does not throttle workers.
     solver: Solver = field(default_factory=lambda: Joint(shares_milli=(FULL_GPU_MILLI,)))
 
     def __call__(
         self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, least: float = 0.0
     ) -> Loan | None:
-        """The best; None where none is worth more than ``least``."""
+        """Returns the best loan; None where none is worth more than ``least``."""
         best: Loan | None = None
         for spread in promising(now_us, offer, rooms, links):
             if _at_most(now_us, spread) <= least:
@@ -65,7 +65,7 @@ class Splitter:
         return best
 
     def _dealt(self, now_us: int, spread: Spread) -> Loan | None:
-        """None where one server alone would be faster."""
+        """Returns the loan of a spread; None where one host is left or the parameter server has no crops."""
         batch = spread.offer.config.batch_size
         nodes = tuple(Node(NodeName(site), site, str(site)) for site in sorted(spread.units))
         limits = EdgeLimits(batch_min=min(2, batch), batch_max=batch)
@@ -78,18 +78,18 @@ class Splitter:
 
 
 def dealt_in_words(crops: Mapping[SiteName, int]) -> str:
-    """Who goes through how many, for people."""
+    """Returns the crops of each host in words."""
     told = ", ".join(f"{host} {count}" for host, count in sorted(crops.items()))
     return f"of {sum(crops.values())} crops {told}"
 
 
 def promising(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> list[Spread]:
-    """Those that could bring most, best first."""
+    """Returns the spreads with the highest upper bounds, best first."""
     return sorted(spreads(offer, rooms, links), key=lambda spread: -_at_most(now_us, spread))[:_TRIED]
 
 
 def spreads(offer: Offer, rooms: Sequence[Room], links: Links) -> Iterator[Spread]:
-    """Hosts and shares, for each site of the parameter server and each time by which hosts are ready."""
+    """Yields spreads for each site of the parameter server and each time by which hosts are ready."""
     others = {
         room.site: room for room in sorted(rooms, key=lambda room: room.site) if room.site != offer.site
     }
@@ -103,7 +103,7 @@ def spreads(offer: Offer, rooms: Sequence[Room], links: Links) -> Iterator[Sprea
 
 
 def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, server: SiteName) -> Table:
-    """Losses, and rates in parts of the whole retraining a second, where nobody waits for anybody."""
+    """Returns losses, and rates in parts of the whole retraining per second without waiting for others."""
     spread = Spread(offer, links, rooms, {}, server)
 
     def row(room: Room) -> list[tuple[float, float]]:
@@ -118,12 +118,12 @@ def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, server:
 
 
 def worth_lending(gain: float, table: Table, server: SiteName) -> dict[SiteName, int]:
-    """Units of each server that lends, with the least of (gain + losses) / rates.
+    """Returns the units of each lending server that minimise (gain + losses) / rates.
 
     Args:
-        gain: a second's.
-        table: of all servers that could.
-        server: who certainly does.
+        gain: per second.
+        table: of all candidates.
+        server: site of the parameter server, which always lends.
     """
     chosen = {site: len(row) for site, row in table.items()}
     while True:
@@ -136,20 +136,20 @@ def worth_lending(gain: float, table: Table, server: SiteName) -> dict[SiteName,
 
 
 def _price(gain: float, table: Table, units: Mapping[SiteName, int]) -> float:
-    """What the whole retraining costs at these shares, its stream's waiting for it included."""
+    """Returns the cost of the whole retraining at these shares, including its stream's waiting."""
     lost, rate = (sum(table[site][count - 1][of] for site, count in units.items()) for of in (0, 1))
     return (gain + lost) / rate
 
 
 def _taken(row: Sequence[tuple[float, float]], price: float, certainly: bool) -> int:
-    """The units with the least of loss − price · rate; 0 where nothing is better."""
+    """Returns the units with the least loss − price · rate; 0 where lending nothing is better."""
     values = [loss - price * rate for loss, rate in row]
     best = min(range(len(row)), key=values.__getitem__)
     return best + 1 if certainly or values[best] < 0.0 else 0
 
 
 def _at_most(now_us: int, spread: Spread) -> float:
-    """What no loan by these servers is worth more than."""
+    """Returns an upper bound of the worth of a loan by these servers."""
     offer, links = spread.offer, spread.links
     table = table_of(offer, spread.rooms, links, spread.server)
     model_mb = {site: offer.sent_mb(site, 0.0, validates=False) for site in spread.units}

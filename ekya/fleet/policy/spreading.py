@@ -1,8 +1,8 @@
-"""A retraining over several servers with a parameter server at one of them: how long, and what crosses links.
+"""Time and traffic of a retraining over several servers with a parameter server at one of them.
 
-Each host goes through its part of an epoch's crops in steps of γ's batch size, pushes what a step learnt
-and pulls what has come of all (Deep-Edge §II). How long a crop takes is known from the offer. An exchange
-takes as long as the link there and back, behind the others whom the parameter server is busy with.
+Each host trains on its part of an epoch's crops in steps of γ's batch size, pushes the gradient of a step
+and pulls the weights (Deep-Edge §II). The time of a crop follows from the offer. An exchange takes the
+transfer there and back, and queues behind other workers at the parameter server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room
 
 _ROUNDS = 30
-"""Of the mean value analysis, after which nothing moves any more."""
+"""Iterations of the mean value analysis, enough to converge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Hosts, shares and a parameter server. It is Deep-Edge's ``EdgeEstimates`` of them.
+    """Hosts, shares and a parameter server; implements Deep-Edge's ``EdgeEstimates``.
 
     Attributes:
-        offer: what is trained.
+        offer: the retraining.
         links: between servers.
-        rooms: of servers that could be hosts.
-        units: that each of these would lend.
-        server: one of them, where the parameter server is.
+        rooms: of the possible hosts.
+        units: of share that each host would lend.
+        server: host of the parameter server.
     """
 
     offer: Offer
@@ -41,7 +41,7 @@ class Spread:
     server: SiteName
 
     def crop_s(self, host: SiteName, units: int) -> float:
-        """Of a crop in one epoch, at so many units."""
+        """Returns the seconds per crop of an epoch at a number of units."""
         room, offer = self.rooms[host], self.offer
         share_milli = units * room.step_milli
         if host == self.server:
@@ -49,21 +49,21 @@ class Spread:
         return offer.gpu_s / (offer.epochs * offer.crops) / room.speed.speed(share_milli)
 
     def exchange_s(self, host: SiteName) -> float:
-        """Of one step's weights, to the parameter server and back."""
+        """Returns the seconds of one step's transfer to the parameter server and back."""
         if host == self.server:
             return 0.0
         there_us = self.links.takes_us(host, self.server, self.offer.trained_mb)
         return (there_us + self.links.takes_us(self.server, host, self.offer.trained_mb)) / US_PER_S
 
     def compute_s(self, worker: Training) -> float:
-        """EstComputeTime."""
+        """Returns EstComputeTime."""
         host = SiteName(worker.kind)
         return self.crop_s(host, self.units[host])
 
     def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
-        """EstUpdateTime: the exchange, and waiting for those of the others.
+        """Returns EstUpdateTime: the exchange, and waiting for the exchanges of other workers.
 
-        Workers who compute, then wait for one server, are a closed queueing network; this is Schweitzer's
+        Workers that compute, then queue for one server, are a closed queueing network; this is Schweitzer's
         mean value analysis of it.
         """
         away_s = [worker.batch * self.compute_s(worker) for worker in workers]
@@ -79,20 +79,20 @@ class Spread:
         return there_s
 
     def state_after(self, worker: Training) -> NodeState:
-        """EstState: as before; a room's share is free, and its memory has been looked after by its server."""
+        """Returns EstState, unchanged: the lent share is free, and the host has checked its memory itself."""
         return worker.state
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """EstExecTime: what hosts' streams lose is a price here, not a deadline."""
+        """Returns EstExecTime, always 0: the loss of hosts' streams is a price here, not a deadline."""
         return 0.0
 
     def loan(self, now_us: int, crops: Mapping[SiteName, int], reason: str) -> Loan:
-        """The loan where each host goes through so many crops an epoch.
+        """Returns the loan with a given number of crops per host.
 
         Args:
-            now_us: when it is agreed.
-            crops: at least one each, and all of them together.
-            reason: of it.
+            now_us: time of the agreement.
+            crops: of each host, at least one; they sum to the offer's crops.
+            reason: of the loan.
         """
         offer, hosts = self.offer, sorted(crops)
         parts = {host: crops[host] / offer.crops for host in hosts}

@@ -1,4 +1,4 @@
-"""Who can decide what servers lend each other, by name."""
+"""Registry of brokers for loans between servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,11 +15,11 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import Splitter, best_alone
 
 Finder = Callable[[int, Offer, Sequence[Room], Links, int], Loan | None]
-"""The loan for one offer, whatever it is worth; None where nobody has room."""
+"""Finds the loan for one offer, even at a negative worth; None where it finds none."""
 
 
 def most_worth_first(find: Finder) -> Broker:
-    """A broker that makes the loan that is worth most, then looks what the others are worth beside it."""
+    """Returns a broker that repeatedly makes the loan with the highest worth beside those already made."""
 
     def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
         left = tuple(sorted(rooms, key=lambda room: room.site))
@@ -69,7 +69,7 @@ def _net(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: i
 
 
 def _better(loan: Loan | None, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
-    """What is worth more: the loan, or one by several servers."""
+    """Returns a loan over several servers where it is worth more than the given loan, else the given one."""
     least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
     return Splitter()(now_us, offer, rooms, links, least) or loan
 
@@ -91,8 +91,9 @@ TIERS: Mapping[str, Broker] = MappingProxyType(
         "net": most_worth_first(_net),
     }
 )
-"""ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on several where that
-is worth more. Deep-Edge splits whatever can be split with profit. Okita, to the letter and ours, places
-workers, parameter server and data by what crosses links. Ours take what is worth most: ``one-server`` of all
-loans by one server, ``net`` of those by several too.
+"""Brokers by name. ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on
+several where that is worth more. Deep-Edge splits each retraining that can be split with profit. Okita
+(``okita`` to the letter, ``okita-joint`` ours) places workers, parameter server and data by the traffic on
+links. ``one-server`` and ``net`` are ours and take the loan with the highest worth: over one server, or over
+one or several.
 """

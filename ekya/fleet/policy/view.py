@@ -1,4 +1,4 @@
-"""What a policy sees."""
+"""A policy's view of the fleet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from ekya.fleet.policy.places import Places
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job that is there and not done.
+    """A job that has arrived and is not done.
 
     Attributes:
-        job: what it is.
-        left: of it, at its last snapshot.
-        assignment: what it has now; None where it waits.
-        strikes: how often a node has failed under it, where one has.
+        job: the job.
+        left: remaining work at its last snapshot.
+        assignment: current one; None where it waits.
+        strikes: failures under this job, by node.
     """
 
     job: TrainJob
@@ -28,13 +28,13 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """A snapshot: the same one always gets the same decision.
+    """A snapshot of the fleet; equal snapshots always get the same decision.
 
     Attributes:
-        now_us: the time.
-        jobs: in the order in which they arrived.
-        places: machines that work, and links.
-        seed: for a policy that draws.
+        now_us: time of the snapshot.
+        jobs: in the order of arrival.
+        places: working machines, and links.
+        seed: for policies that draw at random.
     """
 
     now_us: int
@@ -43,5 +43,5 @@ class FleetView:
     seed: int = 0
 
     def state(self, job: JobName) -> JobState:
-        """Of one job."""
+        """Returns the state of a job."""
         return next(state for state in self.jobs if state.job.name == job)

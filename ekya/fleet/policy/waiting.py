@@ -1,4 +1,4 @@
-"""What it costs that a training ends late, in the unit of all other costs. Times are in seconds."""
+"""Cost functions of a training's response time, in the unit of all other costs. Times are in seconds."""
 
 from dataclasses import dataclass
 from math import exp
@@ -10,19 +10,19 @@ class WaitingCost(Protocol):
 
     @property
     def per_s(self) -> float:
-        """How sensitive it is: ω in ANDREAS, τ in Okita's priority (Eq. 4)."""
+        """Sensitivity to waiting: ω in ANDREAS, τ in Okita's priority (Eq. 4)."""
 
     @property
     def due_s(self) -> float | None:
-        """Response time from which it counts as late; None where there is no such time."""
+        """Response time from which a job is late; None where it never is."""
 
     def of(self, response_s: float) -> float:
-        """Cost of a response time."""
+        """Returns the cost of a response time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tardiness:
-    """Nothing until it is due, then so much a second (ANDREAS §IV.A).
+    """Zero until the due date, then linear (ANDREAS §IV.A).
 
     Attributes:
         due_s: after the job's arrival.
@@ -33,7 +33,7 @@ class Tardiness:
     per_s: float
 
     def of(self, response_s: float) -> float:
-        """ω times the tardiness."""
+        """Returns ω times the tardiness."""
         return self.per_s * max(0.0, response_s - self.due_s)
 
 
@@ -51,7 +51,7 @@ class Growing:
     due_s: None = None
 
     def of(self, response_s: float) -> float:
-        """Cost."""
+        """Returns the cost of a response time."""
         return self.per_s * exp(self.rate * response_s)
 
 
@@ -69,7 +69,7 @@ class Linear:
     due_s: None = None
 
     def of(self, response_s: float) -> float:
-        """Cost."""
+        """Returns the cost of a response time."""
         return self.per_s * response_s + self.base
 
 
@@ -88,9 +88,9 @@ class Cliff:
 
     @property
     def per_s(self) -> float:
-        """τ₂: what is at stake."""
+        """τ₂."""
         return self.after
 
     def of(self, response_s: float) -> float:
-        """Cost."""
+        """Returns the cost of a response time."""
         return self.before if response_s < self.due_s else self.after

@@ -1,1 +1,1 @@
-"""What carries a fleet's decisions out."""
+"""Execution of a fleet's decisions."""

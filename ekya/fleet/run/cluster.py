@@ -1,4 +1,4 @@
-"""A Ray cluster that somebody has begun: this process as one of its drivers."""
+"""Connection of this process, as a driver, to a running Ray cluster."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ import ray
 from ekya.errors import UserError
 
 ANSWERS_WITHIN_S = 5.0
-"""Ray itself would try for a minute, and tell a page about it."""
+"""Shorter than Ray's own attempt, which lasts a minute and prints a long message."""
 
 RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 """Environment of an actor whose ``CUDA_VISIBLE_DEVICES`` Ray leaves alone."""
@@ -20,13 +20,13 @@ RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 
 @contextmanager
 def joined_cluster(address: str) -> Iterator[None]:
-    """Connected to it as long as the block lasts.
+    """Connects this process to a Ray cluster for the duration of the block.
 
     Args:
         address: ``HOST:PORT`` of its head; ``auto`` finds one on this machine.
 
     Raises:
-        UserError: there is no cluster.
+        UserError: there is no cluster at the address.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -44,8 +44,8 @@ def joined_cluster(address: str) -> Iterator[None]:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """What Ray says of each node that is there; ``NodeName`` is what ``ray start --node-name`` called it."""
-    listed: Any = ray.nodes  # Ray does not say what it gives.
+    """Returns Ray's records of the live nodes; ``NodeName`` is the value of ``ray start --node-name``."""
+    listed: Any = ray.nodes  # Untyped in Ray.
     return [node for node in listed() if node["Alive"]]
 
 

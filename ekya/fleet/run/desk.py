@@ -1,4 +1,4 @@
-"""Where servers agree on loans: who offers, who has room, what came of it, and what is left when one dies."""
+"""Loan desk: servers offer retrainings, lend spare capacity, and end or re-plan loans when a server dies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,40 +17,40 @@ from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
 
 
 class Peer(Protocol):
-    """A server, as the desk reaches it."""
+    """A server as the loan desk sees it."""
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """What it could lend from now on until then at the latest; None: nothing."""
+        """Returns the capacity that it could lend between the two times; None: none."""
 
     def lend(self, number: int, lent: Lent) -> None:
-        """It lends a share."""
+        """Records that the server lends a share under this loan number."""
 
     def take_back(self, number: int, at_us: int) -> None:
-        """It has a share back before its time."""
+        """Returns a lent share to the server before the loan's end."""
 
     def ask_again(self) -> None:
-        """There is room elsewhere that was not there before."""
+        """Makes the server plan again, because other servers have new spare capacity."""
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """A host of one of its retrainings has died."""
+        """Returns the progress of one of its retrainings when a host of it has died."""
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """The rest of that retraining runs there."""
+        """Continues the rest of that retraining under the new loan."""
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Nobody has room for the rest."""
+        """Ends that retraining: no other server has capacity for the rest."""
 
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """A loan as it went.
+    """A loan and its outcome.
 
     Attributes:
         number: of the loan.
         loan: as it was agreed.
-        outcome: empty while it lasts; then what came of it.
-        over_us: when that was.
-        moved_mb: what it moved over each link.
+        outcome: empty while the loan lasts; then how it ended.
+        over_us: when it ended.
+        moved_mb: traffic over each link.
     """
 
     number: int
@@ -61,15 +61,15 @@ class Made:
 
 
 class LoanDesk:
-    """Agrees on one loan after the other.
+    """Agrees on loans, one after the other.
 
     Args:
         broker: finds loans for offers.
         links: between the servers.
-        seed: handed to the broker.
-        record: is told of every loan when it is made and when it is over, before anybody acts on it.
-        held_until: when hosts have their shares back, if a loan is not over before; where a training
-            takes as long as was foreseen, that is when it ends.
+        seed: passed to the broker.
+        record: called with every loan when it is made and when it is over, before any server acts on it.
+        held_until: when hosts get their shares back at the latest. The default, the loan's foreseen end, is
+            right where a training takes exactly as long as foreseen.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class LoanDesk:
 
     @property
     def moved_mb(self) -> Mapping[Way, float]:
-        """What crossed each link, both ways: crops, models and snapshots, never frames."""
+        """Traffic over each link, per direction: crops, models and snapshots, never frames."""
         return _together(*(made.moved_mb for made in self.loans))
 
     def join(self, site: SiteName, peer: Peer) -> None:
-        """A server is there."""
+        """Registers a server."""
         self._peers[site] = peer
 
     def leave(self, site: SiteName) -> None:
-        """A server has come to its end."""
+        """Removes a server whose run has ended."""
         self._peers.pop(site, None)
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
-        """The loan that brings most for what it costs, of those that one server's offers could become.
+        """Makes the loan with the greatest benefit minus cost for one of a server's offers.
 
-        Each offer is looked at by itself, since one loan changes what the others are worth: who offers asks
-        again.
+        Each offer is evaluated alone, since one loan changes the value of the others; the borrower calls
+        again for the rest.
         """
         if not offered:
             return Agreed()
@@ -120,35 +120,35 @@ class LoanDesk:
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
-        """Nobody waits for a loan's weights any more: they are here, or too late, or will never come."""
+        """Ends a loan: its weights have arrived, are too late, or will never come."""
         made = self._open.pop((site, stream), None)
         if made is not None and outcome == ARRIVED:
             self._late.arrived(made.loan, now_us)
         elif made is not None and outcome == GIVEN_UP:
             self._late.missed(made.loan, now_us)
         if made is None:
-            # A host had died, and until who borrowed heard that nobody else has room, others went on.
+            # A host had died, and the others worked on until the borrower stopped the training.
             self.moved_since(site, stream, moved_mb)
         else:
             self._end(made, now_us, outcome, moved_mb)
 
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """What the stream's last loan that is over has moved since it was: processes end within a step."""
+        """Adds traffic that the stream's last ended loan caused after its end, until processes stop."""
         made = self._ended.get((site, stream))
         if made is not None and any(moved_mb.values()):
             made.moved_mb = _together(made.moved_mb, moved_mb)
             self._record(made)
 
     def more_room(self, site: SiteName) -> None:
-        """A server could lend what it could not before."""
+        """Makes all other servers plan again, because this one could lend more than before."""
         for other, peer in sorted(self._peers.items()):
             if other != site:
                 peer.ask_again()
 
     def died(self, site: SiteName, at_us: int) -> None:
-        """Its own loans end; what it did for others goes on elsewhere, or never comes.
+        """Ends the dead server's own loans; moves what it did for others elsewhere, or fails it.
 
-        What its own loans have moved nobody knows any more: it counts as was foreseen.
+        The traffic of its own loans cannot be measured any more and is recorded as foreseen.
         """
         self._peers.pop(site, None)
         reason = f"{site} died"
@@ -177,11 +177,11 @@ class LoanDesk:
                 self._peers[host].take_back(made.number, at_us)
 
     def _go_on(self, made: Made, at_us: int, gone: SiteName) -> None:
-        """The rest of a training goes to others, from its last snapshot on."""
+        """Moves the rest of a training to other servers, starting at its last snapshot."""
         offer, reason = made.loan.offer, f"{gone} died"
         peer = self._peers.get(offer.site)
         if peer is None:
-            # Its server has come to its end, and nobody waits.
+            # The borrower's run has ended and does not need the weights.
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
             return
         stood = peer.interrupted(offer.stream, at_us)
@@ -194,7 +194,7 @@ class LoanDesk:
             peer.go_on(offer.stream, loan)
 
     def _rooms(self, now_us: int, offered: Sequence[Offer]) -> list[Room]:
-        """What others can lend to the server whose offers these are, until the last of them is over."""
+        """Returns the spare capacity of the other servers until the borrower's last offer expires."""
         borrower, until_us = offered[0].site, max(offer.until_us for offer in offered)
         others = [peer for site, peer in sorted(self._peers.items()) if site != borrower]
         rooms = [room for peer in others if (room := peer.room(now_us, until_us)) is not None]
@@ -210,6 +210,6 @@ def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
 
 
 def _rest_of(offer: Offer, epochs: int, at_us: int, already_there: Mapping[SiteName, AlreadyThere]) -> Offer:
-    """What is left of a retraining; at home nothing of it is done any more."""
+    """Returns an offer for the rest of a retraining; its own server does no part of it any more."""
     gpu_s = offer.gpu_s * epochs / offer.epochs
     return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, already_there=already_there)

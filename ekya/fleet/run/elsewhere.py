@@ -1,4 +1,4 @@
-"""Retrainings of a server that run on others: what it knows of them until their last weights are back."""
+"""Tracks retrainings of a server that run on other servers until their last weights are back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from ekya.fleet.policy.loans import Loan, Way
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Where a retraining stood when a host died.
+    """Progress of a retraining when one of its hosts died.
 
     Attributes:
-        epochs_left: that no snapshot at home has seen.
-        moved_mb: that has crossed each link since it began, or went on, there.
+        epochs_left: epochs that are in no snapshot at home.
+        moved_mb: traffic over each link since the retraining began or continued there.
     """
 
     epochs_left: int
@@ -25,13 +25,13 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What there is new of one: weights of more epochs are here, or it is over, or both.
+    """News of a remote retraining: weights of more epochs have arrived, or it is over, or both.
 
     Attributes:
-        command: what had asked for it.
+        command: that started it.
         over: nothing more will come.
-        failed: why that is before γ's last epoch; empty otherwise.
-        moved_mb: where it is over, as of ``Interrupted``.
+        failed: why it ended before γ's last epoch; empty otherwise.
+        moved_mb: as in ``Interrupted``, where it is over.
     """
 
     command: cmd.StartRetraining
@@ -41,53 +41,53 @@ class Came:
 
 
 class Awaited(Protocol):
-    """All of a server's; each world has its own."""
+    """Remote retrainings of one server; each world has an implementation."""
 
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
-        """One begins, as it was agreed."""
+        """Begins a remote retraining under a loan."""
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """A host of it has died."""
+        """Returns its progress when one of its hosts has died."""
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """The rest of it runs there."""
+        """Continues the rest of it under a new loan."""
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Nobody has room for the rest."""
+        """Fails it: no other server has capacity for the rest."""
 
     def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """Nobody waits for it any more; what it has moved."""
+        """Stops it, because its weights are not needed any more, and returns its traffic over each link."""
 
     def next_us(self) -> int | None:
-        """When more of one comes, where that is known."""
+        """Returns when the next weights or the next failure come; None where that cannot be foreseen."""
 
     def take_home(self, now_us: int) -> Sequence[Came]:
-        """Hands the executor at home what is here by now, and says once what is new, by stream.
+        """Hands arrived weights to the executor at home, and returns all news once, sorted by stream.
 
-        The executor tells of epochs, and of the end of γ's last one.
+        The executor itself emits the events for epochs and for the end of γ's last one.
         """
 
 
 class Home(Executor, Protocol):
-    """An executor of a world of virtual time, to which weights come from elsewhere."""
+    """An executor on virtual time that receives weights from other servers."""
 
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
-        """Weights of a retraining's first epochs are here, and serve from now on if they are asked for.
+        """Receives weights of a retraining's first epochs; they serve from now on if the loop asks for that.
 
         Args:
-            command: what the loop had asked for.
-            epochs: of γ, more than before; or as many, where it is ``over``. The last of them is here; with
-                γ's last one it is the best of those that were not.
+            command: the loop's command that started it.
+            epochs: of γ, more than before, or the same number where it is ``over``. The weights are of the
+                last of them; with γ's last one, of the best epoch not received before.
             over: nothing more will come.
         """
 
 
 @dataclass(slots=True, eq=False)
 class _Foreseen:
-    """One of them.
+    """A remote retraining that goes as its loan foresees.
 
     Attributes:
-        epochs_home: that the executor has received.
+        epochs_home: epochs that the executor has received.
         failed_us: when it failed; None where it has not.
     """
 
@@ -98,21 +98,21 @@ class _Foreseen:
     failed_us: int | None = None
 
     def next_home(self) -> tuple[int, int]:
-        """When more epochs are home, and how many of γ then."""
+        """Returns when the next epochs arrive at home, and how many epochs of γ are home then."""
         before = self.command.config.epochs - self.loan.offer.epochs
         at_us, epochs = self.loan.next_home(max(self.epochs_home - before, 0))
         return at_us, before + epochs
 
     def moved_mb(self, now_us: int) -> Mapping[Way, float]:
-        """Since it began, or went on; one that has failed was told of when its host died."""
+        """Returns the traffic since it began or continued; none after a failure, which was counted before."""
         return {} if self.failed else self.loan.moved_mb(now_us)
 
 
 class AsForeseen:
-    """On virtual time everything takes as long as was agreed. An ``Awaited``.
+    """Remote retrainings on virtual time, which take exactly as long as agreed. An ``Awaited``.
 
     Args:
-        home: is handed what comes.
+        home: executor that receives the weights.
     """
 
     def __init__(self, home: Home) -> None:
@@ -120,30 +120,30 @@ class AsForeseen:
         self._waiting: dict[StreamId, _Foreseen] = {}
 
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
-        """Its end is known."""
+        """Begins a remote retraining; its end is given by the loan."""
         self._waiting[command.stream] = _Foreseen(command, loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """What the loan says of that time."""
+        """Returns the progress that the loan foresees at that time."""
         loan = self._waiting[stream].loan
         epochs_home, _ = loan.came_home(now_us)
         return Interrupted(loan.offer.epochs - epochs_home, loan.moved_mb(now_us))
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """It comes as the new loan says."""
+        """Continues it under the new loan."""
         self._waiting[stream].loan = loan
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """It ends now, with what is home by then."""
+        """Fails it now; weights that have arrived before are kept."""
         waiting = self._waiting[stream]
         waiting.failed, waiting.failed_us = reason, now_us
 
     def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """What it has moved by then."""
+        """Stops it and returns its traffic so far."""
         return self._waiting.pop(stream).moved_mb(now_us)
 
     def next_us(self) -> int | None:
-        """The first homecoming, or failure."""
+        """Returns the time of the first arrival or failure."""
         return min(
             (
                 waiting.next_home()[0] if waiting.failed_us is None else waiting.failed_us
@@ -153,7 +153,7 @@ class AsForeseen:
         )
 
     def take_home(self, now_us: int) -> Sequence[Came]:
-        """Those of which a snapshot is here, and those whose time has come."""
+        """Delivers snapshots that have arrived, and ends retrainings that are complete or have failed."""
         came = [self._deliver(waiting, now_us) for _, waiting in sorted(self._waiting.items())]
         news = [one for one in came if one is not None]
         for one in news:

@@ -1,4 +1,4 @@
-"""Servers of the emulated world: everything is really trained and answered, on virtual time, without Ray."""
+"""Servers of the emulated world: real training and inference on virtual time, without Ray."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ekya.sim.emulated import EmulatedRun, open_emulated
 
 @contextmanager
 def _models_forgotten() -> Iterator[None]:
-    """Around a call: servers know their executors and these know them, so only a collection frees models."""
+    """Frees models after a call: servers and executors refer to each other, so only ``gc`` collects them."""
     try:
         yield
     finally:
@@ -39,17 +39,17 @@ def emulate_servers(
     seed: int,
     observe: Callable[[SiteName], Observer],
 ) -> RanServers:
-    """Runs all of them beside each other, each into a run folder of its own.
+    """Runs all servers side by side, each into a separate run folder.
 
     Args:
-        folder: that was just made.
-        servers: which.
-        broker: finds loans; None: every server is by itself.
+        folder: newly made.
+        servers: of the fleet.
+        broker: finds loans; None: every server works alone.
         failures: servers that die.
-        seed: of everything that is drawn.
-        observe: for each site, who is told of its turns.
+        seed: of all random draws.
+        observe: returns the observer of a site's control steps.
 
-    Ctrl-C ends the run early; what has happened until then is measured and written as ever.
+    Ctrl-C ends the run early; the results up to then are measured and written as usual.
     """
     ran = RanServers()
     runs: list[EmulatedRun] = []

@@ -1,4 +1,4 @@
-"""A stream's retraining as a training of the fleet: what it takes along to another server."""
+"""Training task for a stream's retraining on another server."""
 
 from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.names import JobName, NodeName
@@ -15,16 +15,16 @@ def guest_task(
     home: NodeName,
     mode: Mode = "synchronous",
 ) -> TrainingTask:
-    """What the stream's own server would train: one worker of it trains the same weights, to the bit.
+    """Builds the task; a single worker trains the same weights as the stream's own server, bit for bit.
 
-    Labelled crops and exemplars are in it, and no frames.
+    The task contains labelled crops and exemplars, and no frames.
 
     Args:
-        job: its name in the fleet.
-        command: what the stream's loop asked for.
-        material: of the stream, as it was then.
-        home: the stream's node, where all crops lie.
-        mode: how gradients of several workers come together.
+        job: name of the training in the fleet.
+        command: of the stream's loop.
+        material: of the stream at the time of the command.
+        home: the stream's node, where all crops are.
+        mode: how gradients of several workers are combined.
 
     Raises:
         UserError: the weights are damaged.

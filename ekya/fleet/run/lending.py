@@ -1,4 +1,4 @@
-"""The executor of one server of several: others' jobs beside its own, and some of its own with others."""
+"""Executor of a server in a fleet: lends shares to others' jobs and awaits its own remote retrainings."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from ekya.fleet.run.elsewhere import Awaited, Interrupted
 ARRIVED, GIVEN_UP = "arrived", "given up"
 
 Over = Callable[[StreamId, int, str, Mapping[Way, float]], None]
-"""Is told when nobody waits for a retraining elsewhere any more: whose, when, the outcome, what it moved."""
+"""Callback for the end of a remote retraining: stream, time, outcome, traffic over each link."""
 
 
 @dataclass(slots=True, eq=False)
 class _Expected:
-    """A loan of which nothing has begun yet.
+    """A loan whose retraining has not begun yet.
 
     Attributes:
-        failed: why nothing can come of it any more.
+        failed: why it cannot begin any more; empty otherwise.
     """
 
     loan: Loan
@@ -31,7 +31,7 @@ class _Expected:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A share that a job of another server has here."""
+    """A share of this server that a job of another server holds."""
 
     share_milli: int
     from_us: int
@@ -39,16 +39,16 @@ class Lent:
 
 
 class LendingExecutor:
-    """An executor of any world, which learns of other servers what its loop must know.
+    """Wraps an executor of any world and adds the events that other servers cause.
 
-    Its loop waits and executes; everything else may be called from another thread.
+    ``wait`` and ``execute`` belong to the loop's thread; everything else may be called from other threads.
 
     Args:
-        inner: carries out what happens here.
-        awaited: what others do for this server.
+        inner: carries out the commands for this server.
+        awaited: this server's remote retrainings.
         over: see ``Over``.
-        listens_every_us: how often it looks for what others have said, while it waits; None where nobody
-            speaks meanwhile.
+        listens_every_us: how often ``wait`` polls for news of remote retrainings; None where none can come
+            during a wait.
     """
 
     def __init__(
@@ -69,29 +69,29 @@ class LendingExecutor:
 
     @property
     def lent_milli(self) -> int:
-        """What is promised to others, from now on or already theirs."""
+        """Capacity lent to others, now or from an agreed later time on."""
         with self._lock:
             return sum(lent.share_milli for lent in self._lent.values() if lent.to_us > self.now_us)
 
     def lend(self, number: int, lent: Lent) -> None:
-        """Gives a share to another server's job for a time; the loan's number is the fleet's."""
+        """Lends a share to another server's job for a time; the loan's number is unique in the fleet."""
         with self._lock:
             self._lent[number] = lent
 
     def take_back(self, number: int, at_us: int) -> None:
-        """The job is over before its time."""
+        """Ends a loan of this server's share before its time, because the job is over."""
         with self._lock:
             lent = self._lent.get(number)
             if lent is not None:
                 self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
 
     def expect(self, loan: Loan) -> None:
-        """The retraining that the stream starts in this turn is done so."""
+        """Runs the retraining that the stream starts in this step under the loan."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """A host of a retraining has died, perhaps before that has begun."""
+        """Returns the progress of a retraining whose host has died, possibly before it began."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is not None:
@@ -99,7 +99,7 @@ class LendingExecutor:
             return self._awaited.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """The rest of it, or all, runs there."""
+        """Continues the rest of it, or all where it has not begun, under the new loan."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is None:
@@ -108,7 +108,7 @@ class LendingExecutor:
                 expected.loan = loan
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Nobody has room for the rest, or for any of it."""
+        """Fails it: no other server has capacity for the rest."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is None:
@@ -117,16 +117,19 @@ class LendingExecutor:
                 expected.failed = reason
 
     def not_beyond(self, stop_us: int | None) -> None:
-        """Until it is told otherwise it goes no further, so that nothing between servers comes too late."""
+        """Sets the time beyond which ``wait`` does not go, so that no change between servers comes too late.
+
+        None removes the limit.
+        """
         self._stop_us = stop_us
 
     def ask_again(self) -> None:
-        """Lets the loop plan anew: there is room elsewhere that was not there before."""
+        """Makes the loop plan again, because other servers have new spare capacity."""
         with self._lock:
             self._ask_again = True
 
     def wait(self, until_us: int) -> Batch:
-        """The next events here, or the next change that others make."""
+        """Returns the next events of this server, or the next change that other servers cause."""
         while True:
             batch = self._inner.wait(self._next_us(until_us))
             self.now_us = batch.now_us
@@ -135,12 +138,12 @@ class LendingExecutor:
                 return Batch(self.now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Carries commands out, but for retrainings elsewhere."""
+        """Carries commands out, except those that start retrainings elsewhere."""
         self._inner.execute([command for command in commands if not self._concerns_others(command)])
         self._forget_expected()
 
     def give_up_all(self) -> None:
-        """The run has ended, perhaps before its time: nobody waits for anything any more."""
+        """Gives up all remote retrainings at the end of the run, which may come early."""
         self._forget_expected()
         for stream in sorted(self._away):
             self._give_up(stream)
@@ -151,16 +154,16 @@ class LendingExecutor:
                 self._begin(command)
                 return True
             case cmd.StopRetraining() if command.stream in self._away:
-                # What is here of it stays in the executor's hands, and may be about to serve.
+                # The executor keeps the weights that have arrived, and may be about to serve them.
                 self._give_up(command.stream)
             case cmd.SetAside() | cmd.RestartWorker(role=ev.Role.RETRAINING) if command.stream in self._away:
-                # The loop counts its retraining as lost, wherever that is, and does not stop it by name.
+                # The loop counts its retraining as lost wherever it runs, and sends no command that stops it.
                 self._give_up(command.stream)
         return False
 
     def _begin(self, command: cmd.StartRetraining) -> None:
         stream = command.stream
-        # Who tells of a host's death finds it here or there, and never in neither place.
+        # Atomic: a thread that reports a host's death must find the retraining either here or there.
         with self._lock:
             expected = self._expected.pop(stream)
             self._awaited.begin(command, expected.loan)
@@ -173,14 +176,14 @@ class LendingExecutor:
         self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop(stream, self.now_us))
 
     def _forget_expected(self) -> None:
-        """What was agreed in this turn and did not begin in it never will."""
+        """Gives up loans whose retraining was not started in the step in which they were agreed."""
         with self._lock:
             forgotten, self._expected = sorted(self._expected), {}
         for stream in forgotten:
             self._over(stream, self.now_us, GIVEN_UP, {})
 
     def _next_us(self, until_us: int) -> int:
-        """When others change something next; what is due already is due now."""
+        """Returns the time of the next change that others cause; changes that are due count as now."""
         with self._lock:
             if self._ask_again or self._held_milli() != self._told_milli:
                 return self.now_us
@@ -196,7 +199,7 @@ class LendingExecutor:
         return min([until_us, *ahead])
 
     def _held_milli(self) -> int:
-        """What jobs of others have now; loans that are over are forgotten."""
+        """Returns the share that others' jobs hold now, and forgets loans that are over."""
         self._lent = {number: lent for number, lent in self._lent.items() if lent.to_us > self.now_us}
         return sum(lent.share_milli for lent in self._lent.values() if lent.from_us <= self.now_us)
 
@@ -209,7 +212,7 @@ class LendingExecutor:
         return [ev.CapacityLent(self.now_us, held_milli)]
 
     def _arrivals(self) -> list[ev.Event]:
-        """Weights that are here now, or known never to come."""
+        """Returns events for weights that have arrived and retrainings that have failed."""
         news = self._awaited.take_home(self.now_us)
         events = list(self._inner.wait(self.now_us).events) if news else []
         for came in news:

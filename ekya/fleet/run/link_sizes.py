@@ -1,4 +1,4 @@
-"""What a retraining of a fleet's streams sends over links."""
+"""Sizes of the data that a fleet's retrainings send over links."""
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from ekya.setup import crop_side, fleet_classes
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:
-    """Of the fleet's crops and edge models."""
+    """Returns the sizes for the fleet's crops and edge models."""
     return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
 
 
 def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:
-    """Of crops of so many pixels a side and models like this one, for so many classes."""
+    """Returns the sizes for square crops of ``side`` pixels, a model like this one, and this many classes."""
     one = np.zeros(1, np.int64)
     crop = LabelledCrops(np.zeros((1, side, side, 3), np.uint8), one, one, one)
     blocks = [4e-6 * sum(weights.numel() for weights in block.parameters()) for block in model.blocks]

@@ -1,4 +1,4 @@
-"""`loans.jsonl`: every loan when it was made, and again when it was over."""
+"""`loans.jsonl`: one record when a loan is made and one when it is over."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.desk import Made
 
 UNDER_WAY = "under way"
-"""Outcome of a loan of which nobody wrote that it was over."""
+"""Outcome of a loan without a record of its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoanRecord:
-    """A loan as it stands in the file.
+    """A loan as recorded in the file.
 
     Attributes:
-        site: who borrowed.
-        hosts: who lent.
-        outcome: what came of it.
-        moved_mb: what it moved over each link.
+        site: of the borrower.
+        hosts: sites that lent.
+        outcome: how it ended.
+        moved_mb: traffic over each link.
         agreed_us: when it was made.
-        arrives_us: when its weights should have been back.
-        over_us: when nobody waited for them any more; 0 before.
+        arrives_us: when its weights were foreseen to be back.
+        over_us: when it ended; 0 before.
     """
 
     site: SiteName
@@ -41,7 +41,7 @@ class LoanRecord:
 
 
 class LoanFile:
-    """Writes loans down, on disk before anybody acts on them."""
+    """Appends loans to the file and syncs it to disk before any server acts on them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,10 +49,10 @@ class LoanFile:
             self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, made: Made) -> None:
-        """A loan that was just made, or is just over.
+        """Records a loan that was just made or has just ended.
 
         Raises:
-            UserError: the disk takes no more.
+            UserError: the disk is full.
         """
         line = json.dumps(_over(made) if made.outcome else _made(made), separators=(",", ":"))
         with user_errors(self._path):
@@ -61,15 +61,15 @@ class LoanFile:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Nothing can be written after it."""
+        """Closes the file for good."""
         self._file.close()
 
 
 def read_loans(path: Path) -> tuple[LoanRecord, ...]:
-    """All that were made, in their order; none where nobody ever opened the file.
+    """Reads all loans in the order in which they were made; none where the file does not exist.
 
     Raises:
-        UserError: a line that is not the last one is damaged.
+        UserError: a line before the last one is damaged.
     """
     if not path.is_file():
         return ()
@@ -93,7 +93,7 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
                 )
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
-                break  # cut off by a crash: nobody had acted on it yet
+                break  # cut off by a crash, before any server acted on it
             raise UserError(f"{path}: line {number} is damaged ({error})") from error
     return tuple(loans.values())
 

@@ -1,6 +1,6 @@
-"""Job profiles on disk: what an epoch takes on each kind of node, by the number of its GPUs (ANDREAS §III).
+"""Job profiles on disk: time per epoch by kind of node and number of GPUs (ANDREAS §III).
 
-The paper's Job Profiler keeps them in MariaDB; a JSON file is enough for one manager::
+The paper's Job Profiler keeps them in MariaDB; a JSON file is enough for one manager. In seconds::
 
     {"profiles": {"LSTM-32": {"V100": {"1": 75.0, "2": 49.5}, "TURING": {"1": 135.0}}}}
 """
@@ -24,7 +24,7 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class _ProfileFile(BaseModel):
-    """The file."""
+    """Schema of the file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,10 +32,10 @@ class _ProfileFile(BaseModel):
 
 
 def load_profiles(path: Path) -> dict[str, EpochUs]:
-    """All profiles of the file, by name.
+    """Loads all profiles of the file, by name.
 
     Raises:
-        UserError: there is no such file, or it holds something else.
+        UserError: the file does not exist or is not a valid profile file.
     """
     raw = _read(path)
     try:
@@ -53,7 +53,7 @@ def load_profiles(path: Path) -> dict[str, EpochUs]:
 
 
 def save_profiles(path: Path, profiles: Mapping[str, EpochUs]) -> None:
-    """Writes all of them, in place of what the file held.
+    """Replaces all profiles in the file.
 
     Raises:
         UserError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""One server of several: what it would rather have done elsewhere, and what it could lend."""
+"""A server of a fleet: offers retrainings to other servers and quotes the capacity that it can lend."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,19 +26,22 @@ from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
 from ekya.scheduling.protocol import Scheduler
 
 STEP_MILLI = 100
-"""Unit in which shares are lent."""
+"""Unit in which shares are lent, in thousandths of a GPU."""
 
 SHARES_MILLI = (100, 200, 300, 400, 600, 800, 1000)
-"""Of which a host's scheduler is asked what it would lose; what lies between costs what the next one does."""
+"""Shares for which a host's scheduler computes the loss, in thousandths of a GPU.
+
+A share in between costs as much as the next larger one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
-    """On what terms a server is part of the fleet.
+    """Conditions under which a server takes part in the fleet.
 
     Attributes:
-        site: its name.
-        crops_may_leave: labelled crops may go to other servers.
+        site: the server's name.
+        crops_may_leave: labelled crops may be sent to other servers.
         takes_guests: others' jobs may run there.
     """
 
@@ -48,33 +51,33 @@ class ServerTerms:
 
 
 class Tier(Protocol):
-    """What is above a server, as the server sees it."""
+    """The loan desk as a server sees it."""
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
-        """A loan for one of these, or why there is none."""
+        """Returns a loan for one of the offers, or the reasons why there is none."""
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
-        """Nobody waits for a loan's weights any more."""
+        """Ends a loan whose weights are not awaited any more."""
 
     def more_room(self, site: SiteName) -> None:
-        """The server could lend what it could not before."""
+        """Reports that the server could lend more than before."""
 
 
 class LendingServer:
-    """A server's side of the tier. A ``Peer``; what the desk calls may be called from another thread.
+    """A server's connection to the loan desk. A ``Peer``: the desk may call it from another thread.
 
     Args:
-        terms: on which it takes part.
-        scheduler: decides there.
-        options: its loop's constants.
-        sizes: of what crosses links.
-        tier: above it; None: there is none.
+        terms: conditions of its participation.
+        scheduler: of the server.
+        options: constants of its control loop.
+        sizes: of data sent over links.
+        tier: the loan desk; None: the server works alone.
         inner: executor of its world.
-        awaited: what others do for it.
-        listens_every_us: as of ``LendingExecutor``.
-        kept: what hosts keep of its loans; None: nothing.
+        awaited: its remote retrainings.
+        listens_every_us: as in ``LendingExecutor``.
+        kept: models of former loans that hosts still have; None: they keep none.
     """
 
     def __init__(
@@ -97,10 +100,10 @@ class LendingServer:
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
 
     def plan(self, view: WindowView, planner: Planner) -> Plan:
-        """The server's own plan, and for what is worth more elsewhere whatever another has room for.
+        """Plans the server; retrainings that are worth more elsewhere go to servers with spare capacity.
 
         Args:
-            view: of all that it knows.
+            view: of the whole server.
             planner: asks its scheduler for the plan that will be carried out.
         """
         away = running_away(view)
@@ -111,7 +114,7 @@ class LendingServer:
         return _saying(plan_beside(view, planner, away), why_not)
 
     def follow(self, state: LoopState) -> None:
-        """Its loop has taken a turn."""
+        """Takes over the state after a step of the control loop."""
         before, self._state = self._state, state
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
@@ -122,7 +125,7 @@ class LendingServer:
             self._tier.more_room(self.site)
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """What it could lend from now on until then at the latest; nothing while it still labels."""
+        """Returns the capacity that it could lend between the two times; None while it still labels."""
         state, options = self._state, self._options
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
             return None
@@ -134,41 +137,41 @@ class LendingServer:
         return room(self.site, view, self._scheduler.plan, shares, STEP_MILLI)
 
     def lend(self, number: int, lent: Lent) -> None:
-        """As of the executor."""
+        """Forwards to the executor."""
         self.executor.lend(number, lent)
 
     def take_back(self, number: int, at_us: int) -> None:
-        """As of the executor."""
+        """Forwards to the executor."""
         self.executor.take_back(number, at_us)
 
     def ask_again(self) -> None:
-        """Plans anew, if there was something that nobody had room for."""
+        """Plans again if there was an offer for which no server had capacity."""
         if self._wants:
             self._wants = False
             self.executor.ask_again()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """As of the executor."""
+        """Forwards to the executor."""
         return self.executor.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """As of the executor."""
+        """Continues a retraining under a new loan."""
         self.executor.go_on(stream, loan)
         if self._kept is not None:
             self._kept.goes_on(loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """As of the executor."""
+        """Forwards to the executor."""
         self.executor.fail(stream, reason, now_us)
 
     def give_up_all(self) -> None:
-        """As of the executor."""
+        """Forwards to the executor."""
         self.executor.give_up_all()
 
     def _borrow(self, view: WindowView) -> tuple[Sequence[Loan], Mapping[StreamId, str]]:
-        """Loans for what is worth more elsewhere, one by one: each changes what the others are worth.
+        """Returns loans for retrainings that are worth more elsewhere, and by stream why others got none.
 
-        And why there are none for others for which there might have been.
+        Loans are made one by one, since each changes the value of the others.
         """
         loans: list[Loan] = []
         if self._tier is None or self._state is None or not self._terms.crops_may_leave:
@@ -183,7 +186,7 @@ class LendingServer:
         while offered := list(
             offers(self.site, view, self._scheduler.plan, crops, self._sizes, already_there)
         ):
-            # Said before it asks: who has more room while it hears the answer must not be missed.
+            # Set before the request: a report of new spare capacity may overtake the reply.
             self._wants = True
             agreed = self._tier.agree(view.now_us, offered)
             loan = agreed.loan
@@ -207,7 +210,7 @@ class LendingServer:
         }
 
     def _view(self, state: LoopState, now_us: int) -> WindowView:
-        """As it stands, without what is promised to others."""
+        """Returns the present view of the server's own streams, without the capacity that is lent."""
         fleet = self._with_promised(state.fleet)
         now_us = min(max(now_us, self.executor.now_us), fleet.window_end_us)
         view = window_view(fleet, now_us, self._options, self._scheduler.needs, state.histories, state.phases)
@@ -224,7 +227,7 @@ class LendingServer:
 
 
 def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:
-    """The plan, which says of streams that do not retrain at all why nobody else does it for them."""
+    """Returns the plan with the reason why no other server retrains a stream that does not retrain here."""
     first, *rest = plan.phases
     assignments = [
         replace(one, reason=f"{one.reason}; not elsewhere either: {why_not[one.stream]}")
@@ -236,12 +239,12 @@ def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:
 
 
 def _has_more_room(before: FleetState, after: FleetState) -> bool:
-    """Whether it can lend more now: it was prepared, a guest has left, or a retraining has ended."""
+    """Returns whether it can lend more: preparation is over, a guest has left, or a retraining has ended."""
     if after.preparing:
         return False
     return before.preparing or after.lent_milli < before.lent_milli or _training(after) < _training(before)
 
 
 def _training(fleet: FleetState) -> int:
-    """Its own retrainings at home."""
+    """Returns the number of its own retrainings that run at home."""
     return sum(stream.job is not None and stream.job.elsewhere is None for stream in fleet.streams)

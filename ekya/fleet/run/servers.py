@@ -1,7 +1,7 @@
-"""Several servers on virtual time, each with its own streams and Ekya inside, that lend each other shares.
+"""Several servers with separate streams and schedulers on virtual time, which lend each other shares.
 
-Their loops take turns: whoever is furthest behind goes next. What one lends another is agreed between two
-turns, and both learn of it by events of their own.
+Their control loops take steps in order of their clocks: the server furthest behind goes next. Loans are
+agreed between two steps, and both servers learn of them by events.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,22 +22,22 @@ from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.scheduling.protocol import Scheduler
 
 AHEAD_US = 1_000_000
-"""No server goes further ahead of another: what is agreed between two is agreed at nearly one time."""
+"""Limit of one server's lead over another, so that both agree on a loan at nearly the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """One server, before it runs.
+    """Specification of one server.
 
     Attributes:
-        terms: on which it is part of the fleet.
+        terms: conditions under which it is part of the fleet.
         executor: of its world.
         journal: of its run.
-        scheduler: decides there.
-        options: its loop's constants.
-        sizes: of what it would send.
-        plan: asks the scheduler for a plan that will be carried out, and lets the time pass that it takes.
-        observe: is told of every turn.
+        scheduler: of the server.
+        options: constants of its control loop.
+        sizes: of the data that it would send.
+        plan: asks the scheduler for a plan that will be carried out, and advances time by the planning time.
+        observe: called after every step of the control loop.
     """
 
     terms: ServerTerms
@@ -52,7 +52,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A server that is gone from a time on."""
+    """A server's death at a given time."""
 
     site: SiteName
     at_us: int
@@ -69,16 +69,16 @@ class _Running:
 
 
 class ServerFleet:
-    """Runs servers beside each other until all are done.
+    """Runs servers side by side until all are done.
 
     Args:
         servers: of the fleet.
-        desk: agrees on loans; None: nobody does.
+        desk: agrees on loans; None: there are none.
         failures: servers that die.
 
     Attributes:
-        ended_us: when each came to its end.
-        died_us: when those did that died before.
+        ended_us: when each server ended.
+        died_us: when each server died that did.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerFleet:
         self.died_us: dict[SiteName, int] = {}
 
     def run(self) -> None:
-        """Until every server's last window has closed, or it died."""
+        """Runs until every server's last window has closed or the server has died."""
         while behind := self._furthest_behind():
             if self._failures and self._failures[0].at_us <= behind.now_us:
                 self._fail(self._failures.pop(0))
@@ -102,7 +102,7 @@ class ServerFleet:
                 self._take_turn(behind)
 
     def end(self) -> None:
-        """Where ``run`` was left before its end: what others do for those that still ran ends too."""
+        """Gives up the remote retrainings of servers that were still running when ``run`` was interrupted."""
         for running in self._running.values():
             running.server.give_up_all()
 
@@ -141,14 +141,14 @@ class ServerFleet:
             self._desk.leave(server.site)
 
     def _limit_us(self, running: _Running) -> int | None:
-        """How far a server may go: to the next failure, and little beyond the others."""
+        """Returns how far a server may go: at most to the next failure and ``AHEAD_US`` beyond the others."""
         others = [one.now_us for one in self._running.values() if one is not running]
         ahead_us = [min(others) + AHEAD_US] if others else []
         return min([*ahead_us, *(failure.at_us for failure in self._failures[:1])], default=None)
 
     def _fail(self, failure: Failure) -> None:
         if failure.site not in self._running:
-            return  # It had come to its end before.
+            return  # Its run had ended before.
         self._ends(failure.site, failure.at_us)
         self.died_us[failure.site] = failure.at_us
         if self._desk is not None:

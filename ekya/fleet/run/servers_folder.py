@@ -1,4 +1,4 @@
-"""Where a run of several servers keeps its files: a run folder for each, and what was between them."""
+"""Folder of a run of several servers: a run folder for each, and the loans between them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +9,16 @@ from ekya.runfolder import RunFolder, make_folder
 
 @dataclass(frozen=True, slots=True)
 class ServersFolder:
-    """Its paths. Holds no open files."""
+    """Paths in the folder. Holds no open files."""
 
     path: Path
 
     @staticmethod
     def create(root: Path, name: str) -> "ServersFolder":
-        """Makes it.
+        """Makes the folder.
 
         Raises:
-            UserError: as of ``make_folder``.
+            UserError: as in ``make_folder``.
         """
         return ServersFolder(make_folder(root, name))
 
@@ -29,14 +29,14 @@ class ServersFolder:
 
     @property
     def loans(self) -> Path:
-        """Every loan when it was made and when it was over, one JSON object a line."""
+        """Loans when they are made and when they are over, one JSON object a line."""
         return self.path / "loans.jsonl"
 
     @property
     def summary(self) -> Path:
-        """What came of it."""
+        """Results of the run."""
         return self.path / "summary.json"
 
     def new_run(self, site: SiteName) -> RunFolder:
-        """The folder of a server's own run, which begins."""
+        """Makes the run folder of one server."""
         return RunFolder.create(self.path, site)

@@ -1,4 +1,4 @@
-"""What several servers came to: theirs together, each one's, and what was lent and moved between them."""
+"""Summary of a run of several servers: totals, each server's results, loans and traffic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from ekya.fleet.run.loan_file import LoanRecord
 
 @dataclass(slots=True, eq=False)
 class RanServers:
-    """What a run of several servers leaves behind, in any world.
+    """Results of a run of several servers in any world.
 
     Attributes:
         summaries: of the servers whose runs could be measured, by site.
-        died_s: when those died that did.
+        died_s: time of death of each server that died, by site.
     """
 
     summaries: dict[SiteName, dict[str, Any]] = field(default_factory=dict)
@@ -31,13 +31,13 @@ def summarise_servers(
     ran: RanServers,
     loans: Sequence[LoanRecord],
 ) -> dict[str, Any]:
-    """The summary of a run of several servers.
+    """Returns the summary of a run of several servers.
 
     Args:
         name: of the run.
-        tier: who found loans; None: nobody did.
-        sites: of all servers. One that died where nobody could measure its run has no accuracy.
-        ran: what it left behind.
+        tier: policy that found loans; None: there were none.
+        sites: of all servers. A server that died and whose run could not be measured has no accuracy.
+        ran: results of the run.
         loans: that were made.
     """
     summaries = {site: ran.summaries[site] for site in sites if site in ran.summaries}
@@ -64,7 +64,7 @@ def summarise_servers(
 
 
 def _arrived_after_s(loans: Sequence[LoanRecord]) -> dict[str, float | None]:
-    """From agreement to weights, in the mean: as it was foreseen, and as it was."""
+    """Returns the mean time from agreement to the arrival of weights, foreseen and measured."""
     return {
         "foreseen": _mean([us_to_seconds(made.arrives_us - made.agreed_us) for made in loans]),
         "was": _mean([us_to_seconds(made.over_us - made.agreed_us) for made in loans]),
@@ -90,7 +90,7 @@ _OF_A_SERVER = ("scheduler", "gpus", "mean_accuracy", "balanced_accuracy", "retr
 
 
 def _moved_mb(loans: Sequence[LoanRecord]) -> dict[str, Any]:
-    """What crossed links: crops, models, snapshots and what a split training exchanges; never frames."""
+    """Returns the traffic over links: crops, models, snapshots, updates of split trainings; never frames."""
     ways: dict[tuple[SiteName, SiteName], float] = {}
     for made in loans:
         for way, mb in made.moved_mb.items():

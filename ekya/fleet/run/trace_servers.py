@@ -1,4 +1,4 @@
-"""Servers of the trace world: each plays a trace of its own, and nothing is trained."""
+"""Servers of the trace world: each replays a separate trace, and nothing is trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ SIZES = Sizes(
     classes=6,
     exemplars=120,
 )
-"""Of crops of 32 pixels, each with class, track and time, and a ResNet18 for six classes."""
+"""For crops of 32 x 32 pixels, each with class, track and time, and a ResNet18 for six classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceServer:
-    """A server and what it sees.
+    """A server and its trace.
 
     Attributes:
-        terms: on which it is part of the fleet.
+        terms: conditions under which it is part of the fleet.
         trace: of its streams.
         conditions: its GPUs and windows.
     """
@@ -48,13 +48,12 @@ class TraceServer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlayedServers:
-    """Servers that were played.
+    """Results of a replay.
 
     Attributes:
-        accuracy: of each stream of each server in each window; 0 in those that its server did not live
-            through.
+        accuracy: of each stream of each server in each window; 0 in windows that ended after the server did.
         loans: in the order in which they were agreed.
-        moved_mb: over each link.
+        moved_mb: traffic over each link.
     """
 
     accuracy: dict[SiteName, dict[StreamId, tuple[float, ...]]]
@@ -63,7 +62,7 @@ class PlayedServers:
 
     @property
     def mean_accuracy(self) -> float:
-        """Over all streams of all servers and their windows."""
+        """Mean over all streams of all servers and their windows."""
         return fmean(
             value for streams in self.accuracy.values() for windows in streams.values() for value in windows
         )
@@ -78,7 +77,7 @@ def play_servers(
     sizes: Sizes = SIZES,
     seed: int = 0,
 ) -> PlayedServers:
-    """Plays all of them beside each other, with a tier above that lends shares, or without."""
+    """Replays all servers side by side; with a broker they lend each other shares."""
     executors = {server.terms.site: _executor(server) for server in servers}
     specs = [_spec(server, executors[server.terms.site], scheduler, sizes) for server in servers]
     desk = None if broker is None else LoanDesk(broker, links, seed)

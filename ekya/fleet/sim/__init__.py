@@ -1,1 +1,1 @@
-"""A fleet on virtual time."""
+"""Simulation of a fleet on virtual time."""

@@ -1,4 +1,4 @@
-"""ANDREAS's world: a job runs on GPUs of one node as fast as its profile says, with a snapshot an epoch."""
+"""Physics of ANDREAS's world: a job runs on GPUs of one node by its profile, with a snapshot per epoch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +11,14 @@ from ekya.fleet.sim.physics import Interrupted, Stage
 
 @dataclass(frozen=True, slots=True)
 class AndreasPhysics:
-    """A stage is all that is left of a job; an epoch within it ends with a snapshot (§V).
+    """ANDREAS's physics: a stage is the remaining work of a job; each epoch in it ends with a snapshot (§V).
 
     Attributes:
-        starts_again_us: a migration or a start after a preemption, before the first epoch goes on.
-        snapshots: whether a job that is moved or sent back goes back to the last one. Without, it loses
-            nothing: the paper's own simulator, which knows no cost of a reconfiguration (§V.C). When a node
-            fails, what was done since the last one is lost in either.
-        pace: what an epoch of a job really takes, over what its profile says; 1 where it is missing.
+        starts_again_us: time of a restart after a migration, preemption or failure.
+        snapshots: whether a moved or preempted job continues from its last snapshot. If not, it loses
+            nothing, as in the paper's own simulator, where a reconfiguration costs nothing (§V.C). When a
+            node fails, the work since the last snapshot is lost in both cases.
+        pace: real time of a job's epoch over the profiled one; 1 where it is missing.
     """
 
     starts_again_us: int = 0
@@ -26,7 +26,7 @@ class AndreasPhysics:
     pace: Mapping[JobName, float] = field(default_factory=dict)
 
     def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
-        """A job is on one node, on as many GPUs as it was profiled with."""
+        """Checks that each job is on one allowed node, on a number of GPUs that was profiled."""
         faults = []
         for assignment in assignments:
             job, part = view.state(assignment.job).job, assignment.parts[0]
@@ -41,14 +41,14 @@ class AndreasPhysics:
     def stage(
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
-        """Until the job's end; other jobs slow it down nowhere."""
+        """Returns the stage to the job's end; other jobs do not slow it down."""
         part, left = assignment.parts[0], state.left
         profiled_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
         epoch_us = profiled_us * self.pace.get(state.job.name, 1.0)
 
         def leaves(worked_us: int, snapshots: bool) -> Interrupted:
             done = left.begun + worked_us / epoch_us
-            # Not the last one: an end is no interruption, whatever was rounded.
+            # An interruption never completes the last epoch, also where rounding says so.
             whole = min(int(done), left.epochs - 1)
             begun = 0.0 if snapshots else min(done - whole, 1.0)
             lost_us = round((done - whole) * epoch_us) if snapshots else 0
@@ -62,5 +62,5 @@ class AndreasPhysics:
         )
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """The container starts and the snapshot is loaded."""
+        """Returns the time to start the container and load the snapshot."""
         return self.starts_again_us

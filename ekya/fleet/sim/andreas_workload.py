@@ -1,17 +1,15 @@
-"""ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that come in bursts.
+"""ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that arrive in bursts.
 
-The paper keeps its numbers in an appendix that we do not have; those here are ours, fixed before anything was
-tuned:
+The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning:
 
 - Three families of networks, batch sizes and numbers of epochs. Larger batches take fewer steps and less time
-  an epoch; g GPUs are g^scaling times as fast, which is less than g; TURING (a T4) is slower and draws less.
-- A node draws a base and so much a GPU, as a ThunderX2 board with V100-PCIe or T4 cards does at work.
+  per epoch; g GPUs are g^scaling times as fast, which is less than g; TURING (a T4) is slower and draws less.
+- A node draws a base power and a power per GPU in use, as a ThunderX2 board with V100-PCIe or T4 cards.
 - "Mixed" arrivals (the paper's [16]): Poisson arrivals whose rate changes between high and low. Four phases
   with a quarter of the jobs each, high first. Rates grow with the number of nodes. With all jobs on one GPU
-  the two-GPU clusters are full on average and booked twice in a burst; the four-GPU ones half full, and full
-  in a burst.
-- A due date is a job's arrival and ``SLACK`` times what it takes on one V100. A second of tardiness costs
-  more than any node does in a second, as the paper demands.
+  the two-GPU clusters have a load of 1 on average and of 2 in a burst; the four-GPU ones half of that.
+- A due date is a job's arrival plus ``SLACK`` times its time on one V100. A second of tardiness costs more
+  than any node does in a second, as the paper demands.
 - Both scenarios of a size and a seed have the same jobs.
 """
 
@@ -33,21 +31,21 @@ KWH_EUR, PUE = 0.172, 1.33
 """§V.A."""
 
 SEEDS = (1, 2, 3, 4, 5)
-"""Of every figure. Anything that is tuned is tuned on others, from 101 on."""
+"""Seeds of every figure. Tuning uses other seeds, from 101 on."""
 
 SIZES = tuple(range(10, 101, 10))
-"""N of the figures."""
+"""N in the figures."""
 
 JOBS_A_NODE = 10
 
 HIGH_GAP_S, LOW_GAP_S = 3000.0, 9000.0
-"""Mean time between two arrivals at high and at low rate, on one node; a cluster's is this over N."""
+"""Mean time between two arrivals at the high and the low rate, for one node; divided by N for a cluster."""
 
 PHASES = 4
 
 SLACK = (1.2, 3.0)
 WEIGHTS_EUR_S = (1e-4, 5e-4)
-"""Bounds of what is drawn evenly: due dates, and tardiness weights."""
+"""Bounds of uniform distributions: slack of due dates, and tardiness weights."""
 
 BASE_W = {V100: 100.0, TURING: 100.0}
 GPU_W = {V100: 230.0, TURING: 65.0}
@@ -65,10 +63,10 @@ class Family:
     Attributes:
         name: of the network.
         epoch_s: an epoch on one V100 at the first batch size.
-        batches: sizes to draw from; each takes ``SAVING`` of the time of the one before it.
-        epochs: bounds of what is drawn evenly.
+        batches: sizes to draw from; each takes ``SAVING`` of the time of the previous one.
+        epochs: bounds of the uniformly drawn number of epochs.
         scaling: exponent of the speed-up by GPUs.
-        turing: how many times as long a TURING takes.
+        turing: time on a TURING over that on a V100.
     """
 
     name: str
@@ -79,7 +77,7 @@ class Family:
     turing: float
 
     def epoch_us(self, batch: int) -> dict[tuple[str, int], int]:
-        """One epoch on up to four V100s or TURINGs; what a profiler would find."""
+        """Returns the length of an epoch on up to four V100s or TURINGs, as a profiler would measure it."""
         doublings = self.batches.index(batch)
         one_s = self.epoch_s * SAVING**doublings
         slowdowns = {V100: 1.0, TURING: self.turing}
@@ -102,7 +100,7 @@ FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of the two of §V.B: GPUs in a node of each kind."""
+    """One of the two scenarios of §V.B: number of GPUs in a node of each kind."""
 
     name: str
     gpus: tuple[tuple[str, int], ...]
@@ -114,12 +112,12 @@ SCENARIOS = (TWO_GPUS, FOUR_GPUS)
 
 
 def profile_name(family: Family, batch: int) -> str:
-    """Of jobs that train one network with one batch size; so their profile is called in a store."""
+    """Returns the name of the profile of jobs with one network and one batch size, as used in a store."""
     return f"{family.name}-{batch}"
 
 
 PROFILE_NAMES = tuple(profile_name(family, batch) for family in FAMILIES for batch in family.batches)
-"""Of all jobs there can be."""
+"""Names of the profiles of all possible jobs."""
 
 
 def andreas_workload(
@@ -129,14 +127,14 @@ def andreas_workload(
     load: float = 1.0,
     profiles: Mapping[str, EpochUs] = NO_PROFILES,
 ) -> tuple[tuple[TrainJob, ...], Places]:
-    """Jobs and places of one instance of §V.B.
+    """Draws jobs and places of one instance of §V.B.
 
     Args:
-        scenario: which of the two.
-        nodes: N; where it is odd, V100 has one more.
+        scenario: one of the two.
+        nodes: N; where it is odd, there is one more V100 node.
         seed: of the jobs.
-        load: times as fast as said above is how jobs come.
-        profiles: measured ones by name, instead of those above; due dates stay what they are.
+        load: factor on the arrival rates above.
+        profiles: measured profiles by name, instead of those above; due dates do not change.
     """
     rng = np.random.default_rng([seed, nodes])
     return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes, profiles)), places(
@@ -145,7 +143,7 @@ def andreas_workload(
 
 
 def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
-    """§V.C: eight jobs, one each 1200 s, on armida-05, -06 and -07 (Table II)."""
+    """Draws the workload of §V.C: eight jobs, one every 1200 s, on armida-05, -06 and -07 (Table II)."""
     rng = np.random.default_rng([seed, 8])
     jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), NO_PROFILES) for place in range(8))
     return jobs, places(
@@ -154,13 +152,13 @@ def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
 
 
 def node(name: str, kind: str, gpus: int) -> Node:
-    """One that draws what its kind does."""
+    """Returns a node with the power of its kind; an idle node is switched off."""
     power_w = tuple(BASE_W[kind] + GPU_W[kind] * used if used else 0.0 for used in range(gpus + 1))
     return Node(NodeName(name), SITE, kind, gpus, power_w)
 
 
 def places(nodes: Iterator[Node] | tuple[Node, ...]) -> Places:
-    """All of them, with what their energy costs."""
+    """Returns the nodes as places, with the price of energy."""
     return Places({node.name: node for node in nodes}, kwh_cost=KWH_EUR, pue=PUE)
 
 

@@ -1,6 +1,7 @@
-"""A fleet on virtual time: jobs come, a policy places them, machines fail, and everything is paid for.
+"""Simulator of a fleet on virtual time: arrivals, placement by a policy, node failures, and costs.
 
-What lies between two snapshots of a job is a stage; whoever is interrupted in one begins it again.
+A stage is the work between two snapshots of a job; an interrupted job repeats its stage, except for the part
+that the physics keeps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,27 +19,27 @@ from ekya.fleet.sim.physics import Interrupted, Physics, Stage
 
 
 class BrokenConstraintError(Exception):
-    """A policy gave out what is not there."""
+    """A policy's decision breaks a constraint of its world."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node that fails, and when it is back; None: never."""
+    """Failure of a node from ``from_us`` until ``to_us``; None: for ever."""
 
     node: NodeName
     from_us: int
     to_us: int | None = None
 
     def covers(self, now_us: int) -> bool:
-        """Whether it lasts at this time."""
+        """Returns whether the node is down at this time."""
         return self.from_us <= now_us and (self.to_us is None or now_us < self.to_us)
 
 
 @dataclass(slots=True, eq=False)
 class _Present:
-    """A job that is there: what is left of it, and the stage in which it is.
+    """A job that has arrived: its remaining work, and its present stage.
 
-    ``resumes`` where it has to fetch its last snapshot before the next one.
+    ``resumes`` is set where it has to fetch its last snapshot before its next stage.
     """
 
     job: TrainJob
@@ -51,7 +52,7 @@ class _Present:
     strikes: dict[NodeName, int] = field(default_factory=dict)
 
     def interrupted(self, now_us: int, failed: bool = False) -> Interrupted:
-        """What there would be of its stage, if that ended now without an end."""
+        """Returns what an interruption at this time would leave of its stage."""
         if self.stage is None:
             return Interrupted(self.left, 0)
         passed_us = now_us - self.began_us
@@ -70,14 +71,14 @@ class FleetEngine:
     """One simulation.
 
     Args:
-        policy: decides.
-        physics: how long everything takes.
-        jobs: all that will come.
-        places: all machines there are.
-        outages: which of them fail.
-        seed: handed to the policy.
-        until_us: where it ends at the latest.
-        timer: seconds on the host's clock, for what decisions take; it changes nothing.
+        policy: under test.
+        physics: times, costs and constraints of the world.
+        jobs: all of them, in any order.
+        places: all machines, and links.
+        outages: failures of nodes.
+        seed: of the policy.
+        until_us: latest end of the simulation.
+        timer: host clock in seconds, to measure decisions; it does not affect the simulation.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class FleetEngine:
         self._now_us = 0
 
     def run(self) -> FleetOutcome:
-        """Until every job is done, or nothing can happen any more.
+        """Runs until every job is done, no event is left, or ``until_us`` is reached.
 
         Raises:
-            BrokenConstraintError: a decision breaks a constraint of its world; it names which.
+            BrokenConstraintError: a decision breaks a constraint of its world; the message names it.
         """
         while self._to_come or self._present:
             next_us = self._next_us()
@@ -135,7 +136,7 @@ class FleetEngine:
         if every_us is not None:
             if self._present:
                 due.append((self._now_us // every_us + 1) * every_us)
-            # Whoever comes within a slot is seen when the next one begins.
+            # An event within a slot takes effect at the beginning of the next slot.
             due = [-(-at // every_us) * every_us for at in due]
         return min(due, default=None)
 
@@ -152,13 +153,13 @@ class FleetEngine:
                 in_use[part.node] += part.gpus
         for name, gpus in in_use.items():
             node = self._places.nodes[name]
-            # Who has no work is switched off, as in ANDREAS: w_n chooses the nodes that are open.
+            # Idle nodes are switched off, as in ANDREAS, where w_n chooses the open nodes.
             if gpus and node.power_w:
                 self._energy_j[name] += node.power_w[gpus] * passed_s
         self._now_us = now_us
 
     def _end_stages(self) -> bool:
-        """Snapshots of stages that end now; whether a job is done."""
+        """Takes the snapshots of stages that end now; returns whether a job is done."""
         done = []
         for present in self._present.values():
             if present.stage is None or present.ends_us > self._now_us:
@@ -174,7 +175,7 @@ class FleetEngine:
         return bool(done)
 
     def _fail_nodes(self) -> bool:
-        """Interrupts whoever is on a node that fails now; whether any node failed or is back."""
+        """Interrupts jobs on nodes that fail now; returns whether a node failed or came back."""
         now_us = self._now_us
         changed = any(now_us in (outage.from_us, outage.to_us) for outage in self._outages)
         down = {outage.node for outage in self._outages if outage.covers(now_us)}
@@ -232,7 +233,7 @@ class FleetEngine:
         present.left, present.stage = interrupted.left, None
 
     def _begin_stages(self) -> None:
-        """Whoever has a place and is between two stages begins the next."""
+        """Begins the next stage of each assigned job that is between two stages."""
         idle = [
             present
             for present in self._present.values()
@@ -269,7 +270,7 @@ def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
 
 
 def _misplaced(view: FleetView, decision: Decision) -> list[str]:
-    """What no world allows."""
+    """Returns the faults of a decision that no world allows."""
     there, nodes = {state.job.name for state in view.jobs}, view.places.nodes
     faults, seen, in_use = [], set[JobName](), dict.fromkeys(nodes, 0)
     for assignment in decision.assignments:

@@ -1,9 +1,9 @@
-"""The offline optimum of Okita's problem (2) on small cases, by mixed-integer programming.
+"""Offline optimum of Okita's problem (2) on small cases, by mixed-integer programming.
 
 All jobs are known beforehand. y·s of the bandwidth cost (1) is linear in z^{rr'}(t), the workers at r whose
 parameter server is at r' (Σ_{r'} z = y, z ≤ y_max s^{r'}); the completion time t_i is a binary for each slot
-in which the job can end, of which one is 1. A job that has ended by t has had all its data by t: that follows
-from the rest for whole numbers, and makes the relaxation much tighter.
+in which the job can end, exactly one of which is 1. A constraint says that a job that has ended by t has
+trained all its data by t: it is implied for integers, and makes the relaxation much tighter.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,17 @@ Ints = NDArray[np.int64]
 
 
 class UnsolvedError(Exception):
-    """No solution was found in time."""
+    """No solution was found within the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What nobody can do better.
+    """An offline optimum.
 
     Attributes:
-        cost: of the best schedule that was found.
-        bound: below which no schedule's cost is; equal to ``cost`` but for the solver's gap.
-        schedule: what runs in each slot.
+        cost: of the best schedule found.
+        bound: lower bound of every schedule's cost; equal to ``cost`` up to the solver's gap.
+        schedule: assignments by slot.
     """
 
     cost: float
@@ -48,14 +48,13 @@ def optimum(world: OkitaWorkload, known_cost: float, limit_s: float = 60.0, gap:
     """Solves problem (2).
 
     Args:
-        world: small: four jobs on three sites take seconds.
-        known_cost: of any schedule; no job may end so late that this alone is more, so the slots can be
-        counted.
-        limit_s: for the solver.
-        gap: between cost and bound, relative, at which the solver may stop.
+        world: a small one: four jobs on three sites take seconds.
+        known_cost: of any schedule; an upper bound that limits how late a job can end, and so the slots.
+        limit_s: time limit of the solver.
+        gap: relative gap between cost and bound at which the solver may stop.
 
     Raises:
-        UnsolvedError: no schedule was found in time.
+        UnsolvedError: no schedule was found within the time limit.
     """
     model = _Model(world, known_cost)
     solved = milp(
@@ -72,7 +71,7 @@ def optimum(world: OkitaWorkload, known_cost: float, limit_s: float = 60.0, gap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """Variables of a job in a slot: y, s, z^{rr'}, g^{rr'} and whether it ends then."""
+    """Indices of a job's variables in a slot: y, s, z^{rr'}, g^{rr'} and whether it ends in the slot."""
 
     job: int
     at: int
@@ -84,7 +83,7 @@ class _Slot:
 
 
 class _Model:
-    """Variables in one vector, rows of constraints in lists."""
+    """The programme: variables in one vector, rows of constraints in lists."""
 
     def __init__(self, world: OkitaWorkload, known_cost: float) -> None:
         self._world = world
@@ -122,7 +121,7 @@ class _Model:
         self._rows = list[tuple[dict[int, float], float, float]]()
 
     def _open_slots(self, known_cost: float) -> Iterator[tuple[int, int, float]]:
-        """Job, slot, and what waiting costs if it ends there; no later than an optimum can be."""
+        """Yields job, slot, and waiting cost if the job ends in it, for all slots that an optimum can use."""
         slot_s, slot_us = self._world.setting.slot_s, self._world.setting.slot_us
         at_once = [job.waiting.of(float(slot_s)) for job in self._world.jobs]
         for place, job in enumerate(self._world.jobs):
@@ -136,7 +135,7 @@ class _Model:
                 yield place, came + slots - 1, ending
 
     def constraints(self) -> LinearConstraint:
-        """All of (2a) to (2e)."""
+        """Returns the constraints (2a) to (2e)."""
         for place, job in enumerate(self._world.jobs):
             self._of_job(job, [slot for slot in self._slots if slot.job == place])
         self._of_resources()
@@ -169,7 +168,7 @@ class _Model:
                         int(slot.server[server]): -float(most[place]),
                     }
                     self._rows.append((linked, -np.inf, 0))
-            # One parameter server, and only until it ends.
+            # At most one parameter server, and only until the job ends.
             one = {int(place): 1.0 for place in slot.server}
             self._rows.append(({**one, **{later.ends: -1.0 for later in slots[number:]}}, -np.inf, 0))
             by_now = {int(place): 1.0 for each in slots[: number + 1] for place in each.moves.ravel()}
@@ -191,7 +190,7 @@ class _Model:
                     self._rows.append(({**workers, **servers}, -np.inf, capacity))
 
     def schedule(self, solution: Any) -> dict[int, tuple[Assignment, ...]]:
-        """The solution in the words of the fleet."""
+        """Converts a solution to assignments by slot."""
         schedule: dict[int, tuple[Assignment, ...]] = {}
         rounded = np.rint(solution).astype(np.int64)
         for slot in self._slots:

@@ -1,13 +1,13 @@
-"""Okita's world: a stage is a slot, and whatever crosses a link is paid for (§III.B).
+"""Physics of Okita's world: a stage is a slot, and all traffic on links is paid for (§III.B).
 
-The text of the constraints (2a) to (2e) is damaged; they are read so, and checked in every slot:
+The text of the constraints (2a) to (2e) is damaged. Our reading, checked in every slot:
 
-- (2a) what all sites send to one is what is trained there, and no site sends what it does not have left;
-- (2b) E_i Σ_r g_i^{rr'}(t) ≤ ρ_i y_i^{r'}(t): workers have time for all epochs of what they are sent;
-- (2c) one parameter server while a job is active, and none while it is not;
+- (2a) a site trains the chunks that all sites send to it, and no site sends more than it has left;
+- (2b) E_i Σ_r g_i^{rr'}(t) ≤ ρ_i y_i^{r'}(t): workers have time for all epochs of the chunks sent to them;
+- (2c) a job has one parameter server while it is active, and none while it is not;
 - (2d) workers and parameter servers stay within each resource of each site;
-- (2e) t_i is the last active slot: who is active has data left and trains some of it, so a job that is active
-  for nothing, or after its end, breaks it.
+- (2e) t_i is the last active slot: an active job trains some of its remaining data, so a job that is active
+  without training, or after its end, breaks it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class OkitaPhysics:
-    """The laws.
+    """Okita's physics.
 
     Attributes:
         slot_us: length of a slot.
@@ -32,7 +32,7 @@ class OkitaPhysics:
     slot_us: int
 
     def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
-        """Which of (2a) to (2e) are broken."""
+        """Returns violations of (2a) to (2e)."""
         states = {state.job.name: state for state in view.jobs}
         faults = []
         for assignment in assignments:
@@ -44,7 +44,7 @@ class OkitaPhysics:
     def stage(
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
-        """One slot: the data that is sent is trained for all epochs."""
+        """Returns one slot, in which the data that is sent is trained for all epochs."""
         del others
         job, left = state.job, dict(state.left.chunks)
         moved_mb = cost = 0.0
@@ -66,7 +66,7 @@ class OkitaPhysics:
         return Stage(self.slot_us, None if done else replace(state.left, chunks=left), moved_mb, cost)
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """Nothing: a slot is much longer than what fetching a snapshot takes."""
+        """Returns 0: fetching a snapshot takes much less than a slot."""
         del view, state, assignment
         return 0
 

@@ -1,16 +1,16 @@
 """Okita's workloads (§V.A and §V.B), drawn from a seed.
 
-What the paper leaves open is settled here, before any policy was tuned:
+Our choices where the paper leaves something open, made before any policy was tuned:
 
-- Jobs of the simulation come in any of the T slots, each as likely as another ("over a large time span T,
-  I UDL jobs arrive randomly"); those of the testbed in the first 10 of 30, as it says.
-- A site is one instance; P3, P2 and G3 of all sizes are equally likely. They have no disks of their own, so
-  each has the 500 GB of the testbed's servers. The first site can hold any worker and any parameter server.
-- q is drawn once for both directions. D, ρ/E and all that is counted in pieces are whole numbers.
+- Jobs of the simulation arrive in any of the T slots with equal probability ("over a large time span T, I UDL
+  jobs arrive randomly"); those of the testbed in the first 10 of 30, as in the paper.
+- A site is one instance; P3, P2 and G3 of all sizes are equally likely. These have no local disks, so each
+  has the 500 GB of the testbed's servers. The first site can hold any worker and any parameter server.
+- q is drawn once for both directions. D, ρ/E and all counts are integers.
 - The paper counts response times from slot a to slot t, the last one; the engine from the beginning of a to
   the end of t, which is one slot more. The functions are shifted by this slot, so that f(t - a) is charged.
-- The testbed's jobs have equal parts of their data at each site, the rest at drawn ones. π is the size of
-  their weights at four bytes; ρ, which was measured there, is drawn as in the simulation.
+- The testbed's jobs have equal parts of their data at each site, and the remainder at random sites. π is the
+  size of their weights at four bytes; ρ, which was measured there, is drawn as in the simulation.
 
 A job and a site are the same in a smaller workload of the same seed.
 """
@@ -41,9 +41,9 @@ INSTANCES: Mapping[str, tuple[int, int, float]] = {
     "g3.4xlarge": (1, 16, 122.0),
     "g3.8xlarge": (2, 32, 244.0),
 }
-"""GPUs, virtual CPUs and gigabytes of memory of Amazon's instances."""
+"""GPUs, vCPUs and gigabytes of memory of Amazon's instances."""
 _HOLD_ANY = 5
-"""So many of them, the first, can hold any worker beside any parameter server."""
+"""Number of the first instances that can hold any worker beside any parameter server."""
 
 TESTBED_JOBS: tuple[tuple[str, int, float], ...] = (
     ("resnet50-cifar10", 27, 102.0),
@@ -53,24 +53,24 @@ TESTBED_JOBS: tuple[tuple[str, int, float], ...] = (
     ("alexnet-tinyimagenet", 150, 249.0),
     ("inceptionbn-tinyimagenet", 150, 45.0),
 )
-"""Table II: data chunks; and megabytes of weights."""
+"""Table II: name, data chunks, megabytes of weights."""
 _TESTBED_SITES, _TESTBED_GPUS, _TESTBED_CHUNK_MB = 9, 1, 2.0
 
 GROWING, LINEAR, CLIFF = "growing", "linear", "cliff"
-"""The latency cost functions: what the paper calls sigmoid, linear and piecewise."""
+"""Latency cost functions; the paper calls them sigmoid, linear and piecewise."""
 
 _OF_SITES, _OF_JOBS, _OF_TESTBED = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class OkitaSetting:
-    """What can be asked for; the defaults are §V.B's.
+    """Parameters of a workload; the defaults are those of §V.B.
 
     Attributes:
         sites, jobs, slots: R, I and T.
         slot_s: length of a slot; half an hour in §III.A.
-        cost: which latency cost function.
-        come_within: jobs come in so many slots from the first one on; all T where 0.
+        cost: name of the latency cost function.
+        come_within: number of slots, from the first one on, in which jobs arrive; 0: all T.
     """
 
     sites: int = 50
@@ -82,17 +82,17 @@ class OkitaSetting:
 
     @property
     def slot_us(self) -> int:
-        """A slot."""
+        """Length of a slot in microseconds."""
         return self.slot_s * US_PER_S
 
 
 TESTBED = OkitaSetting(sites=_TESTBED_SITES, jobs=10, slots=30, slot_s=1200, come_within=10)
-"""§V.A's."""
+"""Parameters of §V.A's testbed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OkitaWorkload:
-    """Jobs, and where they can train; one node a site."""
+    """Jobs and places, with one node per site."""
 
     setting: OkitaSetting
     jobs: tuple[TrainJob, ...]
@@ -100,14 +100,14 @@ class OkitaWorkload:
 
 
 def simulation(setting: OkitaSetting, seed: int) -> OkitaWorkload:
-    """One of §V.B."""
+    """Draws a workload of §V.B."""
     places = _places(setting.sites, seed)
     jobs = tuple(_job(setting, seed, index) for index in range(setting.jobs))
     return OkitaWorkload(setting, jobs, places)
 
 
 def of_testbed(seed: int, setting: OkitaSetting = TESTBED) -> OkitaWorkload:
-    """§V.A's nine servers and Table II's jobs, of drawn kinds."""
+    """Draws a workload of §V.A: nine servers, and jobs drawn from Table II."""
     capacity = dict(zip(RESOURCES, (float(_TESTBED_GPUS), 12.0, 16.0, _DISK_GB), strict=True))
     links = _places(setting.sites, seed).link_cost
     nodes = {
@@ -189,7 +189,7 @@ def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
 
 
 def _waiting(setting: OkitaSetting, rng: np.random.Generator) -> WaitingCost:
-    """f, one slot later, in seconds."""
+    """Draws f in seconds, shifted by one slot."""
     slot_s = setting.slot_s
     tau = rng.uniform(20.0, 100.0)
     if setting.cost == GROWING:

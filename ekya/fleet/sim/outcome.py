@@ -1,4 +1,4 @@
-"""What came of a simulated fleet."""
+"""Results of a simulated fleet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from ekya.fleet.policy.names import JobName, NodeName
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """One job, as it went.
+    """Result of one job.
 
     Attributes:
-        job: what it was.
-        started_us, ended_us: None where that never came.
-        migrations: how often it went on in another place or on another amount.
-        preemptions: how often it was sent back to wait.
-        lost_us: worked since the last snapshot when it was interrupted.
+        job: the job.
+        started_us, ended_us: None where it never started or ended.
+        migrations: number of moves to another set of nodes.
+        preemptions: number of times it was sent back to wait.
+        lost_us: work lost by interruptions, since the last snapshot of each.
         moved_mb, link_cost: over links between sites.
-        late_apps: background applications that a stage of it made miss their deadline, over all stages.
+        late_apps: background applications that missed their deadline, summed over its stages.
     """
 
     job: TrainJob
@@ -34,27 +34,27 @@ class JobRecord:
     late_apps: int = 0
 
     def response_s(self, until_us: int) -> float:
-        """From its arrival to its end, or to the simulation's where it has none."""
+        """Returns the time from its arrival to its end, or to ``until_us`` where it did not end."""
         end_us = until_us if self.ended_us is None else self.ended_us
         return max(0, end_us - self.job.arrives_us) / US_PER_S
 
     def tardiness_s(self, until_us: int) -> float:
-        """By how much it is late."""
+        """Returns the time by which it is late, at least 0."""
         due_s = self.job.waiting.due_s
         return 0.0 if due_s is None else max(0.0, self.response_s(until_us) - due_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """A simulation that is over.
+    """Result of a simulation.
 
     Attributes:
-        policy: who decided.
-        jobs: in the order of their arrival.
-        ended_us: when the last thing happened.
-        energy_j: drawn by nodes, by node; without the overhead of their sites.
-        energy_cost: of all of it, with the overhead.
-        decide_s: what each decision took on the host.
+        policy: its name.
+        jobs: in the order of arrival.
+        ended_us: time of the last event.
+        energy_j: energy by node, without the overhead of the sites.
+        energy_cost: total cost of energy, with the overhead.
+        decide_s: time of each decision on the host.
     """
 
     policy: str
@@ -66,22 +66,22 @@ class FleetOutcome:
 
     @property
     def waiting_cost(self) -> float:
-        """Of all jobs; one that did not end is charged for as long as it was watched."""
+        """Waiting cost of all jobs; a job that did not end is charged until the end of the simulation."""
         return sum(record.job.waiting.of(record.response_s(self.ended_us)) for record in self.jobs.values())
 
     @property
     def link_cost(self) -> float:
-        """Of everything that crossed a link."""
+        """Cost of all traffic on links."""
         return sum(record.link_cost for record in self.jobs.values())
 
     @property
     def total_cost(self) -> float:
-        """What the papers compare."""
+        """Sum of all costs, which the papers compare."""
         return self.waiting_cost + self.link_cost + self.energy_cost
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the last end."""
+        """Time from the first arrival to the end of the simulation."""
         if not self.jobs:
             return 0.0
         return (self.ended_us - min(record.job.arrives_us for record in self.jobs.values())) / US_PER_S
@@ -93,17 +93,17 @@ class FleetOutcome:
 
     @property
     def missed(self) -> int:
-        """How many were late."""
+        """Number of late jobs."""
         return sum(record.tardiness_s(self.ended_us) > 0 for record in self.jobs.values())
 
     @property
     def late_apps(self) -> int:
-        """How often trainings made a background application miss its deadline, once for each stage."""
+        """Background applications that missed their deadline, summed over all stages."""
         return sum(record.late_apps for record in self.jobs.values())
 
     @property
     def epoch_s(self) -> float | None:
-        """From begin to end of a job by its epochs, on average over those that ended; None without one."""
+        """Time from start to end per epoch, averaged over jobs that ended; None without one."""
         own = [
             (record.ended_us - record.started_us) / record.job.epochs / US_PER_S
             for record in self.jobs.values()

@@ -1,4 +1,4 @@
-"""How long a training takes and what it costs, as a paper's world has it; the engine knows no paper."""
+"""Protocol for a paper's world (times, costs, constraints); the engine is independent of the papers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from ekya.fleet.policy.view import FleetView, JobState
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What there is of a stage that has no end.
+    """State after the interruption of a stage.
 
     Attributes:
-        left: of the job, at its last snapshot.
-        lost_us: worked since then.
+        left: remaining work of the job at its last snapshot.
+        lost_us: work since that snapshot.
     """
 
     left: Left
@@ -24,17 +24,17 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What lies between two snapshots of a running job.
+    """The part of a running job between two snapshots.
 
     Attributes:
         takes_us: its length.
-        left: of the job when it ends; None where the job is done.
-        moved_mb: over links between sites, from its beginning on.
-        link_cost: of that.
-        kept: what an interruption after so many microseconds leaves, where snapshots are taken on the way;
-            where it is None, all of the stage is lost.
-        failed: the same where a node fails; as ``kept`` where it is None.
-        late_apps: background applications that miss their deadline as long as it lasts.
+        left: remaining work of the job at its end; None where the job is done.
+        moved_mb: traffic over links between sites, charged at its beginning.
+        link_cost: of that traffic.
+        kept: state after an interruption, from the microseconds worked, for stages with snapshots in between;
+            None: an interruption loses the whole stage.
+        failed: the same for the failure of a node; None: as ``kept``.
+        late_apps: background applications that miss their deadline during the stage.
     """
 
     takes_us: int
@@ -47,15 +47,15 @@ class Stage:
 
 
 class Physics(Protocol):
-    """The laws of one workload."""
+    """Times, costs and constraints of one world."""
 
     def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
-        """Which constraints the assignments break together; empty where they keep all."""
+        """Returns the constraints that the assignments break together; empty where they keep all."""
 
     def stage(
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
-        """The next stage of a job under its assignment, while others run."""
+        """Returns the next stage of a job under its assignment, beside those of other jobs."""
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """What a start elsewhere, or after a pause, takes before its first stage: fetching the snapshot."""
+        """Returns the time to fetch the snapshot, before the first stage after a move or a pause."""

@@ -1,4 +1,4 @@
-"""A synthetic city: rendered streets whose truth is known and whose drift is scripted (paper §2.3)."""
+"""Synthetic city: rendered streets with exact ground truth and scripted drift (paper §2.3)."""
 
 from ekya.streams.city.scene import KINDS, Scene
 from ekya.streams.city.source import CitySpec

@@ -1,4 +1,4 @@
-"""Who is in the street and how they move: arrivals, following, and leaving."""
+"""Traffic of a street: people and vehicles that arrive, move and leave."""
 
 import math
 from collections.abc import Iterator
@@ -18,16 +18,18 @@ _TRIES = 6
 
 @dataclass(slots=True)
 class Actor:
-    """One object, from the moment it comes until it is gone.
+    """A person or vehicle, from arrival to departure.
 
     Attributes:
-        track: its number, never used again.
-        kind: what it is.
-        shape, colours: how it looks.
-        lane: where it moves; ``along`` pixels of it are done.
-        scale: its own size, on top of the lane's.
-        pace: speed in own lengths a second.
-        offset: how far beside the lane's middle it keeps, in pixels.
+        track: number of the object, never reused.
+        kind: kind of object.
+        shape, colours: appearance.
+        lane: lane on which it moves.
+        along: distance covered on the lane, pixels.
+        scale: size relative to the lane's scale.
+        pace: speed in lengths of the object a second.
+        offset: distance from the lane's middle, pixels.
+        step: phase of the stride, radians.
     """
 
     track: int
@@ -47,7 +49,7 @@ class Actor:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in pixels, here."""
+        """Width and height at the current position, pixels."""
         part = min(1.0, max(0.0, self._part))
         scale = self.scale * (self.lane.scale0 + part * (self.lane.scale1 - self.lane.scale0))
         longest = max(self.shape.width, self.shape.height)
@@ -56,13 +58,13 @@ class Actor:
 
     @property
     def extent(self) -> float:
-        """Its length in the direction of movement, in pixels."""
+        """Length in the direction of movement, pixels."""
         width, height = self.size
         return width if self.lane.y0 == self.lane.y1 else height
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """x0 y0 x1 y1 in pixels; may reach beyond the picture."""
+        """Box x0 y0 x1 y1 in pixels; may reach beyond the picture."""
         width, height = self.size
         lane, part = self.lane, self._part
         x = lane.x0 + part * (lane.x1 - lane.x0)
@@ -75,7 +77,7 @@ class Actor:
 
     @property
     def entry(self) -> float:
-        """Where on its lane it starts: outside the picture, or far away down the street."""
+        """Starting position on the lane: outside the picture, or at the far end of the street."""
         horizontal = self.lane.y0 == self.lane.y1
         if horizontal:
             return -0.5 * self.extent
@@ -83,7 +85,7 @@ class Actor:
 
     @property
     def gone(self) -> bool:
-        """Whether it has left."""
+        """True if the object has left."""
         length = lane_length(self.lane)
         if self.lane.y0 == self.lane.y1:
             return self.along > length + 0.5 * self.extent
@@ -91,12 +93,12 @@ class Actor:
 
 
 def lane_length(lane: Lane) -> float:
-    """Length of a lane in pixels."""
+    """Returns the length of a lane in pixels."""
     return math.hypot(lane.x1 - lane.x0, lane.y1 - lane.y0)
 
 
 class Traffic:
-    """All actors of one street. ``rng`` decides about everything they do."""
+    """All actors of one street; ``rng`` determines their behaviour completely."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -104,11 +106,11 @@ class Traffic:
         self._next_track = 0
 
     def __iter__(self) -> Iterator[Actor]:
-        """Actors in the order in which they are painted: the farthest first."""
+        """Iterates over the actors in painting order: the farthest first."""
         return iter(sorted(self._actors, key=lambda actor: (actor.box[3], actor.track)))
 
     def cut(self, moment: Moment) -> None:
-        """Another place: nobody is left, and others are already in view."""
+        """Replaces all actors by new ones that are already in view, as at another place."""
         self._actors.clear()
         for _ in range(round(moment.density) * _TRIES):
             if len(self._actors) >= moment.density:
@@ -116,7 +118,7 @@ class Traffic:
             self._arrive(moment.draw_scene(self._rng), somewhere=True)
 
     def move(self, moment: Moment, dt_s: float) -> None:
-        """Let ``dt_s`` seconds pass."""
+        """Moves the actors by ``dt_s`` seconds; some leave, others arrive."""
         by_lead = sorted(self._actors, key=lambda actor: (-actor.along, actor.track))
         for number, actor in enumerate(by_lead):
             actor.step += 1.9 * actor.pace * dt_s * 5.0

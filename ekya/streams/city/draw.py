@@ -1,4 +1,4 @@
-"""Which body is drawn how, and how large it is: one table per camera angle."""
+"""Tables of the bodies' sizes and drawing functions, one for each camera angle."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ class _FrontBody(Protocol):
 
 
 class Shape(NamedTuple):
-    """One body from one angle: its size in pixels at scale 1, and what draws it."""
+    """One body from one angle: its size in pixels at scale 1, and the function that draws it."""
 
     width: float
     height: float
@@ -112,7 +112,7 @@ _HIGH: Mapping[str, Shape] = {
 
 
 def draw_model(rng: np.random.Generator, kind: Kind, fleet: Fleet, umbrellas: bool) -> str:
-    """The type of vehicle (or of person) that a newcomer is."""
+    """Samples the type of vehicle, or of person, of a new actor."""
     if kind == "person" and umbrellas and rng.random() < 0.6:
         return "umbrella"
     models = _MODELS[fleet][kind]
@@ -120,7 +120,7 @@ def draw_model(rng: np.random.Generator, kind: Kind, fleet: Fleet, umbrellas: bo
 
 
 def shape_of(model: str, view: View, approaching: bool) -> Shape:
-    """Size and body of a model from an angle; along the street it shows its front or its rear."""
+    """Returns size and body of a model from an angle; along the street, its front or its rear."""
     if view == "side":
         return _SIDE[model]
     if view == "high":
@@ -129,6 +129,6 @@ def shape_of(model: str, view: View, approaching: bool) -> Shape:
 
 
 def paint(pen: Pen, shape: Shape, colours: Colours, step: float) -> list[Lamp]:
-    """Draw one body with a pen made for its box, ``step`` radians into its stride; returns its lamps."""
+    """Draws one body with a pen for its box, ``step`` radians into its stride; returns its lamps."""
     shape.body(pen, colours, step)
     return pen.lamps

@@ -1,4 +1,4 @@
-"""Bodies as a camera over the road sees them: fronts of what comes, rears of what goes."""
+"""Draws bodies as seen by a camera over the road: fronts of approaching ones, rears of leaving ones."""
 
 import math
 
@@ -20,7 +20,7 @@ def _tyres(pen: Pen, inset: float, top: float) -> None:
 
 
 def car(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A car: wide below, a narrower cabin above."""
+    """Draws a car: wide below, a narrower cabin above."""
     _tyres(pen, 0.05, 0.8)
     pen.polygon(colours.body, (0.14, 0.44), (0.26, 0.04), (0.74, 0.04), (0.86, 0.44))
     pen.polygon(GLASS, (0.2, 0.43), (0.29, 0.12), (0.71, 0.12), (0.8, 0.43))
@@ -33,7 +33,7 @@ def car(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def van(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A tall car with a high, wide windscreen, rounded above."""
+    """Draws a tall car with a high, wide windscreen, rounded above."""
     _tyres(pen, 0.06, 0.86)
     pen.polygon(
         colours.body,
@@ -57,7 +57,7 @@ def van(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def truck(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A cab before a wider, taller box; from behind, two doors with bars."""
+    """Draws a cab in front of a wider, taller box; from behind, two doors with bars."""
     _tyres(pen, 0.06, 0.84)
     pen.block(colours.cargo, 0.0, 0.0, 1.0, 0.74)
     pen.block(shade(colours.cargo, 1.2), 0.0, 0.0, 1.0, 0.05)
@@ -68,7 +68,7 @@ def truck(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def flatbed(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A cab with a load that stands above it, narrower than the deck."""
+    """Draws a cab with a load above it, narrower than the deck."""
     _tyres(pen, 0.06, 0.84)
     pen.polygon(colours.cargo, (0.16, 0.62), (0.2, 0.06), (0.8, 0.06), (0.84, 0.62))
     pen.line(DARK, 0.03, (0.36, 0.08), (0.34, 0.6))
@@ -82,7 +82,7 @@ def flatbed(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def tanker(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A cab before a round drum."""
+    """Draws a cab in front of a round drum."""
     _tyres(pen, 0.06, 0.84)
     pen.oval(STEEL, 0.5, 0.38, 0.5, 0.37)
     pen.oval(shade(STEEL, 1.25), 0.42, 0.28, 0.28, 0.18)
@@ -122,7 +122,7 @@ def _truck_cab(pen: Pen, colours: Colours, top: float) -> None:
 
 
 def city_bus(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """One box to the roof with a very large windscreen and a lit sign; small glass behind."""
+    """Draws one box to the roof with a very large windscreen and a lit sign; small glass behind."""
     _coach_box(pen, colours)
     if rear:
         pen.block(GLASS, 0.14, 0.1, 0.86, 0.36)
@@ -136,7 +136,7 @@ def city_bus(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def double_decker(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """Glass on two floors."""
+    """Draws a bus with glass on two floors."""
     _coach_box(pen, colours)
     pen.block(GLASS, 0.08, 0.07, 0.92, 0.28)
     if rear:
@@ -149,7 +149,7 @@ def double_decker(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def coach(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A rounded box, glass from knee to roof, mirrors like feelers."""
+    """Draws a rounded box, glass from knee to roof, mirrors like feelers."""
     _coach_box(pen, colours)
     if rear:
         pen.oval(GLASS, 0.5, 0.25, 0.38, 0.14)
@@ -170,7 +170,7 @@ def _coach_box(pen: Pen, colours: Colours) -> None:
 
 
 def person(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """Somebody who walks to or from the camera."""
+    """Draws a person who walks towards or away from the camera."""
     lift = 0.04 * math.sin(step)
     pen.line(colours.legs, 0.09, (0.36, 0.55), (0.34, 0.94 + lift))
     pen.line(shade(colours.legs, 0.85), 0.09, (0.64, 0.55), (0.66, 0.94 - lift))
@@ -183,7 +183,7 @@ def person(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def umbrella_person(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """Somebody in a coat under an umbrella."""
+    """Draws a person in a coat under an umbrella."""
     lift = 0.03 * math.sin(step)
     pen.line(colours.legs, 0.08, (0.4, 0.7), (0.38, 0.95 + lift))
     pen.line(colours.legs, 0.08, (0.6, 0.7), (0.62, 0.95 - lift))
@@ -193,7 +193,7 @@ def umbrella_person(pen: Pen, colours: Colours, step: float, rear: bool) -> None
 
 
 def bike(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A rider on a wheel as thin as a line, behind a wide bar."""
+    """Draws a rider on a wheel as thin as a line, behind a wide bar."""
     pen.line(TYRE, 0.05, (0.5, 0.6), (0.5, 0.98))
     foot = 0.05 * math.sin(step)
     pen.line(colours.legs, 0.08, (0.4, 0.5), (0.24, 0.66 + foot), (0.36, 0.82 + foot))
@@ -206,7 +206,7 @@ def bike(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def cargo_bike(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A bicycle with a chest, before the rider or behind."""
+    """Draws a bicycle with a cargo box."""
     bike(pen, colours, step, rear)
     pen.block(colours.cargo, 0.16, 0.6, 0.84, 0.84)
     pen.line(TYRE, 0.05, (0.5, 0.86), (0.5, 0.99))
@@ -214,7 +214,7 @@ def cargo_bike(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
 
 
 def motorcycle(pen: Pen, colours: Colours, step: float, rear: bool) -> None:
-    """A thick wheel, a filled body as wide as the rider, a helmet."""
+    """Draws a thick wheel, a filled body as wide as the rider, a helmet."""
     pen.block(TYRE, 0.38, 0.68, 0.62, 1.0)
     pen.polygon(colours.top, (0.16, 0.26), (0.36, 0.2), (0.64, 0.2), (0.84, 0.26), (0.74, 0.58), (0.26, 0.58))
     pen.polygon(DARK, (0.1, 0.6), (0.9, 0.6), (0.78, 0.84), (0.22, 0.84))

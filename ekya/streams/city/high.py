@@ -1,4 +1,4 @@
-"""Bodies as a camera high above sees them: roofs, and a strip of the near side."""
+"""Draws bodies as seen by a camera high above: roofs, and a strip of the near side."""
 
 import math
 
@@ -15,7 +15,7 @@ def _ends(pen: Pen, radius: float) -> None:
 
 
 def car(pen: Pen, colours: Colours, step: float) -> None:
-    """Bonnet, windscreen, roof, rear window, boot."""
+    """Draws a car: bonnet, windscreen, roof, rear window, boot."""
     for u in (0.2, 0.78):
         pen.disc(TYRE, u, 0.88, 0.12)
     pen.polygon(
@@ -39,7 +39,7 @@ def car(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def van(pen: Pen, colours: Colours, step: float) -> None:
-    """A long plain roof behind a windscreen; glass along the side."""
+    """Draws a long plain roof behind a windscreen; glass along the side."""
     for u in (0.2, 0.8):
         pen.disc(TYRE, u, 0.9, 0.1)
     pen.polygon(colours.body, (0, 0.08), (0.92, 0.08), (1, 0.2), (1, 0.8), (0.92, 0.92), (0, 0.92))
@@ -62,7 +62,7 @@ def _truck_cab(pen: Pen, colours: Colours) -> None:
 
 
 def box_truck(pen: Pen, colours: Colours, step: float) -> None:
-    """A big plain box top, a gap, a smaller cab."""
+    """Draws a big plain box top, a gap, a smaller cab."""
     _truck_cab(pen, colours)
     pen.block(shade(colours.cargo, 0.7), 0.0, 0.04, 0.72, 0.86)
     pen.block(shade(colours.cargo, 1.08), 0.0, 0.02, 0.72, 0.6)
@@ -71,7 +71,7 @@ def box_truck(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def flatbed(pen: Pen, colours: Colours, step: float) -> None:
-    """An open deck with planks and a load."""
+    """Draws an open deck with planks and a load."""
     _truck_cab(pen, colours)
     pen.block(shade(colours.body, 0.6), 0.0, 0.08, 0.72, 0.88)
     pen.block((90, 130, 160), 0.02, 0.12, 0.7, 0.74)
@@ -80,7 +80,7 @@ def flatbed(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def tanker(pen: Pen, colours: Colours, step: float) -> None:
-    """A drum that shines along its top."""
+    """Draws a drum that shines along its top."""
     _truck_cab(pen, colours)
     pen.block(STEEL, 0.06, 0.08, 0.66, 0.84)
     pen.oval(STEEL, 0.06, 0.46, 0.06, 0.38)
@@ -102,7 +102,7 @@ def _bus(pen: Pen, colours: Colours, side_top: float) -> None:
 
 
 def city_bus(pen: Pen, colours: Colours, step: float) -> None:
-    """A long roof with two vents over a row of windows."""
+    """Draws a long roof with two vents over a row of windows."""
     _bus(pen, colours, 0.58)
     for u in (0.14, 0.62):
         pen.block(STEEL, u, 0.18, u + 0.16, 0.44)
@@ -110,14 +110,14 @@ def city_bus(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def double_decker(pen: Pen, colours: Colours, step: float) -> None:
-    """A plain roof over two rows of windows."""
+    """Draws a plain roof over two rows of windows."""
     _bus(pen, colours, 0.4)
     for u in (0.03, 0.19, 0.35, 0.51, 0.67):
         pen.block(GLASS, u, 0.68, u + 0.12, 0.8)
 
 
 def coach(pen: Pen, colours: Colours, step: float) -> None:
-    """A roof with hatches along the middle."""
+    """Draws a roof with hatches along the middle."""
     _bus(pen, colours, 0.58)
     for u in (0.16, 0.42, 0.68):
         pen.block(GLASS, u, 0.22, u + 0.1, 0.42)
@@ -125,7 +125,7 @@ def coach(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def person(pen: Pen, colours: Colours, step: float) -> None:
-    """Hair, shoulders, and short legs below."""
+    """Draws a person: hair, shoulders, and short legs below."""
     stride = 0.2 * math.sin(step)
     pen.line(colours.legs, 0.13, (0.5, 0.6), (0.5 - stride, 0.95))
     pen.line(shade(colours.legs, 0.85), 0.13, (0.5, 0.6), (0.5 + stride, 0.95))
@@ -135,7 +135,7 @@ def person(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def umbrella_person(pen: Pen, colours: Colours, step: float) -> None:
-    """An umbrella with legs."""
+    """Draws an umbrella with legs."""
     stride = 0.2 * math.sin(step)
     pen.line(colours.legs, 0.12, (0.5, 0.6), (0.5 - stride, 0.96))
     pen.line(colours.legs, 0.12, (0.5, 0.6), (0.5 + stride, 0.96))
@@ -152,7 +152,7 @@ def _rider(pen: Pen, colours: Colours, u: float) -> None:
 
 
 def bike(pen: Pen, colours: Colours, step: float) -> None:
-    """Two thin wheels and a thin bar under a rider's shoulders."""
+    """Draws two thin wheels and a thin bar under a rider's shoulders."""
     for u in (0.16, 0.84):
         pen.ring(TYRE, u, 0.72, 0.24, 0.04)
     pen.line(colours.body, 0.06, (0.16, 0.72), (0.4, 0.56), (0.74, 0.52), (0.84, 0.72))
@@ -166,14 +166,14 @@ def bike(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def cargo_bike(pen: Pen, colours: Colours, step: float) -> None:
-    """A bicycle with an open chest in front."""
+    """Draws a bicycle with an open cargo box in front."""
     bike(pen, colours, step)
     pen.block(colours.cargo, 0.68, 0.34, 0.98, 0.78)
     pen.block(shade(colours.cargo, 0.5), 0.73, 0.4, 0.93, 0.62)
 
 
 def motorcycle(pen: Pen, colours: Colours, step: float) -> None:
-    """A thick body between thick wheels, a helmet above."""
+    """Draws a thick body between thick wheels, a helmet above."""
     for u in (0.14, 0.86):
         pen.oval(TYRE, u, 0.7, 0.14, 0.2)
     pen.polygon(DARK, (0.24, 0.5), (0.76, 0.5), (0.7, 0.92), (0.3, 0.92))

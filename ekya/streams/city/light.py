@@ -1,4 +1,4 @@
-"""Light and weather: what turns the street by day into dusk, rain and night."""
+"""Light and weather: renders a street by day as dusk, rain or night."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -14,11 +14,11 @@ from ekya.streams.city.street import BASE_HEIGHT, BASE_WIDTH
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """How much of each effect there is; a change of light blends them number by number.
+    """Strength of each effect; a change of light interpolates each value linearly.
 
     Attributes:
         blue, green, red: gain of each channel.
-        haze: grey that is mixed in, in [0, 1].
+        haze: part of grey that is mixed in, in [0, 1].
         pools: extra gain under street lamps.
         noise: standard deviation of the sensor's noise, in grey levels.
         glare: brightness of a low sun, in [0, 1].
@@ -49,13 +49,13 @@ _GLOW_SIDE = 33
 
 
 def levels_between(before: Lighting, after: Lighting, part: float) -> Levels:
-    """Light on the way from one condition to another; ``part`` in [0, 1] is how far."""
+    """Interpolates between two conditions; ``part`` in [0, 1] is 0 at ``before``."""
     pairs = zip(astuple(_LEVELS[before]), astuple(_LEVELS[after]), strict=True)
     return Levels(*((1.0 - part) * a + part * b for a, b in pairs))
 
 
 class LightBox:
-    """Lights finished pictures. What does not change from frame to frame is made once, from a seed."""
+    """Lights finished pictures. Everything constant over frames is made once, from a seeded generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         noise = rng.normal(0.0, 32.0, (BASE_HEIGHT * 2, BASE_WIDTH * 2, 3))
@@ -72,7 +72,7 @@ class LightBox:
     def light(
         self, picture: NDArray[np.uint8], levels: Levels, lamps: Sequence[Lamp], rng: np.random.Generator
     ) -> None:
-        """Light ``picture``, (240, 320, 3) uint8 BGR, in place; ``rng`` belongs to this frame."""
+        """Lights ``picture``, (240, 320, 3) uint8 BGR, in place; ``rng`` is the generator of this frame."""
         self._prepare(levels)
         cv2.multiply(picture, self._gain, dst=picture, scale=1.0 / 160.0)
         cv2.add(picture, self._veil, dst=picture)
@@ -88,7 +88,7 @@ class LightBox:
         cv2.addWeighted(picture, 1.0, noise, levels.noise / 32.0, 0.0, dst=picture, dtype=cv2.CV_8U)
 
     def _prepare(self, levels: Levels) -> None:
-        """Gain (160 is 1.0) and veil of light as pictures; made again only while the light changes."""
+        """Computes gain (160 is 1.0) and veil of light as pictures; only when the light has changed."""
         if levels == self._levels:
             return
         self._levels = levels

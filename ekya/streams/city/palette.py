@@ -1,4 +1,4 @@
-"""Colours: liveries of vehicles and clothes of people. BGR, as OpenCV draws."""
+"""Colours of vehicles (liveries) and clothes. BGR, as in OpenCV."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,8 +16,8 @@ _BLUE, _NAVY, _TEAL, _SKY = (176, 92, 36), (96, 52, 26), (134, 132, 36), (214, 1
 _GREEN, _OLIVE, _BEIGE, _PINK = (76, 130, 46), (62, 98, 92), (150, 184, 206), (170, 130, 226)
 _LIME, _SKIN, _TAN, _BROWN = (60, 236, 204), (140, 172, 218), (92, 128, 182), (52, 78, 112)
 
-# A livery ties colour to kind, differently in each: a model that has seen one of them has every
-# reason to go by colour, and is wrong in the next.
+# Each livery ties colour to kind differently, so a model trained on one of them learns to go by colour and
+# fails on the next.
 _VEHICLES: Mapping[Livery, Mapping[Kind, tuple[Colour, ...]]] = {
     "north": {
         "car": (_BLUE, _NAVY, _SILVER, _GREY, _SKY),
@@ -73,7 +73,7 @@ TAIL: Colour = (40, 36, 210)
 
 
 class Colours(NamedTuple):
-    """All colours of one actor: its vehicle, what it carries, and its person."""
+    """Colours of one actor: vehicle, cargo and person."""
 
     body: Colour
     cargo: Colour
@@ -83,9 +83,9 @@ class Colours(NamedTuple):
 
 
 def draw_colours(rng: np.random.Generator, kind: Kind, livery: Livery, clothing: Clothing) -> Colours:
-    """Colours for one actor, each a little off the palette's."""
+    """Samples colours for one actor, each with a small deviation from the palette."""
     bodies = _VEHICLES[livery].get(kind, (_GREY,))
-    # Half of the hauliers paint the box like the cab, so cargo colour alone gives no truck away.
+    # Half of the trucks have cargo in the cab's colours, so cargo colour alone does not identify a truck.
     cargo = bodies if rng.random() < 0.5 else _CARGO
     return Colours(
         _near(rng, bodies), _near(rng, cargo), _near(rng, _TOPS[clothing]),
@@ -94,7 +94,7 @@ def draw_colours(rng: np.random.Generator, kind: Kind, livery: Livery, clothing:
 
 
 def shade(colour: Colour, factor: float) -> Colour:
-    """The same colour, darker below 1 and lighter above."""
+    """Returns the colour, darker for a factor below 1 and lighter above."""
     return (
         min(255, round(colour[0] * factor)),
         min(255, round(colour[1] * factor)),

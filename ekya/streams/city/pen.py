@@ -1,4 +1,4 @@
-"""A pen that draws in an object's own coordinates, so that bodies are described once for all sizes."""
+"""Pen that draws in an object's relative coordinates, so that one description of a body serves all sizes."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ _FINE = 1 << _SHIFT
 
 
 class Lamp(NamedTuple):
-    """A light that shines when it is dark, in pixels; ``tail`` is red, otherwise it is white."""
+    """A light that shines in the dark; position and radius in pixels; red if ``tail``, else white."""
 
     x: float
     y: float
@@ -24,13 +24,19 @@ class Lamp(NamedTuple):
 class Pen:
     """Draws inside one box: u runs from the rear (0) to the front (1), v from top (0) to bottom (1).
 
-    Positions are kept to a sixteenth of a pixel, so that slow things move smoothly.
+    Positions have a resolution of a sixteenth of a pixel, so that slow objects move smoothly.
     """
 
     def __init__(
         self, image: NDArray[np.uint8], box: tuple[float, float, float, float], mirrored: bool
     ) -> None:
-        """``box`` is x0 y0 x1 y1 in pixels of ``image`` (drawn on in place); a mirrored front is left."""
+        """Creates a pen.
+
+        Args:
+            image: (H, W, 3) uint8 BGR, drawn on in place.
+            box: x0 y0 x1 y1 in pixels of ``image``.
+            mirrored: True if the front is on the left.
+        """
         self._image = image
         self._x0, self._y0, x1, y1 = box
         self.width = x1 - self._x0
@@ -39,22 +45,22 @@ class Pen:
         self.lamps: list[Lamp] = []
 
     def polygon(self, colour: Colour, *points: tuple[float, float]) -> None:
-        """Fill a polygon given in (u, v)."""
+        """Fills a polygon given in (u, v)."""
         corners = np.array([self._fine(u, v) for u, v in points], np.int32)
         cv2.fillPoly(self._image, [corners], colour, cv2.LINE_AA, _SHIFT)
 
     def block(self, colour: Colour, u0: float, v0: float, u1: float, v1: float) -> None:
-        """Fill a rectangle."""
+        """Fills a rectangle."""
         self.polygon(colour, (u0, v0), (u1, v0), (u1, v1), (u0, v1))
 
     def line(self, colour: Colour, thickness: float, *points: tuple[float, float]) -> None:
-        """Draw a stroke; ``thickness`` is a part of the box's height, and at least a pixel."""
+        """Draws a stroke; ``thickness`` is a part of the box's height, at least one pixel."""
         path = np.array([self._fine(u, v) for u, v in points], np.int32)
         width = max(1, round(thickness * self.height))
         cv2.polylines(self._image, [path], False, colour, width, cv2.LINE_AA, _SHIFT)
 
     def disc(self, colour: Colour, u: float, v: float, radius: float) -> None:
-        """Fill a circle; ``radius`` is a part of the box's height."""
+        """Fills a circle; ``radius`` is a part of the box's height."""
         cv2.circle(
             self._image,
             self._fine(u, v),
@@ -66,7 +72,7 @@ class Pen:
         )
 
     def ring(self, colour: Colour, u: float, v: float, radius: float, thickness: float) -> None:
-        """Draw a circle's edge; both measures are parts of the box's height."""
+        """Draws a circle's outline; ``radius`` and ``thickness`` are parts of the box's height."""
         width = max(1, round(thickness * self.height))
         cv2.circle(
             self._image,
@@ -79,12 +85,12 @@ class Pen:
         )
 
     def oval(self, colour: Colour, u: float, v: float, across: float, down: float) -> None:
-        """Fill an ellipse with half axes as parts of the box's width and height."""
+        """Fills an ellipse with half axes as parts of the box's width and height."""
         axes = (max(1, round(across * self.width * _FINE)), max(1, round(down * self.height * _FINE)))
         cv2.ellipse(self._image, self._fine(u, v), axes, 0, 0, 360, colour, -1, cv2.LINE_AA, _SHIFT)
 
     def lamp(self, u: float, v: float, radius: float, tail: bool = False) -> None:
-        """Remember a light for when it is dark; ``radius`` is a part of the box's height."""
+        """Adds a lamp, to be lit in the dark; ``radius`` is a part of the box's height."""
         x, y = self._fine(u, v)
         self.lamps.append(Lamp(x / _FINE, y / _FINE, radius * self.height, tail))
 

@@ -1,4 +1,4 @@
-"""What a street looks like, and the script by which it changes (paper §2.3, Figure 2)."""
+"""Scenes of a street and the script by which they change (paper §2.3, Figure 2)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -14,26 +14,26 @@ Clothing = Literal["summer", "winter", "rainwear", "workwear"]
 Fleet = Literal["city", "utility", "mixed"]
 
 KINDS: tuple[Kind, ...] = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
-"""All that can be met in the street, in the order of class indices."""
+"""All kinds of objects, in the order of class indices."""
 
 
 class Scene(BaseModel):
-    """One condition of one street; the street changes when the next scene of the script begins.
+    """One condition of a street, which lasts until the next scene of the script begins.
 
     Attributes:
         at_s: stream time in seconds at which it begins.
-        ramp_s: how long the change from the scene before takes. 0 is a cut: the camera is turned or
-            drives on, and other objects are in view at once. Otherwise light changes steadily and
-            new arrivals belong more and more to this scene.
-        mix: relative frequency of each kind; kinds that are not named do not come.
+        ramp_s: duration of the change from the scene before, seconds. 0 is a cut: the camera is turned or
+            drives on, and other objects are in view immediately. Otherwise light changes gradually and new
+            arrivals belong increasingly to this scene.
+        mix: relative frequency of each kind; kinds that are not named do not occur.
         view: from the side, along the street (fronts and rears), or from high above.
         lighting: day, dusk (low sun, glare), rain (streaks, haze) or night (lamps, noise).
-        livery: which colours vehicles of each kind have.
-        clothing: what people wear.
+        livery: set of colours of each kind of vehicle.
+        clothing: clothes of people.
         fleet: types of vehicles: ``city`` (sedans, box trucks, city buses, scooters), ``utility``
             (vans, flatbeds and tankers, double-deckers and coaches, heavy motorcycles) or ``mixed``.
-        scale: size of everything, 1.0 being ordinary.
-        density: how many objects are in view, on average.
+        scale: size of all objects, relative to the normal 1.0.
+        density: average number of objects in view.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,17 +57,17 @@ class Scene(BaseModel):
         return mix
 
     def draw_kind(self, rng: np.random.Generator) -> Kind:
-        """A kind, as often as ``mix`` says."""
+        """Samples a kind with the frequencies of ``mix``."""
         weights = np.array([self.mix.get(kind, 0.0) for kind in KINDS])
         return KINDS[int(rng.choice(len(KINDS), p=weights / weights.sum()))]
 
 
 class Moment:
-    """Where in its script a stream is: the scene that was, the one that comes, and how far.
+    """State of a script: the previous scene, the current one, and the progress of the change.
 
     Attributes:
-        before, after: the scenes; the same one when nothing changes.
-        part: how much of the change is done, in [0, 1].
+        before, after: the two scenes; the same one when nothing changes.
+        part: progress of the change, in [0, 1].
         index: number of the scene ``after`` in the script.
     """
 
@@ -81,16 +81,16 @@ class Moment:
 
     @property
     def main(self) -> Scene:
-        """The scene that has the upper hand: what cannot be blended (the view) follows it."""
+        """Scene with the larger part, which decides what cannot be blended (the view)."""
         return self.after if self.part >= 0.5 else self.before
 
     @property
     def density(self) -> float:
-        """Objects in view, blended."""
+        """Number of objects in view, interpolated."""
         return (1.0 - self.part) * self.before.density + self.part * self.after.density
 
     def draw_scene(self, rng: np.random.Generator) -> Scene:
-        """The scene to which somebody who arrives now belongs, in the view that is shown."""
+        """Samples the scene that a new arrival belongs to, in the current view."""
         drawn = self.after if rng.random() < self.part else self.before
         if drawn.view == self.main.view:
             return drawn
@@ -98,7 +98,7 @@ class Moment:
 
 
 def moment_at(scenes: tuple[Scene, ...], t_s: float) -> Moment:
-    """The moment of a script (scenes with rising ``at_s``, the first at 0) at stream time ``t_s``."""
+    """Returns the state of a script (scenes with rising ``at_s``, the first at 0) at stream time ``t_s``."""
     index = max(number for number, scene in enumerate(scenes) if scene.at_s <= t_s)
     after = scenes[index]
     if index == 0 or after.ramp_s == 0.0:

@@ -1,4 +1,4 @@
-"""Bodies as a camera beside the road sees them. Every function draws in its own box."""
+"""Draws bodies as seen by a camera beside the road. Each function draws in the pen's box."""
 
 import math
 
@@ -20,7 +20,7 @@ def _road_lamps(pen: Pen, v: float, radius: float) -> None:
 
 
 def sedan(pen: Pen, colours: Colours, step: float) -> None:
-    """A low car with three boxes."""
+    """Draws a low car with three boxes."""
     pen.polygon(
         colours.body, (0, 0.52), (0.16, 0.45), (0.3, 0.06), (0.62, 0.06), (0.78, 0.46), (0.97, 0.56),
         (1, 0.84), (0, 0.84),
@@ -33,7 +33,7 @@ def sedan(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def hatch(pen: Pen, colours: Colours, step: float) -> None:
-    """A short car with a steep tail."""
+    """Draws a short car with a steep tail."""
     pen.polygon(
         colours.body, (0, 0.5), (0.06, 0.12), (0.2, 0.04), (0.56, 0.04), (0.76, 0.42), (0.98, 0.54),
         (1, 0.85), (0, 0.85),
@@ -46,7 +46,7 @@ def hatch(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def van(pen: Pen, colours: Colours, step: float) -> None:
-    """A tall car: one box with a short nose, glass to the rear, no deck."""
+    """Draws a tall car: one box with a short nose, glass to the rear, no deck."""
     pen.polygon(
         colours.body, (0, 0.06), (0.04, 0.02), (0.66, 0.02), (0.82, 0.36), (0.99, 0.5), (1, 0.88), (0, 0.88)
     )
@@ -67,7 +67,7 @@ def _cab(pen: Pen, colours: Colours) -> None:
 
 
 def box_truck(pen: Pen, colours: Colours, step: float) -> None:
-    """A closed box behind a lower cab, with a gap between them."""
+    """Draws a closed box behind a lower cab, with a gap between them."""
     pen.block(colours.cargo, 0.0, 0.02, 0.7, 0.76)
     pen.block(shade(colours.cargo, 1.2), 0.0, 0.02, 0.7, 0.08)
     for u in (0.18, 0.36, 0.54):
@@ -76,7 +76,7 @@ def box_truck(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def flatbed(pen: Pen, colours: Colours, step: float) -> None:
-    """An open deck with a stacked load."""
+    """Draws an open deck with a stacked load."""
     pen.polygon(colours.cargo, (0.05, 0.64), (0.09, 0.28), (0.34, 0.28), (0.36, 0.64))
     pen.polygon(shade(colours.cargo, 0.7), (0.38, 0.64), (0.38, 0.4), (0.64, 0.4), (0.66, 0.64))
     pen.block(shade(colours.body, 0.8), 0.0, 0.63, 0.72, 0.77)
@@ -85,7 +85,7 @@ def flatbed(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def tanker(pen: Pen, colours: Colours, step: float) -> None:
-    """A long drum behind a cab."""
+    """Draws a long drum behind a cab."""
     pen.block(STEEL, 0.08, 0.18, 0.62, 0.72)
     pen.oval(STEEL, 0.08, 0.45, 0.08, 0.27)
     pen.oval(shade(STEEL, 0.8), 0.62, 0.45, 0.08, 0.27)
@@ -104,7 +104,7 @@ def _coachwork(pen: Pen, colours: Colours, top: float) -> None:
 
 
 def city_bus(pen: Pen, colours: Colours, step: float) -> None:
-    """One long box with a row of windows and two doors."""
+    """Draws one long box with a row of windows and two doors."""
     _coachwork(pen, colours, 0.04)
     for u in (0.04, 0.17, 0.44, 0.57, 0.7):
         pen.block(GLASS, u, 0.16, u + 0.1, 0.5)
@@ -117,7 +117,7 @@ def city_bus(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def double_decker(pen: Pen, colours: Colours, step: float) -> None:
-    """Two rows of windows."""
+    """Draws a bus with two rows of windows."""
     _coachwork(pen, colours, 0.01)
     pen.block(GLASS, 0.04, 0.09, 1.0, 0.3)
     pen.block(GLASS, 0.04, 0.44, 0.78, 0.64)
@@ -129,7 +129,7 @@ def double_decker(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def coach(pen: Pen, colours: Colours, step: float) -> None:
-    """A travel coach: one dark ribbon of glass, luggage below, a slanting front."""
+    """Draws a travel coach: a dark ribbon of glass, luggage below, a slanting front."""
     pen.polygon(colours.body, (0, 0.08), (0.03, 0.03), (0.9, 0.03), (1, 0.5), (1, 0.88), (0, 0.88))
     pen.polygon(GLASS, (0.02, 0.13), (0.9, 0.13), (0.97, 0.48), (0.02, 0.48))
     for u in (0.2, 0.4, 0.6, 0.8):
@@ -142,7 +142,7 @@ def coach(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def person(pen: Pen, colours: Colours, step: float) -> None:
-    """Somebody who walks; ``step`` is the phase of the stride in radians."""
+    """Draws a walking person; ``step`` is the phase of the stride in radians."""
     stride = 0.3 * math.sin(step)
     dark = shade(colours.legs, 0.78)
     pen.line(dark, 0.08, (0.5, 0.55), (0.5 - stride, 0.97))
@@ -154,7 +154,7 @@ def person(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def umbrella_person(pen: Pen, colours: Colours, step: float) -> None:
-    """Somebody under an umbrella, in a coat to the knees."""
+    """Draws a person under an umbrella, in a coat to the knees."""
     stride = 0.2 * math.sin(step)
     pen.line(colours.legs, 0.08, (0.5, 0.7), (0.5 - stride, 0.97))
     pen.line(colours.legs, 0.08, (0.5, 0.7), (0.5 + stride, 0.97))
@@ -169,7 +169,7 @@ def _rider(pen: Pen, colours: Colours, hip: tuple[float, float], neck: tuple[flo
 
 
 def bike(pen: Pen, colours: Colours, step: float) -> None:
-    """Two thin wheels far apart, a thin frame, an upright rider who pedals."""
+    """Draws two thin wheels far apart, a thin frame, an upright pedalling rider."""
     for u in (0.2, 0.8):
         pen.ring(TYRE, u, 0.77, 0.2, 0.03)
         pen.ring(STEEL, u, 0.77, 0.16, 0.01)
@@ -183,7 +183,7 @@ def bike(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def cargo_bike(pen: Pen, colours: Colours, step: float) -> None:
-    """A bicycle with a chest before the rider."""
+    """Draws a bicycle with a cargo box in front of the rider."""
     pen.ring(TYRE, 0.17, 0.78, 0.19, 0.03)
     pen.ring(TYRE, 0.86, 0.83, 0.14, 0.03)
     foot = 0.07 * math.sin(step)
@@ -196,7 +196,7 @@ def cargo_bike(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def scooter(pen: Pen, colours: Colours, step: float) -> None:
-    """A motor scooter: small thick wheels, a body down to the road, a shield in front."""
+    """Draws a motor scooter: small thick wheels, a body down to the road, a shield in front."""
     for u in (0.2, 0.82):
         pen.disc(TYRE, u, 0.85, 0.13)
         pen.disc(STEEL, u, 0.85, 0.05)
@@ -219,7 +219,7 @@ def scooter(pen: Pen, colours: Colours, step: float) -> None:
 
 
 def tourer(pen: Pen, colours: Colours, step: float) -> None:
-    """A heavy motorcycle: thick wheels, tank and engine, a rider who leans forward in a helmet."""
+    """Draws a heavy motorcycle: thick wheels, tank and engine, a helmeted rider who leans forward."""
     for u in (0.19, 0.81):
         pen.disc(TYRE, u, 0.79, 0.2)
         pen.disc(STEEL, u, 0.79, 0.08)

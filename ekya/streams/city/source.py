@@ -1,4 +1,4 @@
-"""The synthetic city as a camera: frames whose truth is known."""
+"""Synthetic city as a camera: rendered frames with exact ground truth."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -25,14 +25,14 @@ _VIEW_SEEDS: dict[View, int] = {"side": 0, "front": 1, "high": 2}
 
 
 class CitySpec(BaseModel):
-    """A synthetic camera as a fleet file describes it.
+    """A synthetic camera in a fleet file.
 
     Attributes:
-        seed: decides about everything; the same seed gives the same pixels.
+        seed: seed of all random choices; the same seed gives the same pixels.
         fps: frames a second of stream time.
         scenes: the script, with rising ``at_s``, the first at 0.
         width, height: of the frames, in pixels.
-        duration_s: stream seconds until it ends; None is a stream that its reader stops.
+        duration_s: stream seconds until it ends; None is an endless stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,10 +57,10 @@ class CitySpec(BaseModel):
         return scenes
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The camera, for a fleet that tells ``classes`` apart.
+        """Opens the camera for a fleet with these classes.
 
         Raises:
-            UserError: the city does not know one of the classes, or shows one that is not among them.
+            UserError: the city does not have one of the classes, or shows a kind that is not among them.
         """
         class_of = classes_known(classes, KINDS, "the synthetic city has")
         for number, scene in enumerate(self.scenes):
@@ -120,9 +120,9 @@ class _City:
     def _paint(
         self, picture: NDArray[np.uint8], traffic: Traffic
     ) -> tuple[list[Lamp], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """Draw all actors; returns lamps, and boxes, classes and tracks of those that can be seen."""
+        """Draws all actors; returns lamps, and boxes, classes and tracks of actors at least half visible."""
         actors = list(traffic)
-        # Which actor is in front at each pixel, so that half-hidden ones can be told.
+        # Front actor at each pixel, to find actors that are mostly hidden.
         owner = np.full(picture.shape[:2], -1, np.int16)
         lamps: list[Lamp] = []
         for number, actor in enumerate(actors):
@@ -164,7 +164,7 @@ class _City:
 
 
 def _is_cut(before: Moment, now: Moment) -> bool:
-    """Whether another place is in view: a scene without a ramp began, or the view changed."""
+    """Returns whether the picture is cut: a scene without a ramp began, or the view changed."""
     begins = now.index != before.index and now.before is now.after
     return begins or now.main.view != before.main.view
 

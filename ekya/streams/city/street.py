@@ -1,4 +1,4 @@
-"""The street itself: a picture of the background, and the lanes along which things move."""
+"""Background picture of the street, and the lanes along which actors move."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,21 +11,21 @@ from ekya.streams.city.palette import Colour, shade
 from ekya.streams.city.scene import View
 
 BASE_WIDTH, BASE_HEIGHT = 320, 240
-"""The picture in which lanes and bodies are measured; other sizes scale it."""
+"""Size of the base picture, in whose pixels lanes and bodies are measured; other sizes are scaled."""
 
 _HORIZON = 78.0
 _NEAR = 236.0
 
 
 class Lane(NamedTuple):
-    """A straight way through the picture, for what touches the ground at its bottom middle.
+    """A straight path through the picture of an object's bottom middle.
 
     Attributes:
-        x0, y0, x1, y1: from here to there, in pixels of the base picture.
-        scale0, scale1: size at both ends; perspective makes them differ.
-        pavement: people walk here; otherwise wheels roll here.
-        mirrored: what moves here looks to the left.
-        approaching: it comes towards the camera.
+        x0, y0, x1, y1: start and end, in pixels of the base picture.
+        scale0, scale1: size at start and end; perspective makes them differ.
+        pavement: True for people, False for vehicles.
+        mirrored: True if objects on it face to the left.
+        approaching: True if objects on it move towards the camera.
     """
 
     x0: float
@@ -45,7 +45,7 @@ def _across(y: float, scale: float, pavement: bool, mirrored: bool) -> Lane:
 
 
 def _along(offset: float, pavement: bool, approaching: bool) -> Lane:
-    """A lane that runs to the vanishing point; ``offset`` is its distance from the middle, near by."""
+    """Returns a lane to the vanishing point; ``offset`` is its distance from the middle at the near end."""
     far = 128.0
     part = (far - _HORIZON) / (_NEAR - _HORIZON)
     near_end = (160.0 + offset, _NEAR, 1.08)
@@ -88,7 +88,7 @@ LANES: Mapping[View, tuple[Lane, ...]] = {
 
 
 def paint_street(view: View, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The empty street by day, (240, 320, 3) uint8 BGR; every generator gives another street."""
+    """Paints the empty street by day, (240, 320, 3) uint8 BGR; each generator state gives another street."""
     picture = np.zeros((BASE_HEIGHT, BASE_WIDTH, 3), np.uint8)
     {"side": _paint_side, "front": _paint_front, "high": _paint_high}[view](picture, rng)
     grain = rng.normal(0.0, 1.0, (BASE_HEIGHT, BASE_WIDTH, 1)).astype(np.float32)
@@ -221,7 +221,7 @@ def _windows(
     far: tuple[float, float, float],
     floor: float,
 ) -> None:
-    """Windows on one floor of a house whose near and far edges are (x, top, foot)."""
+    """Paints the windows on one floor of a house whose near and far edges are (x, top, foot)."""
     for start in (0.12, 0.42, 0.72):
         corners = []
         for along, down in (

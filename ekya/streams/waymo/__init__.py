@@ -1,4 +1,4 @@
-"""The Waymo Open Dataset (perception), versions 1 and 2, as streams of one camera each (paper §6.1)."""
+"""Waymo Open Dataset (perception), versions 1 and 2, as streams of one camera each (paper §6.1)."""
 
 from ekya.streams.waymo.source import WaymoSpec
 

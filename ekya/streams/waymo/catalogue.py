@@ -1,4 +1,4 @@
-"""Which segments lie in a folder, of either version, and what is known of them."""
+"""Catalogue of the segments of either version in a folder, with their facts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """How a version is read.
+    """Functions that read segments of one version.
 
     Attributes:
-        describe: what a segment says of itself.
-        cameras: those that it has pictures of.
-        check: whether it has pictures and labels of a camera; raises a ``UserError`` where not.
-        shots: the pictures of a camera in the order of time.
+        describe: returns the facts of a segment.
+        cameras: returns the cameras that it has pictures of.
+        check: raises a ``UserError`` if it lacks pictures or labels of a camera.
+        shots: yields the pictures of a camera in chronological order.
     """
 
     describe: Callable[[SegmentFiles], SegmentFacts]
@@ -29,7 +29,10 @@ class Version:
 
 
 def version_of(files: SegmentFiles) -> Version:
-    """How a segment is read; imports what that needs, which is more than all else that reads a fleet file."""
+    """Returns the functions that read a segment.
+
+    The version's module is imported only here, as it needs more than everything else that reads a fleet file.
+    """
     if files.version == 1:
         from ekya.streams.waymo import records
 
@@ -41,23 +44,23 @@ def version_of(files: SegmentFiles) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment whose files were looked into."""
+    """A segment whose facts have been read."""
 
     files: SegmentFiles
     facts: SegmentFacts
 
     @property
     def order(self) -> tuple[int, str]:
-        """Segments play in the order of time; the name decides between two of one time."""
+        """Sort key: segments play in chronological order; ties are broken by name."""
         return self.facts.first_us, self.files.name
 
 
 def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
-    """The segments of a folder by name, judged by the names of files alone.
+    """Finds the segments of a folder, by name, from file names alone.
 
-    The components of version 2 and the ``.tfrecord`` files of version 1 lie in the root, or in folders in
-    it (``training``, ``validation``). A segment that is there in both versions is read in version 2; of
-    two files of version 1, the one whose name says that it has labels.
+    The components of version 2 and the ``.tfrecord`` files of version 1 lie in the root, or in its subfolders
+    (``training``, ``validation``). A segment that exists in both versions is read in version 2; of two
+    files of version 1, the one whose name says that it has labels is read.
 
     Raises:
         UserError: the folder cannot be read.
@@ -82,17 +85,17 @@ def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
 
 
 def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
-    """Segments with what they say of themselves, in the order of time.
+    """Reads the facts of segments; returns the segments in chronological order.
 
     Raises:
-        UserError: one of them cannot be read.
+        UserError: a segment cannot be read.
     """
     looked = (Segment(files, version_of(files).describe(files)) for files in segments)
     return tuple(sorted(looked, key=lambda one: one.order))
 
 
 def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """Segments of a folder that can be read, in the order of time; and a sentence for each that cannot."""
+    """Returns a folder's readable segments in chronological order, and a sentence for each of the others."""
     segments: list[Segment] = []
     problems: list[str] = []
     for files in find_segments(root).values():
@@ -106,7 +109,7 @@ def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
 def usable_segments(
     segments: Sequence[Segment], camera: Camera
 ) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """Those that have pictures and labels of the camera; and a sentence for each that has not."""
+    """Returns the segments with pictures and labels of the camera, and a sentence for each of the others."""
     usable: list[Segment] = []
     problems: list[str] = []
     for segment in segments:
@@ -120,11 +123,11 @@ def usable_segments(
 
 
 def _labelled_first(file: Path) -> tuple[bool, Path]:
-    """The order of two files of one segment: with camera labels, and without."""
+    """Returns the sort key of files: those with camera labels first."""
     return not file.stem.endswith(_AFTER_NAME), file
 
 
 def _name_of(file: Path) -> str:
-    """A segment's name is in that of its file: ``segment-NAME_with_camera_labels.tfrecord``."""
+    """Returns a segment's name from its file's: ``segment-NAME_with_camera_labels.tfrecord``."""
     _, _, behind = file.stem.rpartition(_BEFORE_NAME)
     return behind.removesuffix(_AFTER_NAME)

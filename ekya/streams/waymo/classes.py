@@ -1,4 +1,4 @@
-"""What Waymo's four kinds of objects are called in a fleet."""
+"""Maps a fleet's class names to Waymo's four types of objects."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,21 +16,21 @@ NAMES: Mapping[str, int] = {
     "bicycle": CYCLIST,
     "sign": SIGN,
 }
-"""The data set's own names, and those by which the other sources and golden models know the same things.
+"""The data set's names, and those that other sources and golden models use for the same objects.
 
-It does not tell vehicles apart: a truck or a motorcycle is a vehicle as a car is, and most are cars. A
-cyclist's box holds the bicycle and who rides it.
+The data set does not distinguish vehicles: trucks and motorcycles are vehicles too, but most are cars. A
+cyclist's box holds the bicycle and the rider.
 """
 
 CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
-"""The fleet's classes unless somebody asks for others."""
+"""Default classes of a fleet."""
 
 
 def class_of_type(classes: Sequence[str]) -> Mapping[int, int]:
-    """Index into the fleet's classes by the data set's number of a type; other types are left out.
+    """Returns the index into the fleet's classes by the data set's type number; other types are left out.
 
     Raises:
-        UserError: a class that the data set does not know, or two for the same.
+        UserError: the data set does not have a class, or two classes are the same type.
     """
     found: dict[int, int] = {}
     for index, name in enumerate(classes):

@@ -1,4 +1,4 @@
-"""What ``ekya prepare`` knows of the Waymo Open Dataset: a stream is a camera at a location."""
+"""Waymo Open Dataset as a data set of ``ekya prepare``: a stream is a camera at a location."""
 
 import re
 from collections import Counter
@@ -26,14 +26,14 @@ from ekya.streams.waymo.shots import Camera, Lost
 from ekya.streams.waymo.source import WaymoSpec
 
 _USUAL_FRAMES = 198
-"""Of a segment of version 1, which says how many it has only when all of it was read."""
+"""Estimate for a segment of version 1, whose number of frames is available only after reading it whole."""
 
 _LONGEST_SIDE = 640
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A camera at a location, and what was driven there."""
+    """A camera at a location, and the segments driven there."""
 
     location: str
     camera: Camera
@@ -41,7 +41,7 @@ class _Stream:
 
 
 class WaymoDataset:
-    """A ``Dataset``: both versions of the perception data."""
+    """``Dataset`` of both versions of the perception data."""
 
     name = "waymo"
     title = "Waymo Open Dataset, perception (version 2, or version 1 with camera labels)"
@@ -62,11 +62,11 @@ class WaymoDataset:
     index_suffix = ".jsonl"
 
     def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Those that people drew boxes around."""
+        """Returns the labelled classes."""
         return self.classes
 
     def survey(self, root: Path) -> Survey:
-        """Every camera at every location. Asks each segment where and when it was driven."""
+        """Lists every camera at every location; reads location and time of each segment."""
         streams, missing = _streams(root)
         frames = {
             name: sum(segment.facts.frames or _USUAL_FRAMES for segment in stream.segments)
@@ -77,7 +77,7 @@ class WaymoDataset:
     def examine(
         self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
     ) -> StreamFindings:
-        """Decode every picture of a camera at a location, and read all labels.
+        """Decodes every picture of a camera at a location and reads all labels.
 
         Raises:
             UserError: no segment can be used, or ``index`` cannot be written.
@@ -109,13 +109,13 @@ class WaymoDataset:
         )
 
     def source(self, root: Path, stream: str, index: Path) -> WaymoSpec:
-        """The camera at its location, with its index."""
+        """Returns the specification of a camera at a location with its index."""
         found = _streams(root)[0][stream]
         return WaymoSpec(root=root, location=found.location, camera=found.camera, index=index)
 
 
 def _streams(root: Path) -> tuple[Mapping[str, _Stream], tuple[str, ...]]:
-    """The streams of a folder by name; and a sentence for each segment, or part of one, that is not there."""
+    """Returns a folder's streams by name, and a sentence for each missing segment or part of one."""
     if not find_segments(root):
         return {}, (
             f"{root}: has neither camera_image/*.parquet nor *.tfrecord, itself or in a folder in it",
@@ -138,7 +138,7 @@ def _streams(root: Path) -> tuple[Mapping[str, _Stream], tuple[str, ...]]:
 
 
 def _cameras(segments: tuple[Segment, ...]) -> tuple[Camera, ...]:
-    """Those that any segment has pictures of; one that cannot be read is named when it is examined."""
+    """Returns the cameras with pictures in any segment; unreadable segments are reported by ``examine``."""
     there: set[Camera] = set()
     for segment in segments:
         if len(there) == len(Camera):

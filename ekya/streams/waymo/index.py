@@ -1,6 +1,6 @@
-"""The index that ``ekya prepare waymo`` writes: which segments a stream has, a line of JSON each.
+"""Index that ``ekya prepare waymo`` writes: the segments of a stream, one line of JSON each.
 
-A source that has one does not ask the segments again where and when they were driven.
+A source with an index need not read location and time from the segments again.
 """
 
 import json
@@ -21,10 +21,10 @@ _REMEDY = "make it again with ekya prepare waymo"
 
 
 def write_index(index: Path, root: Path, segments: Sequence[Segment]) -> None:
-    """Writes an index, with paths that begin at the root.
+    """Writes an index with paths relative to the root.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the index cannot be written.
     """
     lines = [json.dumps(_HEAD)]
     for segment in segments:
@@ -34,10 +34,10 @@ def write_index(index: Path, root: Path, segments: Sequence[Segment]) -> None:
 
 
 def read_index(index: Path, root: Path) -> tuple[Segment, ...]:
-    """The segments of an index.
+    """Reads the segments of an index.
 
     Raises:
-        UserError: it is none, a line is damaged, or a file that it names is not there any more.
+        UserError: the file is no index, a line is damaged, or a file that it names no longer exists.
     """
     with user_errors(index):
         head, *lines = index.read_text(encoding="utf-8", errors="replace").splitlines() or [""]

@@ -1,4 +1,4 @@
-"""Frames of version 1: protobuf messages, of which ``frames.proto`` beside this file names what is read."""
+"""Protobuf messages of version 1; ``frames.proto`` beside this file lists the fields that are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ MESSAGES: Mapping[str, tuple[tuple[str, str, str, int], ...]] = {
 
 
 def _frame_type() -> type[Any]:
-    """The class of a ``Frame``, in a pool of its own: nobody else's messages can get in its way."""
+    """Creates the class of ``Frame``, in a separate pool so that it cannot conflict with other messages."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="frames.proto", package=_PACKAGE, syntax="proto2")
     for name, fields in MESSAGES.items():
@@ -58,15 +58,15 @@ def _frame_type() -> type[Any]:
 
 
 FrameMessage = _frame_type()
-"""The message itself; tests and samples write with it."""
+"""Message class of a frame; tests and samples also write with it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameV1:
-    """What one record holds.
+    """Content of one record.
 
     Attributes:
-        segment, location, time_of_day: of its context; empty where it says nothing.
+        segment, location, time_of_day: values of its context; empty if not set.
         timestamp_us: microseconds since 1970.
     """
 
@@ -77,12 +77,12 @@ class FrameV1:
     _message: Any
 
     def image(self, camera: Camera) -> bytes:
-        """The camera's picture as JPEG; empty where there is none."""
+        """Returns the camera's picture as JPEG; empty if there is none."""
         found = (bytes(one.image) for one in self._message.images if one.name == camera.number)
         return next(found, b"")
 
     def labels(self, camera: Camera) -> Labels | None:
-        """What was drawn in the camera's picture; None where nobody looked at it for labels."""
+        """Returns the labels of the camera's picture; None if the picture was not labelled."""
         of_camera = (one.labels for one in self._message.camera_labels if one.name == camera.number)
         found = next(of_camera, None)
         if found is None:
@@ -101,7 +101,7 @@ class FrameV1:
 
 
 def parse_frame(record: bytes) -> FrameV1 | None:
-    """A record of a ``.tfrecord`` file, or None where it is no such message."""
+    """Parses a record of a ``.tfrecord`` file; returns None if it is no ``Frame`` message."""
     frame = FrameMessage()
     try:
         frame.ParseFromString(record)

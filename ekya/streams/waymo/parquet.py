@@ -1,7 +1,7 @@
-"""Version 2 of the data set: a segment is a Parquet file in each of the folders of its components.
+"""Reads version 2 of the data set: a segment is one Parquet file in the folder of each component.
 
-Rows of ``camera_image`` and ``camera_box`` belong together by segment, time and camera. Rows may stand in
-any order, and a row group holds pictures of all cameras.
+Rows of ``camera_image`` and ``camera_box`` are joined by segment, time and camera. Rows may be in any order,
+and a row group holds pictures of all cameras.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,17 +48,17 @@ _BOXES = {
 _STATS = {_SEGMENT: pa.string(), _TIME: pa.int64(), _LOCATION: pa.string(), _TIME_OF_DAY: pa.string()}
 
 _BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError)
-"""What reading a damaged file raises."""
+"""Exceptions that reading a damaged file raises."""
 
-# A buffer lets pages be read one by one; without it a whole column of a row group is.
+# With a buffer, pages are read one by one; without, a whole column of a row group.
 _BUFFER_BYTES = 1 << 20
 _ROWS_AT_ONCE = 4
-# A segment is 20 seconds long. What is a minute away from its middle is a broken number.
+# A segment is 20 seconds long. A time more than a minute away from its middle is damaged.
 _LONGEST_US = 60_000_000
 
 
 def describe(files: SegmentFiles) -> SegmentFacts:
-    """What ``stats`` says of a segment, or, where that file is not there, ``camera_image`` alone.
+    """Reads the facts of a segment from ``stats`` or, if that file is missing, from ``camera_image``.
 
     Raises:
         UserError: a file cannot be read, or has no rows of the segment.
@@ -76,7 +76,7 @@ def describe(files: SegmentFiles) -> SegmentFacts:
 
 
 def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
-    """Those that have rows of the segment.
+    """Returns the cameras that have rows in the segment.
 
     Raises:
         UserError: the file cannot be read.
@@ -87,10 +87,10 @@ def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
 
 
 def check(files: SegmentFiles, camera: Camera) -> None:
-    """Look whether the segment has pictures of the camera, and a file with boxes.
+    """Checks that the segment has pictures of the camera and a file with boxes.
 
     Raises:
-        UserError: it has not, or a file cannot be read.
+        UserError: one of them is missing, or a file cannot be read.
     """
     if files.boxes is None:
         raise UserError(
@@ -105,10 +105,10 @@ def check(files: SegmentFiles, camera: Camera) -> None:
 
 
 def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
-    """The camera's pictures in the order of time.
+    """Yields the camera's pictures in chronological order.
 
-    A row group is read to its end, a few rows at once, and the camera's pictures are kept until their turn
-    comes: between row groups, memory is at most that of one segment's pictures of one camera.
+    Each row group is read to its end, a few rows at a time, and the camera's pictures are kept until they are
+    due: between row groups, memory holds at most one segment's pictures of one camera.
 
     Raises:
         UserError: a file cannot be read at all.
@@ -129,7 +129,7 @@ def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
             for time, jpeg in _pictures(images, group, files.name, camera, expected).items():
                 if turn is not None and time >= turn:
                     waiting.setdefault(time, jpeg)
-            # What the published files' pages take, three times their 90 MB, is not kept while frames play.
+            # Release the memory of the pages, three times the published files' 90 MB, while frames play.
             pa.default_memory_pool().release_unused()
             while turn is not None and turn in waiting:
                 found = waiting.pop(turn)
@@ -142,13 +142,13 @@ def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """What the keys of ``camera_image`` say is there.
+    """Times of the rows of ``camera_image``, according to its key columns.
 
     Attributes:
-        times: (N,) every frame's time that any camera has, sorted.
-        of_camera: for each row group the times of the camera's rows.
-        without: those of ``times`` for which the camera has no row.
-        strange: rows of the camera whose time cannot be.
+        times: (N,) sorted times of the frames that any camera has.
+        of_camera: times of the camera's rows, for each row group.
+        without: the ``times`` for which the camera has no row.
+        strange: number of the camera's rows whose time is implausible.
     """
 
     times: NDArray[np.int64]
@@ -182,7 +182,7 @@ class _Rows:
 def _pictures(
     images: pq.ParquetFile, group: int, segment: str, camera: Camera, expected: NDArray[np.int64]
 ) -> Mapping[int, bytes | Lost]:
-    """The camera's rows of a row group by time: those that were expected, there or not."""
+    """Returns the camera's pictures of a row group by time; ``Lost`` for expected ones that are missing."""
     if not len(expected):
         return {}
     found: dict[int, bytes | Lost] = {}
@@ -203,7 +203,7 @@ def _pictures(
 
 
 def _labels(boxes: Path, segment: str, camera: Camera, rows: _Rows) -> Mapping[int, Labels]:
-    """What was drawn, by the time of the picture; pictures without boxes are not in it."""
+    """Reads the labels by time of the picture; pictures without boxes are left out."""
     wanted = pa.table(
         {
             _SEGMENT: pa.array([segment] * len(rows.times), pa.string()),
@@ -232,7 +232,7 @@ def _labels(boxes: Path, segment: str, camera: Camera, rows: _Rows) -> Mapping[i
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """What a damaged file makes pyarrow raise becomes a sentence that names the file."""
+    """Converts pyarrow's exceptions for a damaged file into a ``UserError`` that names the file."""
     try:
         with user_errors(path):
             yield
@@ -252,10 +252,10 @@ def _open(path: Path, columns: Mapping[str, pa.DataType]) -> pq.ParquetFile:
 
 
 def _read(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
-    """These columns of a small file, as these types.
+    """Reads these columns of a small file, cast to these types.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read.
     """
     with _refusing(path), closing(_open(path, columns)) as file:
         return _cast(file.read(columns=list(columns), use_threads=False), columns)
@@ -266,7 +266,7 @@ def _cast(table: pa.Table, columns: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _integers(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """A column as numbers; what is null is -1, which is no time, no camera and no type."""
+    """Returns a column as numbers; null becomes -1, which is no valid time, camera or type."""
     return np.asarray(pc.fill_null(column, -1).to_numpy(), dtype=np.int64)
 
 

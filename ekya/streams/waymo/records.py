@@ -1,4 +1,4 @@
-"""Version 1 of the data set: a segment is one ``.tfrecord`` file, a record is a frame of all sensors."""
+"""Reads version 1 of the data set: a ``.tfrecord`` file a segment, with a record for each frame."""
 
 from collections.abc import Iterator
 
@@ -10,17 +10,17 @@ from ekya.streams.waymo.tfrecord import read_records
 
 
 def describe(files: SegmentFiles) -> SegmentFacts:
-    """What the first record that can be read says of its segment.
+    """Reads the facts of a segment from its first readable record.
 
     Raises:
-        UserError: there is none, or it is of another segment.
+        UserError: no record can be read, or it belongs to another segment.
     """
     first = _first(files)
     return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
 
 
 def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
-    """Those that the first record that can be read has pictures of.
+    """Returns the cameras with a picture in the first readable record.
 
     Raises:
         UserError: as ``describe``.
@@ -30,10 +30,10 @@ def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
 
 
 def check(files: SegmentFiles, camera: Camera) -> None:
-    """Look whether the first record that can be read has a picture and labels of the camera.
+    """Checks that the first readable record has a picture and labels of the camera.
 
     Raises:
-        UserError: it has not.
+        UserError: one of them is missing, or no record can be read.
     """
     first = _first(files)
     if not first.image(camera):
@@ -46,7 +46,7 @@ def check(files: SegmentFiles, camera: Camera) -> None:
 
 
 def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
-    """The camera's pictures in the order in which they were written, which is that of time.
+    """Yields the camera's pictures in file order, which is chronological.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""A segment read for one camera: each frame as it can be shown, or why it cannot."""
+"""Reads the frames of segments for one camera, each decoded or with the reason why it is lost."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,14 +15,14 @@ from ekya.streams.waymo.catalogue import Segment, version_of
 from ekya.streams.waymo.shots import Camera, Labels, Lost, Shot
 
 FPS = 10.0
-"""The data set's cameras take ten pictures a second."""
+"""Frames a second of the data set's cameras."""
 
 FRAME_US = round(US_PER_S / FPS)
 
-# A segment is 20 seconds long; a step that is longer is a broken number, and would stop a paced stream.
+# A segment is 20 seconds long; a step of over a minute is a damaged time, and would stop a paced stream.
 _LONGEST_STEP_US = 60 * US_PER_S
 _SMALLEST_SIDE = 1.0
-# Two seconds of pictures, 7 MB: as long as the next row group of version 2 takes to be unpacked.
+# Two seconds of pictures, 7 MB: covers the time that unpacking the next row group of version 2 takes.
 _READ_AHEAD = 20
 
 _Shots = Generator[tuple[Segment, Shot | Lost], None, None]
@@ -33,9 +33,9 @@ class Shown:
     """A frame that can be shown.
 
     Attributes:
-        picture: no larger than was asked for.
-        labels: in pixels of the picture as it was stored.
-        step_us: stream time since the frame before it; of a segment's first, one frame.
+        picture: decoded picture, at most of the requested size.
+        labels: labels in pixels of the stored picture.
+        step_us: stream time since the frame before it, microseconds; one frame for a segment's first.
     """
 
     picture: Picture
@@ -43,15 +43,15 @@ class Shown:
     step_us: int
 
     def boxes(self, known: Mapping[int, int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Boxes in the picture, and which rows of the labels they are, as ``fit`` says."""
+        """Returns boxes in the picture and their rows in the labels; see ``fit``."""
         height, width = self.picture.image.shape[:2]
         return fit(self.labels, self.picture.scale, (width, height), known)
 
 
 def shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
-    """All that the segments hold of a camera, in their order, by a thread that reads ahead.
+    """Yields all pictures of a camera, segment by segment, from a thread that reads ahead.
 
-    A file that went away or broke since it was looked into is one more thing that is lost.
+    A file that disappeared or broke since its facts were read becomes a ``Lost``.
     """
     with closing(read_ahead(_shots_of(segments, camera), _READ_AHEAD)) as ahead:
         yield from ahead
@@ -67,7 +67,7 @@ def _shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
 
 
 def scan(shots: Iterable[Shot | Lost], max_side: int) -> Iterator[Shown | Lost]:
-    """Every frame of one segment, as far as it can be shown."""
+    """Yields every frame of one segment, decoded, or ``Lost`` if it cannot be shown."""
     last_us: int | None = None
     for shot in shots:
         if isinstance(shot, Lost):
@@ -86,22 +86,22 @@ def scan(shots: Iterable[Shot | Lost], max_side: int) -> Iterator[Shown | Lost]:
 def fit(
     labels: Labels, scale: NDArray[np.float64], size: tuple[int, int], known: Mapping[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Labels as boxes in a frame.
+    """Converts labels to boxes in a frame.
 
     Args:
-        labels: as they were drawn.
-        scale: (4,) of the frame's pixels to those that they were drawn in.
+        labels: labels in pixels of the stored picture.
+        scale: (4,) factors from stored pixels to the frame's.
         size: the frame's width and height in pixels; boxes are cut at its edges.
-        known: types that count.
+        known: types to keep, as keys.
 
     Returns:
-        (N, 4) float32, x0 y0 x1 y1 in pixels; and (N,) int64, which rows of the labels these are. What is
-        smaller than a pixel, outside the frame, or no number is left out.
+        (N, 4) float32, x0 y0 x1 y1 in pixels; and (N,) int64, their rows in the labels. Boxes that are
+        smaller than a pixel, outside the frame, or NaN are left out.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         boxes = (labels.boxes * scale).astype(np.float32)
         boxes = np.clip(boxes, 0, np.array([*size, *size], np.float32))
-        # What is not a number compares as false.
+        # NaN compares as false.
         seen = np.all(boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE, axis=1)
     seen &= np.isin(labels.types, list(known))
     # One object has one box in a picture; where a damaged file has two, the first counts.

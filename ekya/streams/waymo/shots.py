@@ -1,4 +1,4 @@
-"""What both versions of the Waymo Open Dataset are read into: one camera's pictures with their labels."""
+"""Common types of both versions of the Waymo Open Dataset: one camera's pictures with their labels."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,19 +19,19 @@ class Camera(StrEnum):
 
     @property
     def number(self) -> int:
-        """As the data set counts them."""
+        """Number in the data set, from 1."""
         return tuple(Camera).index(self) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """Where one segment, about 20 seconds of driving, lies.
+    """Files of one segment, which is about 20 seconds of driving.
 
     Attributes:
-        name: as the data set calls it (``context.name``).
+        name: name in the data set (``context.name``).
         version: 1 (one ``.tfrecord``) or 2 (Parquet, a file each for pictures, boxes and statistics).
-        images: the file with the pictures; of version 1 the only one.
-        boxes, stats: version 2's others; None where they are not there.
+        images: file with the pictures; the only one in version 1.
+        boxes, stats: the other files of version 2; None if missing.
     """
 
     name: str
@@ -43,13 +43,13 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What a segment says of itself.
+    """Metadata of a segment.
 
     Attributes:
-        location: such as ``location_sf``; empty where nothing says so.
-        time_of_day: ``Day``, ``Dawn/Dusk`` or ``Night``; empty where nothing says so.
-        first_us: when its first frame was taken, microseconds since 1970.
-        frames: how many frames it has at most; None where only reading all of it would tell.
+        location: location, such as ``location_sf``; empty if not given.
+        time_of_day: ``Day``, ``Dawn/Dusk`` or ``Night``; empty if not given.
+        first_us: time of the first frame, microseconds since 1970.
+        frames: upper bound on the number of frames; None if that takes reading the whole segment.
     """
 
     location: str
@@ -60,11 +60,11 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """What people drew in one picture.
+    """Human labels of one picture.
 
     Attributes:
         boxes: (N, 4) float64, x0 y0 x1 y1 in pixels of the picture; may reach beyond it.
-        types: (N,) int64, the data set's number of what it is.
+        types: (N,) int64, the data set's type numbers.
         objects: N names; an object keeps its name from frame to frame within its segment and camera.
     """
 
@@ -81,9 +81,9 @@ class Shot:
     """One picture of one camera.
 
     Attributes:
-        timestamp_us: of its frame, microseconds since 1970.
+        timestamp_us: time of its frame, microseconds since 1970.
         jpeg: the picture as it was stored.
-        labels: of this picture.
+        labels: labels of this picture.
     """
 
     timestamp_us: int
@@ -96,8 +96,8 @@ class Lost:
     """A frame that cannot be shown.
 
     Attributes:
-        why: which it is and what is wrong with it, as the end of a sentence.
-        frames: how many; 1 where nobody can know, as of all that lies behind a broken place.
+        why: the frame and its problem, as the end of a sentence.
+        frames: number of frames; 1 if unknown, such as for all frames behind a damaged place.
     """
 
     why: str
@@ -105,5 +105,5 @@ class Lost:
 
 
 def edges(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Boxes (N, 4) x0 y0 x1 y1 from centres (N, 2) and sizes (N, 2), x first."""
+    """Returns boxes (N, 4) x0 y0 x1 y1 from centres (N, 2) and sizes (N, 2), x first."""
     return np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)

@@ -1,4 +1,4 @@
-"""Segments of the Waymo Open Dataset as one camera's stream: pictures, and what was drawn in them."""
+"""Segments of the Waymo Open Dataset as the stream of one camera, with labels as ground truth."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,15 +33,15 @@ _log = logging.getLogger(__name__)
 
 
 class WaymoSpec(BaseModel):
-    """A camera of the car, as a fleet file describes it: some segments, or all of a location.
+    """A camera of the car in a fleet file, over some segments or all segments of a location.
 
     Attributes:
         root: folder with ``camera_image/`` and ``camera_box/`` (version 2) or ``.tfrecord`` files (version
             1), or with folders that have them, such as ``training``.
-        segments: names, as the data set has them (``context.name``); they play in the order of time.
-        location: instead of ``segments``: all segments of a place, such as ``location_sf``.
-        camera: which of the car's.
-        index: what ``ekya prepare`` wrote; with it a location opens without every segment being asked.
+        segments: names in the data set (``context.name``); they play in chronological order.
+        location: instead of ``segments``: all segments of a location, such as ``location_sf``.
+        camera: camera of the car.
+        index: index file that ``ekya prepare`` wrote; with it the source opens without reading every segment.
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
     """
 
@@ -65,15 +65,14 @@ class WaymoSpec(BaseModel):
         return self
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """The source, whose truth is in the fleet's classes.
+        """Opens the source, whose truth is in the fleet's classes.
 
-        With an index nothing is looked into. Without one every segment is asked for its time, and whether
-        it has pictures and labels of the camera; for a location, every segment of the root is asked where
-        it was driven.
+        With an index no segment is read. Without one, the time of each segment is read, and whether it has
+        pictures and labels of the camera; for a location, the location of every segment of the root is read.
 
         Raises:
-            UserError: a class that the data set does not know; a file that is missing or cannot be read; a
-                segment without pictures or labels of the camera.
+            UserError: the data set does not have a class; a file is missing or cannot be read; a segment has
+                no pictures or labels of the camera.
         """
         known = class_of_type(classes)
         if self.index is not None:
@@ -134,16 +133,16 @@ class WaymoSpec(BaseModel):
 
 @dataclass(eq=False)
 class WaymoSource:
-    """Segments that play one after the other. A ``StreamSource`` with truth.
+    """``StreamSource``, with truth, of segments that play in sequence.
 
-    Stream time is that of the frames' own time stamps within a segment; the next one follows a tenth of a
-    second behind, whatever lies between them in truth (paper §6.1).
+    Within a segment, stream time follows the frames' time stamps; the next segment begins a tenth of a second
+    after the last frame, regardless of the real gap (paper §6.1).
 
     Attributes:
-        segments: in the order in which they play.
-        camera: whose pictures.
+        segments: segments, in the order in which they play.
+        camera: camera of the car.
         known: index into the fleet's classes by type; objects of other types are left out.
-        max_side: no side of a frame is longer, pixels.
+        max_side: longest side of a frame, pixels; larger frames are scaled down.
     """
 
     segments: tuple[Segment, ...]
@@ -154,16 +153,16 @@ class WaymoSource:
 
     @property
     def fps(self) -> float:
-        """The data set's cameras take ten pictures a second."""
+        """Frames a second, the same for all cameras of the data set."""
         return FPS
 
     @property
     def damaged(self) -> int:
-        """Frames of the current pass without a picture or labels, or that cannot be read."""
+        """Number of frames of the current pass that lack a picture or labels or cannot be read."""
         return self._damaged
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """All frames that can be shown; the others are counted, and named in the log once a segment."""
+        """Yields all frames that can be shown; counts the others, and logs them once a segment."""
         self._damaged = 0
         index, tracks, start_us = 0, 0, 0
         with closing(shots_of(self.segments, self.camera)) as everything:
@@ -179,7 +178,7 @@ class WaymoSource:
                 tracks += len(numbers)
 
     def _truth(self, shown: Shown, numbers: dict[str, int], first: int) -> Truth:
-        """A frame's truth; ``numbers`` has those of the segment's tracks, which begin at ``first``."""
+        """Returns a frame's truth; ``numbers`` holds the segment's track numbers, counted from ``first``."""
         boxes, rows = shown.boxes(self.known)
         classes = [self.known[kind] for kind in shown.labels.types[rows].tolist()]
         names = [shown.labels.objects[row] for row in rows.tolist()]
@@ -187,7 +186,7 @@ class WaymoSource:
         return Truth(boxes, np.array(classes, np.int64), np.array(tracks, np.int64))
 
     def _shown(self, segment: Segment, shots: Iterable[Shot | Lost]) -> Iterator[Shown]:
-        """A segment's frames that can be shown; the others are counted, and named when it is over."""
+        """Yields a segment's frames that can be shown; counts the others, and logs them at the end."""
         lost: list[Lost] = []
         try:
             for one in scan(shots, self.max_side):

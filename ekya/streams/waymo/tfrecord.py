@@ -1,7 +1,8 @@
-"""The framing of TFRecord files: a length, its checksum, the data, their checksum; again and again.
+"""Reads TFRecord files.
 
-Lengths are 64 bits, checksums are 32 bits, both with the lowest byte first. A checksum is a CRC-32C
-that was rotated by 15 bits and moved by a constant, so that data which hold checksums do not confuse it.
+Each record is framed as length, checksum of the length, data, checksum of the data. Lengths have 64 bits,
+checksums 32 bits, both little-endian. A checksum is a masked CRC-32C: rotated by 15 bits and shifted by a
+constant, so that data that contain checksums do not defeat it.
 """
 
 import os
@@ -16,21 +17,21 @@ from ekya.streams.waymo.shots import Lost
 _HEAD = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MOVED_BY = 0xA282EAD8
-# A frame of all cameras and lidars is about 5 MB. What claims to be longer is passed over unread.
+# A frame of all cameras and lidars is about 5 MB. A much longer record is skipped unread.
 _LONGEST_RECORD_BYTES = 256 * 1024 * 1024
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of some data as it stands in the file."""
+    """Returns the checksum of data in the form that the file stores."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MOVED_BY) & 0xFFFFFFFF
 
 
 def read_records(file: BinaryIO) -> Iterator[bytes | Lost]:
-    """The records of a file, one at a time; memory is that of the longest.
+    """Yields the records of a file, one at a time; memory is that of the longest.
 
-    A record whose data do not fit their checksum is lost. Where a length does not fit its checksum, or
-    the file ends before its record does, nobody knows where the next one begins: all the rest is lost.
+    A record whose data do not match their checksum is lost. If a length does not match its checksum, or the
+    file ends within a record, the next record cannot be found and the rest of the file is lost.
 
     Raises:
         OSError: the file cannot be read.

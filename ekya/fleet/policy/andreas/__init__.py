@@ -1,1 +1,1 @@
-"""ANDREAS: jobs on the GPUs of unequal nodes, by what energy costs and by what being late costs."""
+"""ANDREAS: schedules jobs on the GPUs of heterogeneous nodes by energy cost and tardiness cost."""

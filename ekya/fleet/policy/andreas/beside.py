@@ -1,4 +1,4 @@
-"""Many schedules of one point, turn by turn through tables: where an optimiser's time goes."""
+"""Table-driven construction of many schedules of one point in parallel; the hot path of ANDREAS."""
 
 import numpy as np
 
@@ -6,35 +6,35 @@ from ekya.fleet.policy.andreas.construct import WAITS, Bools, Schedules, piles_o
 from ekya.fleet.policy.andreas.point import Ints, Point
 
 FEW = 8
-"""Configurations that tables are made for; they have a part for each set of them."""
+"""Most configurations for which tables are made; a table has one part per subset of configurations."""
 
 NOTHING = -1
 
 
 class Beside:
-    """What ``construct`` does, to the letter; nothing is searched for in a turn.
+    """Builds the same schedules as ``construct``, by table look-ups instead of searches.
 
-    A schedule's state is the set of its piles that hold a node. It says which configurations there is room
-    for, and so what a job gets by its wish; from which pile that is taken, and on which the node goes with
-    what is left of it; and which state is next, by whether the first pile is empty then. Two piles more make
-    every turn alike: a job that gets nothing takes a node that is none from one and puts it back, and nodes
-    without GPUs left go on the other.
+    A schedule's state is the set of its non-empty piles. The state determines which configurations fit, and
+    so the configuration that a job gets for its wish; the pile from which the node is taken; the pile to
+    which the node goes with its remaining GPUs; and the next state, depending on whether the first pile is
+    then empty. Two extra piles make all steps alike: a job that gets nothing takes a dummy node from one and
+    puts it back, and nodes without free GPUs go on the other.
     """
 
     def __init__(self, point: Point) -> None:
         columns, states = len(point.gpus), np.arange(1 << len(point.gpus))
         self._jobs, self._columns = len(point.states), columns
         self._none, self._full = columns, columns + 1
-        # A part has one place for each choice, and one for none; a state is named by where its part begins.
+        # A part has one entry per choice, and one for none; a state is identified by the start of its part.
         part = columns + 1
         self._places = part * len(states)
         self._from = np.full(self._places, self._none)
         self._onto = self._from.copy()
-        # The first half: the pile still holds something. The second: it is empty.
+        # First half: the pile still holds a node. Second half: it is empty.
         self._next = np.tile(np.repeat(states * part, part), 2)
         room = np.zeros((len(states), columns), dtype=np.bool_)
         for choice in range(columns):
-            # The fullest nodes with room come last, and stay.
+            # The loop ends with the fullest nodes that fit, whose entries overwrite the others.
             for pile in reversed(range(choice, columns)):
                 if point.shelf[pile] != point.shelf[choice]:
                     continue
@@ -47,7 +47,7 @@ class Beside:
                 self._onto[move] = self._full if left is None else left
                 self._next[move] = after * part
                 self._next[move + self._places] = (after & ~(1 << pile)) * part
-        # States with room for the same configurations share what jobs choose.
+        # States in which the same configurations fit share a table of choices.
         rooms, shared = np.unique(room, axis=0, return_inverse=True)
         self._choices = np.repeat(shared.ravel() * self._jobs * columns, part)
         self._choice = _choices(point, rooms).ravel()
@@ -61,11 +61,11 @@ class Beside:
                 self._below[node], self._top[pile] = self._top[pile], node
 
     def construct(self, order: Ints, wished: Ints) -> Schedules:
-        """A schedule for each row.
+        """Builds one schedule per row.
 
         Args:
-            order: jobs of each, from the first on.
-            wished: the configuration that each of them tries first; jobs are columns.
+            order: jobs of each schedule, in the order of placement.
+            wished: configuration that each job tries first; jobs are columns.
         """
         many = len(order)
         rows = np.arange(many)
@@ -101,7 +101,7 @@ class Beside:
 
 
 def _choices(point: Point, rooms: Bools) -> Ints:
-    """By what there is room for, job and wish: the wish, else the best by its keys, else none."""
+    """Returns choices by fitting configurations, job and wish: the wish, else the best by keys, else none."""
     columns = len(point.gpus)
     keys = np.where(rooms[:, None, :], point.keys, np.inf)
     best = keys.argmin(axis=2)[:, :, None]

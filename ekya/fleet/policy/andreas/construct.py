@@ -15,11 +15,11 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """Several, each a row; jobs are columns.
+    """Several schedules; schedules are rows, jobs columns.
 
     Attributes:
-        config: of each job, or ``WAITS``.
-        node: where; its place in the point's names, or ``WAITS``.
+        config: configuration of each job, or ``WAITS``.
+        node: index of its node in ``Point.node_names``, or ``WAITS``.
     """
 
     config: Ints
@@ -27,18 +27,18 @@ class Schedules:
 
 
 def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | None = None) -> Schedules:
-    """ASSIGN, and where that fails ASSIGN_TO_SUBOPTIMAL, for each job in turn.
+    """Applies ASSIGN, and where that fails ASSIGN_TO_SUBOPTIMAL, to one job after the other.
 
-    A configuration stands for all nodes that are alike. Of those that have enough GPUs left, the fullest is
-    taken, so a node that runs nothing comes last. The paper's open nodes N_O are read as nodes with GPUs
-    left: kept to those in use, jobs would wait beside empty nodes. Who finds nothing in D_j waits; who is
-    late anyhow takes the fastest configuration that is there.
+    A configuration stands for all nodes that are alike. Of those with enough free GPUs the fullest is taken,
+    so an idle node comes last. The paper's open nodes N_O are read as nodes with free GPUs: if they were the
+    nodes in use, jobs would wait beside empty nodes. A job that finds no configuration of D_j waits; a job
+    that is late in any configuration takes the fastest that fits.
 
     Args:
-        point: what is to be decided.
-        order: jobs of each schedule, from the first on; jobs that are not named get nothing.
-        wished: the configuration that each of them tries first; jobs are columns.
-        free: GPUs left in each node; all of them where it is None.
+        point: the scheduling point.
+        order: jobs of each schedule, in the order of placement; missing jobs get nothing.
+        wished: configuration that each job tries first; jobs are columns.
+        free: free GPUs of each node; None: all of them.
     """
     many, jobs = len(order), len(point.states)
     left = _Left(point, many, free)
@@ -63,11 +63,11 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
 
 
 def piles_of(point: Point, free: Sequence[int] | None = None) -> list[list[int]]:
-    """Nodes with the GPUs that are left in them, by configuration; the last of a pile is taken first.
+    """Returns piles of nodes by configuration (shelf and free GPUs); the last of a pile is taken first.
 
     Args:
-        point: what is to be decided.
-        free: GPUs left in each node; all of them where it is None.
+        point: the scheduling point.
+        free: free GPUs of each node; None: all of them.
     """
     piles: list[list[int]] = [[] for _ in point.gpus]
     for number, shelf in enumerate(point.shelves):
@@ -75,15 +75,14 @@ def piles_of(point: Point, free: Sequence[int] | None = None) -> list[list[int]]
             gpus = shelf.gpus if free is None else free[node]
             if gpus:
                 piles[int(point.single[number]) + gpus - 1].append(node)
-    # The first by name is taken first.
+    # Reversed, so that the first by name is taken first.
     return [pile[::-1] for pile in piles]
 
 
 class _Left:
-    """GPUs that are left in each schedule.
+    """Tracks the free GPUs in each schedule.
 
-    Column c of a configuration (shelf, g) also counts the nodes of its shelf with g GPUs left; ``piles`` has
-    them.
+    Column c of a configuration (shelf, g) also stands for the pile of nodes of that shelf with g free GPUs.
     """
 
     def __init__(self, point: Point, many: int, free: Sequence[int] | None) -> None:
@@ -102,12 +101,12 @@ class _Left:
         self._count = np.tile(np.array([len(pile) for pile in piles], dtype=np.intp), many)
 
     def look(self) -> tuple[Bools, Bools]:
-        """Which piles hold a node, and which configurations there is room for, in each schedule."""
+        """Returns which piles hold a node and which configurations fit, in each schedule."""
         there = (self._count > 0).reshape(-1, self._columns)
         return there, (there.astype(np.float32) @ self._of_piles) > 0
 
     def take(self, rows: Ints, config: Ints, there: Bools) -> Ints:
-        """Gives out one of each, from the pile of the fullest nodes with room; the nodes."""
+        """Takes a node for each row from the pile of the fullest nodes that fit; returns the nodes."""
         pile = (there[rows] & self._room[config]).argmax(axis=1)
         at = rows * self._columns + pile
         count = self._count[at] - 1
@@ -123,17 +122,17 @@ class _Left:
 
 
 def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float) -> Floats:
-    """Equation (1) of each schedule.
+    """Returns Equation (1) for each schedule.
 
-    The text of (1) is damaged and is read as Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ the tardiness of a job
+    The text of (1) is damaged and is read as Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ is the tardiness of a job
     that runs, τ̂ that of one that waits, which may have to begin after ``period_s`` and in its slowest
-    configuration; α is 1 for the first job to end on a node, and π = t_jng c_ng what it costs there.
+    configuration; α is 1 for the first job to end on a node, and π = t_jng c_ng is its cost there.
 
     Args:
-        point: what is decided.
-        schedules: all of them.
+        point: the scheduling point.
+        schedules: of the point.
         postponing: ρ.
-        period_s: until jobs that wait are looked at again, at the latest.
+        period_s: longest time until the next scheduling point.
     """
     many, nodes = len(schedules.config), len(point.node_names)
     columns = len(point.gpus)
@@ -150,7 +149,7 @@ def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float
     np.minimum.at(first_s, place, takes_s)
     (first,) = np.nonzero(takes_s <= first_s[place])
     first_cost = np.full(many * nodes, np.inf)
-    # Of two that end together the cheaper one counts.
+    # Of jobs that end together the cheapest counts.
     np.minimum.at(first_cost, place[first], cost[first])
     first_cost[np.isinf(first_cost)] = 0.0
     return np.asarray(value + late + first_cost.reshape(many, nodes).sum(axis=1))

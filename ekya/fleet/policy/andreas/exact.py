@@ -1,4 +1,4 @@
-"""The best schedule of one scheduling point by (1), as an integer programme; for small cases only."""
+"""Optimal schedule of one scheduling point by Equation (1), as an integer programme; for small cases only."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from ekya.fleet.policy.andreas.point import Ints, Point
 
 
 class NoOptimumError(Exception):
-    """The solver found none in its time."""
+    """The solver found no optimum within its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The best schedule.
+    """An optimal schedule.
 
     Attributes:
         config, node: of each job, or ``WAITS``.
@@ -30,7 +30,7 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A job in a configuration on a node: x says whether it runs so, α whether it ends there first."""
+    """A job in a configuration on a node; its binaries are x (it runs so) and α (it ends there first)."""
 
     job: int
     config: int
@@ -41,17 +41,17 @@ class _Choice:
 def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.0) -> Optimum:
     """Minimises Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn over all schedules, also those that leave GPUs idle.
 
-    Constraints: a job runs once at most; a node gives what it has; on a node that is used someone who runs
-    there is the first to end, and nobody there ends before.
+    Constraints: a job runs at most once; a node has a limited number of GPUs; on a node in use one of its
+    jobs is marked as the first to end, and none of its jobs ends earlier.
 
     Args:
-        point: what is decided.
+        point: the scheduling point.
         postponing: ρ.
-        period_s: until jobs that wait are looked at again.
-        limit_s: for the solver.
+        period_s: longest time until the next scheduling point.
+        limit_s: time limit of the solver.
 
     Raises:
-        NoOptimumError: it was not enough.
+        NoOptimumError: no optimum within the time limit.
     """
     choices = list(_choices(point))
     runs, count = np.arange(len(choices)), len(choices)
@@ -109,7 +109,7 @@ def _choices(point: Point) -> list[_Choice]:
 
 
 class _Rows:
-    """Inequalities, one after the other."""
+    """Collects rows of linear inequalities."""
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
@@ -117,12 +117,12 @@ class _Rows:
         self._entries: list[tuple[int, int, float]] = []
 
     def at_most(self, bound: float, row: dict[int, float]) -> None:
-        """Another one."""
+        """Adds the row Σ value · variable ≤ bound."""
         self._entries += [(len(self._upto), column, value) for column, value in row.items()]
         self._upto.append(bound)
 
     def constraint(self) -> LinearConstraint:
-        """All of them."""
+        """Returns the rows as one constraint."""
         at, column, value = zip(*self._entries, strict=True)
         matrix = coo_array((value, (at, column)), shape=(len(self._upto), self._columns))
         return LinearConstraint(matrix.tocsr(), -np.inf, np.array(self._upto))

@@ -1,4 +1,4 @@
-"""FIFO, EDF and priority: who has started keeps what it has to its end (§V.B)."""
+"""Baselines FIFO, EDF and priority: a started job keeps its resources to its end (§V.B)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from ekya.fleet.policy.view import FleetView, JobState
 
 @dataclass(frozen=True, slots=True)
 class FirstPrinciple:
-    """Jobs that wait are placed in one order; who has started is never moved, resized or sent back.
+    """Places waiting jobs in a fixed order; started jobs are never moved, resized or preempted.
 
-    A new job's configuration is chosen and assigned by ANDREAS's own rules, without chance, so that these
-    methods differ from it in order, in preemption and in looking further than one schedule, and in nothing
-    else. Who finds no place does not keep those behind it from theirs.
+    A new job's configuration is chosen and assigned by ANDREAS's rules without randomness, so these methods
+    differ from ANDREAS only in the order, in preemption and in building a single schedule. A job that finds
+    no place does not block the jobs behind it.
 
     Attributes:
         name: of the method.
-        rank: the smallest goes first.
-        every_us: it is asked when something happens.
+        rank: sort key; the smallest goes first.
+        every_us: None: it decides at each event.
     """
 
     name: str
@@ -31,7 +31,7 @@ class FirstPrinciple:
     every_us: int | None = None
 
     def decide(self, view: FleetView) -> Decision:
-        """Places for those that wait, as far as there is room."""
+        """Places waiting jobs on the free GPUs."""
         point = point_of(view)
         node, config = (now.copy() for now in point.places_now)
         free = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
@@ -49,15 +49,15 @@ class FirstPrinciple:
 
 
 def fifo() -> FirstPrinciple:
-    """Who came first."""
+    """Returns the policy that places jobs in the order of arrival."""
     return FirstPrinciple("fifo", lambda state: state.job.arrives_us)
 
 
 def edf() -> FirstPrinciple:
-    """Who is due first."""
+    """Returns the policy that places the job with the earliest due date first."""
     return FirstPrinciple("edf", lambda state: np.inf if state.job.due_us is None else state.job.due_us)
 
 
 def priority() -> FirstPrinciple:
-    """Whose tardiness costs most."""
+    """Returns the policy that places the job with the highest tardiness weight first."""
     return FirstPrinciple("priority", lambda state: -state.job.waiting.per_s)

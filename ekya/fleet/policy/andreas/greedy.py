@@ -1,4 +1,4 @@
-"""ANDREAS: the randomised greedy of Algorithm 1."""
+"""ANDREAS: the randomised greedy algorithm (Algorithm 1)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,33 +13,33 @@ from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.view import FleetView
 
 BATCH = 250
-"""Schedules that are built beside each other."""
+"""Schedules that are built together."""
 
 GOLDEN = 0.6180339887498949
-"""Multiples of it, less their whole part, are spread evenly from 0 to 1, however many they are."""
+"""Fractional parts of its multiples are spread evenly over [0, 1), for any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Andreas:
-    """All jobs are placed anew at each scheduling point, up to ``iterations`` times; the best by (1) counts.
+    """Places all jobs anew at each scheduling point, up to ``iterations`` times, and keeps the best by (1).
 
-    What Algorithm 1 leaves open is read so:
+    Our reading of what Algorithm 1 leaves open:
 
-    - The empty schedule it begins with is worse than any other; by (1) it would be the best one as long as
-      no job is pressed for time, and nothing would ever run.
-    - The first schedule is built without chance. The others have all parts of it, from none to the whole of
-      what the paper says.
-    - A job changes places with the next one with a probability of ``swapping`` times the smallest weight
-      over its own.
-    - A configuration of D_j is drawn by 1/cost; of all where D_j is empty.
-    - No further batch is built when one brings nothing better.
+    - The initial empty schedule is worse than any other; by (1) it would be the best as long as no job is
+      close to its due date, and nothing would ever run.
+    - The first schedule is built without randomness; in the others its amount varies between none and the
+      paper's full amount.
+    - A job changes places with the next one with the probability ``swapping`` times the smallest weight over
+      its own.
+    - A configuration of D_j is drawn with odds of 1/cost; of all configurations where D_j is empty.
+    - The search stops after a batch without an improvement.
 
     Attributes:
         iterations: MAX_IT.
         postponing: ρ.
-        period_s: until a job that waits is looked at again.
-        swapping: probability for the lightest job.
-        every_us: it is asked when something happens.
+        period_s: longest time until the next scheduling point.
+        swapping: probability for the job with the smallest weight.
+        every_us: None: it decides at each event.
     """
 
     iterations: int = 1000
@@ -50,7 +50,7 @@ class Andreas:
     every_us: int | None = None
 
     def decide(self, view: FleetView) -> Decision:
-        """The best of the schedules."""
+        """Returns the decision of the best schedule."""
         point = point_of(view)
         if not point.states or not point.shelves:
             return decision_of(point, *_nothing(point))
@@ -58,9 +58,9 @@ class Andreas:
         return decision_of(point, best.config[row], best.node[row])
 
     def best(self, point: Point, rng: np.random.Generator) -> tuple[Schedules, int, float]:
-        """The batch with the best schedule, its row there, and its value."""
+        """Returns the batch with the best schedule, its row in the batch, and its value."""
         found: tuple[Schedules, int, float] | None = None
-        # Tables pay only where there are many schedules, and grow with the number of configurations.
+        # Tables pay off only for many schedules, and grow exponentially with the number of configurations.
         tables = self.iterations >= BATCH and len(point.gpus) <= FEW
         built = Beside(point).construct if tables else partial(construct, point)
         for begin in range(0, self.iterations, BATCH):
@@ -77,7 +77,7 @@ class Andreas:
         return found
 
     def _draw(self, point: Point, rng: np.random.Generator, first: bool) -> tuple[Ints, Ints]:
-        """Orders of jobs, and the configuration that each job tries first; always a whole batch."""
+        """Draws orders of jobs and the configuration that each job tries first; always a whole batch."""
         jobs = len(point.states)
         chance = ((np.arange(BATCH) + (0 if first else 1)) * GOLDEN % 1.0)[:, None]
         swaps = rng.random((BATCH, jobs)) < chance * self.swapping * (point.weight.min() / point.weight)
@@ -88,7 +88,7 @@ class Andreas:
 
 
 def swapped(swaps: np.typing.NDArray[np.bool_]) -> Ints:
-    """An order for each row, by who is to change places with the next: those at even places, then at odd."""
+    """Returns an order per row: exchanges marked jobs with the next, at even positions, then at odd ones."""
     many, jobs = swaps.shape
     order = np.tile(np.arange(jobs), (many, 1))
     change = swaps[:, : jobs - 1 : 2]
@@ -103,18 +103,18 @@ def swapped(swaps: np.typing.NDArray[np.bool_]) -> Ints:
 
 
 def drawn_configs(point: Point, uniform: Floats) -> Ints:
-    """A configuration for each job, by 1/cost, of those it may choose from.
+    """Draws a configuration for each job with odds of 1/cost, among those it may choose.
 
     Args:
-        point: what is decided.
-        uniform: from 0 to 1, a number for each job in each schedule.
+        point: the scheduling point.
+        uniform: random numbers in [0, 1), one per job and schedule.
     """
     with np.errstate(divide="ignore"):
         odds = np.where(np.isfinite(point.keys), 1.0 / np.maximum(point.cost, 1e-12), 0.0)
     odds[odds.sum(axis=1) == 0, 0] = 1.0
     upto = np.cumsum(odds, axis=1)
     upto /= upto[:, -1:]
-    # Small numbers, since there are many of them.
+    # A narrow type: the array is large.
     drawn = np.zeros(uniform.shape, dtype=np.int8 if upto.shape[1] < 2**7 else np.intp)
     for column in range(upto.shape[1] - 1):
         drawn += uniform >= upto[:, column]

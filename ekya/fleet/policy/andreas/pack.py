@@ -1,4 +1,4 @@
-"""Configurations to nodes, with as few moves and as few nodes as may be."""
+"""Placement of configurations on nodes, with few moves and few nodes in use."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from ekya.fleet.policy.andreas.point import Floats, Ints, Point
 
 
 def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints) -> tuple[Ints, Ints]:
-    """A node for each job that has a configuration.
+    """Chooses a node for each job that has a configuration.
 
-    Who keeps its configuration keeps its node. The others come by their size; who finds no node with so
-    many GPUs left takes fewer.
+    A job that keeps its configuration keeps its node. The others follow in decreasing size; a job that finds
+    no node with enough free GPUs takes fewer.
 
     Args:
-        point: what is decided.
-        worth: of a second of each job in each configuration.
-        config: of each job, or ``WAITS``; of one shelf never more GPUs than it has.
-        now, now_node: what each job has at present, or ``WAITS``.
+        point: the scheduling point.
+        worth: per second, of each job in each configuration.
+        config: of each job, or ``WAITS``; in total at most the GPUs of each shelf.
+        now, now_node: present configuration and node of each job, or ``WAITS``.
 
     Returns:
         Configurations and nodes.
@@ -48,13 +48,13 @@ def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints)
 
 
 def emptied(point: Point, config: Ints, node: Ints, now: Ints, now_node: Ints, lost_s: Floats) -> Ints:
-    """Nodes again, after those were emptied whose base costs more than moving their jobs.
+    """Empties nodes whose base costs more than moving their jobs; returns the new nodes of the jobs.
 
     Args:
-        point: what is decided.
+        point: the scheduling point.
         config, node: of each job, or ``WAITS``.
-        now, now_node: what each job has at present, or ``WAITS``.
-        lost_s: what a job loses that moves.
+        now, now_node: present configuration and node of each job, or ``WAITS``.
+        lost_s: seconds that a job loses by a move, by configuration.
     """
     node = node.copy()
     for number, shelf in enumerate(point.shelves):
@@ -85,7 +85,7 @@ def emptied(point: Point, config: Ints, node: Ints, now: Ints, now_node: Ints, l
 def _elsewhere(
     point: Point, config: Ints, on: dict[int, list[int]], free: dict[int, int], place: int
 ) -> dict[int, int]:
-    """Where the jobs of a node have room on others in use; empty where not all have, or none is there."""
+    """Returns other nodes in use that can take all jobs of a node, by job; empty where not all jobs fit."""
     room = {other: free[other] for other in on if other != place and on[other] and free[other]}
     where = {}
     for row in sorted(on[place], key=lambda row: (-point.gpus[config[row]], row)):

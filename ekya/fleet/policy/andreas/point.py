@@ -1,4 +1,4 @@
-"""One scheduling point as arrays: what each job takes and costs in each configuration (§IV.A)."""
+"""One scheduling point as arrays: time and cost of each job in each configuration (§IV.A)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Nodes that nobody can tell apart: as fast, as large, as dear, and open to the same jobs.
+    """Interchangeable nodes: of the same kind, size and cost, and open to the same jobs.
 
     Attributes:
-        kind, gpus: of each.
+        kind, gpus: of each node.
         names: sorted.
         cost_a_s: c_ng, with 0, 1, ... GPUs in use.
         banned: names of jobs that may not run here.
@@ -35,7 +35,7 @@ class Shelf:
 
     @property
     def base_cost_a_s(self) -> float:
-        """What a node costs for being on, where its GPUs cost the same each."""
+        """Cost per second of a node that is on, without its GPUs, which are taken to cost the same each."""
         if self.gpus == 1:
             return 0.0
         return self.cost_a_s[1] - (self.cost_a_s[-1] - self.cost_a_s[1]) / (self.gpus - 1)
@@ -43,20 +43,20 @@ class Shelf:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What is to be decided.
+    """A scheduling point.
 
-    A configuration is a shelf and a number of GPUs; all arrays have jobs as rows, configurations as columns.
+    A configuration is a shelf and a number of GPUs; arrays have jobs as rows and configurations as columns.
 
     Attributes:
-        states: jobs by falling pressure, then by name.
+        states: jobs by decreasing pressure, then by name.
         shelves: all nodes.
-        shelf, gpus: of each configuration; those of a shelf are next to each other, from one GPU on.
-        takes_s: t_jng from now on, infinite where a job cannot run so.
+        shelf, gpus: of each configuration; those of a shelf are consecutive, beginning with one GPU.
+        takes_s: t_jng from now on, infinite where a job cannot run in a configuration.
         cost: t_jng c_ng; infinite there too.
         due_in_s: d_j - T_c, infinite where a job is never late.
         weight: ω_j.
-        longest_s: the slowest of a job's configurations.
-        epoch_s: one epoch in each configuration; infinite where there is none.
+        longest_s: time in the slowest of a job's configurations.
+        epoch_s: one epoch in each configuration; infinite where a job cannot run in it.
     """
 
     states: tuple[JobState, ...]
@@ -72,19 +72,19 @@ class Point:
 
     @cached_property
     def node_names(self) -> tuple[NodeName, ...]:
-        """Of all nodes, shelf by shelf; elsewhere a node is its place here."""
+        """Names of all nodes, shelf by shelf; other arrays refer to a node by its index here."""
         return tuple(name for shelf in self.shelves for name in shelf.names)
 
     @cached_property
     def tardiness_s(self) -> Floats:
-        """τ_j in each configuration; infinite where there is none."""
+        """τ_j in each configuration; infinite where the job cannot run in it."""
         return np.maximum(0.0, self.takes_s - self.due_in_s[:, None])
 
     @cached_property
     def keys(self) -> Floats:
-        """What a job chooses by, the smallest first.
+        """Sort keys by which a job chooses a configuration, the smallest first.
 
-        The cost of configurations in D_j, and infinity for the others; the time of all where D_j is empty.
+        The cost of configurations in D_j and infinity for the others; the time of all where D_j is empty.
         """
         in_time = np.less(self.takes_s, self.due_in_s[:, None])
         some = np.any(in_time, axis=1, keepdims=True)
@@ -92,23 +92,23 @@ class Point:
 
     @cached_property
     def single(self) -> Ints:
-        """The configuration with one GPU of each shelf."""
+        """Index of each shelf's configuration with one GPU."""
         return np.flatnonzero(self.gpus == 1)
 
     @cached_property
     def all_gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs of all nodes."""
         return sum(shelf.gpus * len(shelf.names) for shelf in self.shelves)
 
     @cached_property
     def shared_cost_a_s(self) -> Floats:
-        """Of each configuration on a node that is full."""
+        """Cost per second of each configuration as its part of a fully used node."""
         full = [self.shelves[number].cost_a_s[-1] / self.shelves[number].gpus for number in self.shelf]
         return np.array(full) * self.gpus
 
     @cached_property
     def places_now(self) -> tuple[Ints, Ints]:
-        """Node and configuration that each job has, or -1 where it waits."""
+        """Present node and configuration of each job, or -1 where it waits."""
         nodes = {name: place for place, name in enumerate(self.node_names)}
         shelf_of = [number for number, shelf in enumerate(self.shelves) for _ in shelf.names]
         node = np.full(len(self.states), -1, dtype=np.intp)
@@ -122,13 +122,13 @@ class Point:
         return node, config
 
     def nodes_of(self, number: int) -> tuple[int, int]:
-        """The first node of a shelf, and the first after it."""
+        """Returns the index of a shelf's first node, and the first index after the shelf."""
         begin = sum(len(shelf.names) for shelf in self.shelves[:number])
         return begin, begin + len(self.shelves[number].names)
 
 
 def point_of(view: FleetView) -> Point:
-    """The view as arrays; the order of its jobs does not matter."""
+    """Converts a view to arrays; the order of its jobs does not matter."""
     shelves = shelves_of(view.places, view.jobs)
     columns = [(number, gpus) for number, shelf in enumerate(shelves) for gpus in range(1, shelf.gpus + 1)]
     shelf = np.array([number for number, _ in columns], dtype=np.intp)
@@ -157,7 +157,7 @@ def point_of(view: FleetView) -> Point:
 
 
 def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
-    """Nodes that are alike, put together; sorted."""
+    """Groups interchangeable nodes into shelves, sorted."""
     choosy = [state.job for state in states if state.job.allowed]
     alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
     for node in places.nodes.values():

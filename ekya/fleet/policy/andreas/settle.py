@@ -1,4 +1,4 @@
-"""From a schedule to a decision: alike nodes are named so that as many jobs as can stay where they are."""
+"""Conversion of a schedule to a decision; interchangeable nodes are named so that most jobs stay."""
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -10,10 +10,10 @@ from ekya.fleet.policy.names import NodeName
 
 
 def decision_of(point: Point, config: Ints, node: Ints) -> Decision:
-    """A schedule with the names of its nodes, and a reason for each job.
+    """Returns a schedule as a decision, with named nodes and a reason for each job.
 
     Args:
-        point: what was decided.
+        point: the scheduling point.
         config, node: of each job, or ``WAITS``.
     """
     names = _named(point, config, node)
@@ -29,7 +29,7 @@ def decision_of(point: Point, config: Ints, node: Ints) -> Decision:
 
 
 def _named(point: Point, config: Ints, node: Ints) -> list[NodeName]:
-    """A name for each node of the schedule."""
+    """Returns a name for each node of the schedule, by the matching in which most jobs stay."""
     count = len(point.node_names)
     stay = np.zeros((count, count))
     now_node, now = point.places_now

@@ -1,18 +1,17 @@
-"""Ours on ANDREAS's problem: GPUs go where a second of them is worth most, and what goes well is left alone.
+"""Our policy for ANDREAS's problem: gives GPUs to the jobs with the highest worth per second.
 
-What the randomised greedy leaves behind, and what is done here instead:
+Weaknesses of the randomised greedy, and what is done here instead:
 
-- Its proxy looks one scheduling point ahead, and its order puts first who is latest. With more jobs than
-  GPUs, those that cannot be in time any more, and long ones, then hold up all others. Here a second of work
-  on a job is worth its weight where it is about to be late, over its length where GPUs are short: the rule
-  for weighted tardiness on machines that are short ("apparent tardiness cost").
-- It draws a configuration for each job by itself. Here one GPU of some kind for each job is the best
-  matching of all jobs to all GPUs, so that TURING goes to those it slows least; GPUs that are left go where
-  one more is worth most.
-- It pays for a node as if each job had it alone. Here a node's base is shared, and nodes are emptied where
-  their jobs find room on others.
-- It does not know that moving costs. Here a job moves where that is worth more than the part of an epoch
-  and the start that it loses.
+- Its proxy looks one scheduling point ahead, and its order puts the latest job first. With more jobs than
+  GPUs, jobs that can no longer be in time and long jobs then block all others. Here a second of work on a job
+  that is about to be late is worth its weight, divided by its length where GPUs are scarce: the "apparent
+  tardiness cost" rule for weighted tardiness.
+- It draws each job's configuration independently. Here an optimal matching of jobs to GPUs gives each job one
+  GPU, so that TURING goes to the jobs it slows least; the remaining GPUs go where one more is worth most.
+- It charges each job for a node as if it had the node alone. Here a node's base cost is shared, and a node is
+  emptied where its jobs fit on others.
+- It ignores the cost of moves. Here a job moves where that is worth more than the restart and the part of an
+  epoch that it loses.
 """
 
 from dataclasses import dataclass
@@ -30,17 +29,17 @@ from ekya.fleet.policy.view import FleetView
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """No chance, one pass.
+    """Deterministic policy in one pass.
 
     Attributes:
-        ahead: how long before its last moment a job becomes urgent (urgency falls by e within it), in mean
-            lengths of a job over the number of jobs: about what it takes until something happens again.
-        most: where that counts no further: few jobs are pressed by nobody.
-        least: added to it; both in mean lengths of a job.
-        moving_s: what a start elsewhere is taken to last.
-        lost_epochs: what an interruption is taken to lose. Both are 0 where moving costs nothing.
-        settled_s: how long a decision is taken to hold.
-        every_us: it is asked when something happens.
+        ahead: slack over which a job's urgency falls by a factor of e, in mean lengths of a job over the
+            number of jobs: about the time until the next event.
+        most: upper bound of that slack, because a few jobs hardly compete.
+        least: added to that slack; both in mean lengths of a job.
+        moving_s: assumed time of a restart elsewhere.
+        lost_epochs: assumed loss by an interruption. Both are 0 where moving costs nothing.
+        settled_s: assumed time for which a decision holds.
+        every_us: None: it decides at each event.
     """
 
     ahead: float = 1.0
@@ -53,7 +52,7 @@ class Worth:
     every_us: int | None = None
 
     def decide(self, view: FleetView) -> Decision:
-        """Who runs on what; alike nodes are named so that jobs stay."""
+        """Assigns GPUs to jobs; interchangeable nodes are named so that jobs stay."""
         point = point_of(view)
         config = np.full(len(point.states), WAITS, dtype=np.intp)
         node = config.copy()
@@ -67,22 +66,22 @@ class Worth:
         return decision_of(point, config, emptied(point, config, node, now, now_node, lost_s))
 
     def worth(self, point: Point, now: Ints, lost_s: Floats) -> Floats:
-        """Of a second in each configuration, in the unit of costs; minus infinity where a job cannot run.
+        """Returns the worth of a second in each configuration, in cost units; -inf where a job cannot run.
 
         Args:
-            point: what is decided.
-            now: configuration of each job, or ``WAITS``.
-            lost_s: what a job loses that leaves a configuration.
+            point: the scheduling point.
+            now: present configuration of each job, or ``WAITS``.
+            lost_s: seconds that a job loses by leaving a configuration.
         """
         work_s = np.where(point.gpus == 1, point.takes_s, np.inf).min(axis=1)
         some = np.isfinite(work_s)
-        # Who was never profiled on one GPU is measured by the fastest it was profiled on.
+        # A job that was never profiled on one GPU counts with its fastest configuration.
         work_s = np.maximum(np.where(some, work_s, point.takes_s.min(axis=1)), 1e-6)
         work_s = np.where(np.isfinite(work_s), work_s, 1.0)
         speed = work_s[:, None] / point.takes_s
         energy = point.shared_cost_a_s
         with np.errstate(divide="ignore"):
-            # Work has to be paid for in any case: as much as in the cheapest configuration.
+            # The cost of the work in the cheapest configuration has to be paid in any case.
             paid = np.where(speed > 0, energy / speed, np.inf).min(axis=1)
         paid = np.where(np.isfinite(paid), paid, 0.0)
         spare_s = np.maximum(0.0, point.due_in_s - work_s)
@@ -100,13 +99,13 @@ class Worth:
 
 
 def one_gpu(point: Point, worth: Floats) -> Ints:
-    """For as many jobs as there are GPUs one each, worth most together."""
+    """Returns the matching of jobs to single GPUs with the highest total worth."""
     config = np.full(len(point.states), WAITS, dtype=np.intp)
     slots = np.repeat(point.single, [shelf.gpus * len(shelf.names) for shelf in point.shelves])
     values = worth[:, slots]
     possible = np.isfinite(values)
     if possible.any():
-        # So bad that it is never chosen where anything else can be.
+        # Low enough that an impossible pair is chosen only where nothing else is possible.
         never = values[possible].min() - 1.0 - np.ptp(values[possible]) * len(values)
         jobs, taken = linear_sum_assignment(np.where(possible, values, never), maximize=True)
         given = possible[jobs, taken]
@@ -115,7 +114,7 @@ def one_gpu(point: Point, worth: Floats) -> Ints:
 
 
 def more_gpus(point: Point, worth: Floats, config: Ints) -> Ints:
-    """GPUs that are left go to jobs of their shelf, to whom one of them is worth most first."""
+    """Gives the remaining GPUs of each shelf to its jobs, where a GPU is worth most first."""
     config = config.copy()
     for number, shelf in enumerate(point.shelves):
         first = int(point.single[number])

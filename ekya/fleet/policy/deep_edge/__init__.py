@@ -1,1 +1,1 @@
-"""Deep-Edge: one training over unequal machines, whose background applications keep their deadlines."""
+"""Deep-Edge: splits a training over heterogeneous machines whose background applications have deadlines."""

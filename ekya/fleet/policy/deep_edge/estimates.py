@@ -1,4 +1,4 @@
-"""What a policy of Deep-Edge may ask of the models learned from profiles (Equations 5 to 8)."""
+"""Interface of the estimators that are fitted to profiles (Deep-Edge, Equations 5 to 8)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from ekya.fleet.policy.places import NodeState
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A worker of a training, as the models see it.
+    """Input of the estimators for one worker.
 
     Attributes:
         kind: of machine.
-        state: X_i, without it.
+        state: X_i, without the training.
         batch: b_i.
-        share_milli: of the processor time that it would take if nobody held it back.
+        share_milli: of the processor time that an unthrottled training would take.
     """
 
     kind: str
@@ -26,30 +26,30 @@ class Training:
 
 
 class EdgeEstimates(Protocol):
-    """The paper's functions; unlike the paper's, they are also told to which share a worker is held."""
+    """The paper's estimators, extended by the share to which a worker is throttled."""
 
     def compute_s(self, worker: Training) -> float:
-        """EstComputeTime: t_i^compute, for one sample."""
+        """Returns EstComputeTime: t_i^compute, for one sample."""
 
     def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
-        """EstUpdateTime: t_i^update of each worker, for one step."""
+        """Returns EstUpdateTime: t_i^update of each worker, for one step."""
 
     def state_after(self, worker: Training) -> NodeState:
-        """EstState: X_i^new, while it trains."""
+        """Returns EstState: X_i^new, while it trains."""
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """EstExecTime: what a background application takes on a machine in a state."""
+        """Returns EstExecTime: execution time of a background application on a machine in a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
-    """Constraints (1) and (4), and how sure the models are of what they compare with them.
+    """Limits of constraints (1) and (4), with the errors of the estimates compared with them.
 
     Attributes:
         batch_min, batch_max: b_min and b_max.
         mem: part of a machine's memory that may be in use.
-        mem_error, exec_error: by which part of an estimate the truth may be above it; measured on points
-            that no model has learned from. An application's δ is its deadline less that.
+        mem_error, exec_error: relative errors by which the truth may exceed an estimate, measured on held-out
+            points. An application's δ is its deadline less this error.
     """
 
     batch_min: int = 2
@@ -60,13 +60,13 @@ class EdgeLimits:
 
 
 ANY_EDGE = EdgeLimits()
-"""Limits where nothing is known of errors."""
+"""Default limits, without errors."""
 
 
 def max_batch(estimates: EdgeEstimates, worker: Training, limits: EdgeLimits) -> int:
-    """GetMaxBatchSize: the largest batch for which EstState^mem finds room; 0 where b_min is too large.
+    """Returns GetMaxBatchSize, the largest batch that fits by EstState^mem; 0 where b_min does not fit.
 
-    It halves the range again and again, as the paper's uses EstState^mem recursively.
+    A binary search, as the paper's function uses EstState^mem recursively.
     """
 
     def fits(batch: int) -> bool:

@@ -1,4 +1,4 @@
-"""The fairness-based scheduler that Deep-Edge is compared with (§V.C): everybody gets the same."""
+"""Fairness-based baseline of Deep-Edge (§V.C): equal shards for all workers."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,17 @@ from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask, whol
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """Equal shards, in the largest batches that each machine's memory holds.
+    """Gives equal shards, in the largest batches that fit into each machine's memory.
 
     Attributes:
-        keeps_deadlines: whether it leaves out workers whose applications would be late; Hadoop's, Yarn's and
-            Mesos's do not know of them.
+        keeps_deadlines: whether it leaves out workers whose applications would be late; the schedulers of
+            Hadoop, Yarn and Mesos ignore them.
     """
 
     keeps_deadlines: bool = False
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
-        """Over all workers that it may use."""
+        """Returns the plan over all workers that it may use."""
         batches, left_out = {}, {}
         for node in task.workers:
             batch = task.max_batch(node)

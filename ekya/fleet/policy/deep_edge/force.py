@@ -1,4 +1,4 @@
-"""Exhaustive search, for small clusters: what any solver could have reached by the same estimates."""
+"""Exhaustive search for small clusters: the optimum over a grid of batches and shares, as a reference."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from ekya.fleet.policy.places import Node
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """Every set of workers in every combination of batches and shares.
+    """Tries every set of workers in every combination of batches and shares.
 
     Attributes:
-        batches: that are tried, beside the largest that fits.
-        shares_milli: to which a worker can be held.
+        batches: to try, beside the largest that fits.
+        shares_milli: to which a worker can be throttled.
     """
 
     batches: tuple[int, ...] = (4, 8, 16, 24)
     shares_milli: tuple[int, ...] = (FULL_GPU_MILLI,)
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
-        """The shortest epoch there is."""
+        """Returns the plan with the shortest epoch."""
         best, steps = EdgePlan((), inf), Steps(task)
         for some in product(*(self._ways(task, node) for node in task.workers)):
             chosen = [one for one in some if one is not None]
@@ -37,7 +37,7 @@ class Force:
         return EdgePlan(best.parts, best.epoch_s, left_out)
 
     def _ways(self, task: EdgeTask, node: Node) -> list[Chosen | None]:
-        """How a worker can take part, keeping its deadlines; None: not at all."""
+        """Returns the batches and shares at which a worker keeps its deadlines; None leaves it out."""
         return [None, *self._allowed(task, node)]
 
     def _allowed(self, task: EdgeTask, node: Node) -> Iterator[Chosen]:

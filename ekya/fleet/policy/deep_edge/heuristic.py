@@ -1,8 +1,8 @@
-"""Algorithm 1 of Deep-Edge, its lines in the comments.
+"""Algorithm 1 of Deep-Edge; comments give its line numbers.
 
-Read so, where the print leaves it open: ``Iter`` counts the rounds of the inner loop each time it is
-entered (left at its old value, it would pass τ once and never equal it again); a worker without memory for
-b_min is removed first, which constraint (1) asks for; when nobody is left, it ends.
+Our reading of what is left open: ``Iter`` is reset each time the inner loop is entered (otherwise it would
+pass τ once and never equal it again); a worker without memory for b_min is removed first, by constraint (1);
+the algorithm ends when no worker is left.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ class Heuristic:
 
     Attributes:
         threshold: ε, of the change of the shards between two rounds, in samples.
-        rounds: τ, of the inner loop at most.
+        rounds: τ, upper bound of the rounds of the inner loop.
     """
 
     threshold: float = 0.5
     rounds: int = 50
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
-        """The best of the clusters that it passes through, each one worker smaller than the last."""
+        """Returns the best plan of a series of clusters, each one worker smaller than the last."""
         largest = {node.name: task.max_batch(node) for node in task.workers}
         left_out = {name: NO_MEMORY for name, batch in largest.items() if not batch}
         state = _Search(
@@ -58,7 +58,7 @@ class Heuristic:
         return EdgePlan(best.parts, best_s, state.left_out)
 
     def _balance(self, state: "_Search") -> None:
-        """The inner loop, lines 5 to 28."""
+        """Runs the inner loop, lines 5 to 28."""
         for _ in range(self.rounds):
             before = dict(state.shards)
             state.refine()
@@ -71,7 +71,7 @@ class Heuristic:
 
 @dataclass(slots=True)
 class _Search:
-    """The variables of Algorithm 1: W, the largest batches, D, and why somebody was removed."""
+    """Variables of Algorithm 1: W, the largest batches, D, and the reasons of removed workers."""
 
     task: EdgeTask
     workers: list[Node]
@@ -82,7 +82,7 @@ class _Search:
     sample_s: dict[NodeName, float]
 
     def refine(self) -> None:
-        """One round of the inner loop."""
+        """Runs one round of the inner loop."""
         task = self.task
         self.batches = {node.name: self._batch(node) for node in self.workers}  # line 6
         trained = [(node, self.batches[node.name], FULL_GPU_MILLI) for node in self.workers]
@@ -99,12 +99,12 @@ class _Search:
                 self.remove(node)
 
     def remove(self, node: Node) -> None:
-        """W without it, and nothing for it to train."""
+        """Removes a worker from W, with its batch and shard."""
         self.workers.remove(node)
         self.batches[node.name], self.shards[node.name] = 0, 0.0
 
     def plan(self, epoch_s: float) -> EdgePlan:
-        """Of those that are there, in whole samples."""
+        """Returns the plan of the remaining workers, in whole samples."""
         shards = whole({node.name: self.shards[node.name] for node in self.workers}, self.task.samples)
         parts = (
             Part(node.name, workers=1, chunks=shards[node.name], batch=self.batches[node.name])

@@ -1,9 +1,9 @@
-"""Ours: Algorithm 1 with what it leaves on the table.
+"""Our improvement of Algorithm 1.
 
-It removes a worker whose application would be late; this holds the worker back instead, to the largest
-share of the processor at which the application keeps its deadline. It removes only the slowest worker; this
-looks at each, and begins with the whole cluster and with the best single worker. It rounds shards to
-samples; this deals whole steps.
+Algorithm 1 removes a worker whose application would be late; this solver throttles the worker instead, to the
+largest share of the processor at which the application keeps its deadline. Algorithm 1 removes only the
+slowest worker; this solver tries each, starting from the whole cluster and from the best single worker.
+Algorithm 1 rounds shards to samples; this solver gives whole steps.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ _Found = tuple[tuple[Part, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Workers, shares, batches and shards together.
+    """Chooses workers, shares, batches and shards together.
 
     Attributes:
-        shares_milli: to which a worker can be held, largest first; without those below a thousand nobody is.
-        searches: whether workers are chosen by what an epoch gains; else all stay that may.
+        shares_milli: to which a worker can be throttled, largest first; only 1000: no throttling.
+        searches: whether workers are chosen by the length of an epoch; otherwise all admissible ones stay.
     """
 
     shares_milli: tuple[int, ...] = tuple(range(FULL_GPU_MILLI, 0, -100))
     searches: bool = True
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
-        """The shortest epoch that it finds."""
+        """Returns the plan with the shortest epoch that it finds."""
         chosen, left_out = [], {}
         for node in task.workers:
             found = self._held(task, node)
@@ -53,7 +53,7 @@ class Joint:
         return EdgePlan(parts, epoch_s, left_out)
 
     def _held(self, task: EdgeTask, node: Node) -> Chosen | str:
-        """The worker at the largest share that keeps its deadlines, or why there is none."""
+        """Returns a worker at the largest share that keeps its deadlines, or the reason why there is none."""
         why = NO_MEMORY
         for share in self.shares_milli:
             batch = task.max_batch(node, share)
@@ -66,7 +66,7 @@ class Joint:
         return why
 
     def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> _Found:
-        """From all of them, one after the other away, as long as that helps."""
+        """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
         best, there = steps.of(chosen), chosen
         while self.searches and len(there) > 1:
             smaller = [[one for one in there if one is not gone] for gone in there]
@@ -78,7 +78,7 @@ class Joint:
         return best
 
     def _grown(self, steps: Steps, chosen: list[Chosen]) -> _Found:
-        """From the best single one, one after the other added, as long as that helps."""
+        """Starts with the best single worker and adds one at a time, as long as the epoch gets shorter."""
         there: list[Chosen] = []
         best: _Found = ((), inf)
         while len(there) < len(chosen):

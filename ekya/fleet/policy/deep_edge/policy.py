@@ -1,4 +1,4 @@
-"""Deep-Edge and those it is compared with, as fleet policies: one update after the other, by a solver."""
+"""Fleet policy that spreads one update after the other with one of Deep-Edge's solvers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from ekya.fleet.policy.places import Node
 from ekya.fleet.policy.view import FleetView, JobState
 
 STRIKES = 3
-"""A worker that has been interrupted so often under a task is not given it again (§IV.C.3)."""
+"""Number of interruptions after which a worker does not get the same task again (§IV.C.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgePolicy:
-    """Spreads each training over the workers that are free when it comes, and leaves it there.
+    """Spreads each training over the workers that are free when it arrives, and leaves it there.
 
-    It is spread anew when a machine fails under it. A job's ``worker`` and ``server`` say which machines
-    can be what: those whose capacity holds it.
+    A training is spread again when a machine fails under it. A machine can be a worker or the parameter
+    server of a job if its capacity covers the job's ``worker`` or ``server`` needs.
 
     Attributes:
         name: in tables.
-        solver: decides on shards.
-        estimates: what it is told of speeds.
+        solver: chooses the shards.
+        estimates: of times and states.
         limits: of batches, memory and deadlines.
     """
 
@@ -35,7 +35,7 @@ class EdgePolicy:
     every_us: None = None
 
     def decide(self, view: FleetView) -> Decision:
-        """Who trains goes on; the others are spread over what is free, in the order in which they came."""
+        """Keeps running trainings; spreads the others over free machines, in the order of arrival."""
         given = [state.assignment for state in view.jobs if state.assignment is not None]
         waiting = {}
         for state in view.jobs:

@@ -1,4 +1,4 @@
-"""What one profiling run measures: a row behind every estimator (Deep-Edge §V.B, Table I)."""
+"""Data points of profiling runs, from which the estimators learn (Deep-Edge §V.B, Table I)."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from ekya.fleet.policy.places import NodeState
 
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:
-    """A training that ran on a worker under stress, and an application beside it.
+    """Measurement of a training on a worker under stress, with an application beside it.
 
     Attributes:
         kind: of machine.
-        before: X_i^initial, what the stressors and the application use.
+        before: X_i^initial, used by the stressors and the application.
         batch: b_i.
-        batches: B, of all workers, this one's among them.
+        batches: B, of all workers, including this one.
         server: X_ps, of the parameter server.
-        share_milli: of the processor time that the training would take if nobody held it back.
-        compute_s: t_i^compute, forward and backward, for a sample.
-        update_s: t_i^update, push, update and pull, for a step.
+        share_milli: of the processor time that an unthrottled training would take.
+        compute_s: t_i^compute, forward and backward pass, per sample.
+        update_s: t_i^update, push, update and pull, per step.
         after: X_i^new, while it trains.
-        app: which application ran beside it.
-        exec_s: what that application took.
+        app: name of the application beside it.
+        exec_s: execution time of that application.
     """
 
     kind: str
@@ -38,12 +38,12 @@ class ProfilePoint:
 
 @dataclass(frozen=True, slots=True)
 class EdgeWork:
-    """What a machine of a kind was profiled with; models of one say nothing of another.
+    """Training with which a kind of machine was profiled; the models of one do not hold for another.
 
     Attributes:
         kind: of machine.
-        architecture, side: the edge model and its crops, in pixels.
-        trainable_blocks: of it.
+        architecture, side: edge model, and the side of its crops in pixels.
+        trainable_blocks: of the edge model.
     """
 
     kind: str
@@ -54,13 +54,13 @@ class EdgeWork:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a point was measured under, as it was asked for; the point itself has what came of it.
+    """Requested settings of a point; the point itself has the measured values.
 
     Attributes:
-        work: of which machine, and with what.
-        cpu, mem: stress, in parts of one.
+        work: machine and training.
+        cpu, mem: stress, in [0, 1].
         batch: b_i.
-        share_milli: to which the training was held.
+        share_milli: to which the training was throttled.
     """
 
     work: EdgeWork
@@ -72,13 +72,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class ServerPoint:
-    """A parameter server under stress, and what it then uses.
+    """Measurement of a parameter server under stress.
 
     Attributes:
         kind: of machine.
-        before: what the stressors use.
+        before: used by the stressors.
         batches: B, of the workers that push to it.
-        after: while they do.
+        after: while workers push to it.
     """
 
     kind: str

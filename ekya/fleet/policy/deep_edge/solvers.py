@@ -1,4 +1,4 @@
-"""Deep-Edge's solvers by name."""
+"""Registry of Deep-Edge's solvers."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -18,16 +18,16 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "fair-kept": Fair(keeps_deadlines=True),
     }
 )
-"""The paper's, ours, and fairness: blind to deadlines, or leaving out who would miss one."""
+"""Solvers by name: the paper's, ours, and fairness without and with regard to deadlines."""
 
 
 def of_measured_shares(solver: Solver, shares_milli: Collection[int]) -> Solver:
-    """The same one; where it holds workers back, only to shares at which somebody was profiled."""
+    """Returns the solver, limited to profiled shares where it throttles workers."""
     if not isinstance(solver, Joint):
         return solver
     return replace(solver, shares_milli=tuple(sorted({FULL_GPU_MILLI, *shares_milli}, reverse=True)))
 
 
 def holds_back(solver: Solver) -> bool:
-    """Whether it needs to know of trainings that are held back."""
+    """Returns whether a solver throttles workers, so that it needs profiles of throttled trainings."""
     return isinstance(solver, Joint) and min(solver.shares_milli) < FULL_GPU_MILLI

@@ -1,4 +1,4 @@
-"""Shards in whole steps: the last batch of a shard may be smaller, but costs an update as any other."""
+"""Shards in whole steps: the last batch of a shard may be smaller, but costs a full update."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ Chosen = tuple[Node, int, int]
 """A worker, its batch and its share."""
 
 _HALVINGS = 40
-"""Of the range in which the shortest epoch is looked for: to a billionth of it."""
+"""Bisections in the search for the shortest epoch, to less than a billionth of the initial range."""
 
 
 class Steps:
-    """The best shards for chosen workers, and what the epoch then takes by the estimates.
+    """Computes the best shards for given workers, and the estimated epoch.
 
-    A batch of so many samples is asked for once; it is the same in every cluster.
+    Compute times of batches are cached, because they do not depend on the set of workers.
 
     Args:
-        task: whose workers, samples and estimates.
+        task: with workers, samples and estimates.
     """
 
     def __init__(self, task: EdgeTask) -> None:
@@ -30,7 +30,7 @@ class Steps:
         self._known: dict[tuple[str, int, int], list[float]] = {}
 
     def of(self, workers: Sequence[Chosen]) -> tuple[tuple[Part, ...], float]:
-        """Parts of those that get something, and the epoch in seconds."""
+        """Returns the parts of workers with a non-empty shard, and the epoch in seconds."""
         samples = self._task.samples
         updates_s = self._task.estimates.update_s([_training(*one) for one in workers], self._task.server)
         batches_s = [
@@ -51,7 +51,7 @@ class Steps:
         return tuple(parts), high_s
 
     def _computing_s(self, node: Node, batch: int, share: int) -> list[float]:
-        """Of batches of 1, 2, ... samples up to the worker's own; never shorter for more of them."""
+        """Returns the seconds of batches of 1, 2, ... samples up to the worker's batch; non-decreasing."""
         key = node.name, batch, share
         if key not in self._known:
             compute_s = self._task.estimates.compute_s
@@ -66,8 +66,8 @@ def _training(node: Node, batch: int, share: int) -> Training:
 
 
 def _done(batches_s: Sequence[float], within_s: float) -> int:
-    """Samples that a worker is through with in a time: whole steps, and what the rest of it holds."""
-    # A time of whole steps must not fall short of them by the last bit.
+    """Returns the samples that a worker can train in a time: whole steps, and a smaller last batch."""
+    # The tolerance keeps rounding from losing a step where the time is a multiple of a step.
     steps = int(within_s / batches_s[-1] * (1 + 1e-12))
     rest_s = within_s - steps * batches_s[-1]
     return steps * len(batches_s) + bisect_right(batches_s, rest_s, hi=len(batches_s) - 1)

@@ -1,8 +1,8 @@
-"""The Accuracy Monitor's judgement: how many epochs a training is worth (Deep-Edge §IV.B.5, after Optimus).
+"""Early stopping of the Accuracy Monitor (Deep-Edge §IV.B.5, after Optimus).
 
-The user's number of epochs is the first estimate, and the most there will be. After each epoch a learning
-curve is fitted to the accuracies so far, by default that of Optimus, which can be flat; the training ends
-where what an epoch is expected to add falls below what is worth it.
+The user's number of epochs is the first estimate and the upper bound. After each epoch a learning curve is
+fitted to the accuracies so far, by default that of Optimus, which can be flat; the training ends where the
+expected gain of an epoch falls below the least gain that is worth it.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from ekya.profiling.curve import CURVE_FITS
 
 LEAST_POINTS = 3
-"""Epochs that have to be measured before the user's number is doubted."""
+"""Measured epochs before the user's number can be reduced."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When an epoch is worth it.
+    """Criterion for early stopping.
 
     Attributes:
-        least_gain: of accuracy, that each further epoch has to be expected to bring.
-        fit: how the curve is continued, of ``CURVE_FITS``.
+        least_gain: minimum of the expected gain in accuracy per further epoch.
+        fit: of the learning curve, a key of ``CURVE_FITS``.
     """
 
     least_gain: float = 0.002
@@ -29,10 +29,10 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How many epochs there should be.
+    """Forecast of a training.
 
     Attributes:
-        epochs: in all, those that are done among them.
+        epochs: recommended total number, including those that are done.
         accuracy: expected after the last.
         reason: one sentence.
     """
@@ -45,13 +45,13 @@ class Outlook:
 def outlook(
     accuracies: Sequence[float], planned: int, rule: StopRule, validation_crops: int | None = None
 ) -> Outlook:
-    """How many epochs a training should have, by what it has shown.
+    """Recommends a training's number of epochs from its accuracies so far.
 
     Args:
         accuracies: on the validation part, before the first epoch and after each; never empty.
         planned: the user's number of epochs.
-        rule: what is worth it.
-        validation_crops: behind each accuracy; None trusts them.
+        rule: the criterion.
+        validation_crops: number behind each accuracy; None: accuracies are taken as exact.
 
     Raises:
         ValueError: no accuracy, or an unknown fit.
@@ -70,7 +70,7 @@ def outlook(
         epochs: curve.accuracy_at(epochs) - now - rule.least_gain * (epochs - done)
         for epochs in range(done, planned + 1)
     }
-    # Of equals the fewest: an epoch that is just worth its time is not worth doubting about.
+    # In a tie the fewest epochs.
     best = max(gains, key=lambda epochs: (gains[epochs], -epochs))
     expected = curve.accuracy_at(best)
     if best == done:

@@ -1,4 +1,4 @@
-"""One update that is to be spread over machines: what every solver is given, and what it answers."""
+"""Input, output and protocol of Deep-Edge's solvers, which spread one update over machines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class EdgeTask:
         workers: W, with their states.
         server: X_ps.
         samples: |M|.
-        estimates: all that is known of speeds.
+        estimates: of times and states.
         limits: of batches, memory and deadlines.
     """
 
@@ -31,12 +31,12 @@ class EdgeTask:
     limits: EdgeLimits = ANY_EDGE
 
     def max_batch(self, node: Node, share_milli: int = FULL_GPU_MILLI) -> int:
-        """GetMaxBatchSize of a worker."""
+        """Returns GetMaxBatchSize of a worker."""
         asked = Training(node.kind, node.state, self.limits.batch_min, share_milli)
         return max_batch(self.estimates, asked, self.limits)
 
     def sample_s(self, workers: Sequence[tuple[Node, int, int]]) -> list[float]:
-        """t_i^total = t_i^compute + t_i^update / b_i, for workers with their batches and shares."""
+        """Returns t_i^total = t_i^compute + t_i^update / b_i of workers with their batches and shares."""
         trainings = [Training(node.kind, node.state, batch, share) for node, batch, share in workers]
         updates_s = self.estimates.update_s(trainings, self.server)
         return [
@@ -45,7 +45,7 @@ class EdgeTask:
         ]
 
     def pressure(self, node: Node, batch: int, share_milli: int = FULL_GPU_MILLI) -> str | None:
-        """Which background application would be late; None where all keep their deadlines (constraint 4)."""
+        """Returns why a background application would be late; None where none would (constraint 4)."""
         training = Training(node.kind, node.state, batch, share_milli)
         after = self.estimates.state_after(training)
         for app in node.apps:
@@ -63,8 +63,8 @@ class EdgePlan:
 
     Attributes:
         parts: of the workers that train; empty where none can.
-        epoch_s: estimated.
-        left_out: why the others do not.
+        epoch_s: estimated length of an epoch.
+        left_out: reasons of the workers that do not train.
     """
 
     parts: tuple[Part, ...]
@@ -73,17 +73,17 @@ class EdgePlan:
 
 
 class Solver(Protocol):
-    """Spreads one task; the same one always the same way."""
+    """Spreads a task over workers; deterministic."""
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
-        """All samples are given to workers that may train, or to none."""
+        """Gives all samples to workers that may train, or returns an empty plan."""
 
 
 NO_MEMORY = "its memory has no room for the smallest batch"
 
 
 def whole(shards: Mapping[NodeName, float], samples: int) -> dict[NodeName, int]:
-    """Shards in whole samples, which sum to all of them: rounded down, and the largest rests get one more."""
+    """Rounds shards to whole samples that sum to ``samples``, by the largest remainders."""
     rounded = {name: floor(shard) for name, shard in shards.items()}
     rests = sorted(shards, key=lambda name: (rounded[name] - shards[name], name))
     for name in rests[: samples - sum(rounded.values())]:

@@ -1,4 +1,4 @@
-"""The Resource Monitor's judgement: who is there, and who has failed too often (Deep-Edge §IV.C.3)."""
+"""State of the Resource Monitor: active workers, and failures by task and node (Deep-Edge §IV.C.3)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,11 +10,11 @@ from ekya.fleet.policy.places import Node
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a node said last.
+    """Last heartbeat of a node.
 
     Attributes:
-        at_us: when.
-        node: it, with its state then.
+        at_us: its time.
+        node: the node, with its state at that time.
     """
 
     at_us: int
@@ -23,12 +23,12 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The map of active workers, and who was interrupted under which task.
+    """Map of active workers, and interruptions by task and node.
 
     Attributes:
-        heard: of each node.
-        strikes: by task and node.
-        silent_us: after which a node that has said nothing is taken for dead.
+        heard: last heartbeat by node.
+        strikes: interruptions by task and node.
+        silent_us: timeout of heartbeats, after which a node is taken for dead.
     """
 
     silent_us: int
@@ -36,24 +36,24 @@ class Resources:
     strikes: Mapping[JobName, Mapping[NodeName, int]] = field(default_factory=dict)
 
     def hears(self, node: Node, now_us: int) -> "Resources":
-        """A node tells that it is there, and its state."""
+        """Returns the resources after a heartbeat with the node's state."""
         return replace(self, heard={**self.heard, node.name: Heard(now_us, node)})
 
     def active(self, now_us: int) -> dict[NodeName, Node]:
-        """Nodes that are there."""
+        """Returns the nodes whose last heartbeat is within the timeout."""
         return {
             name: heard.node for name, heard in self.heard.items() if now_us - heard.at_us <= self.silent_us
         }
 
     def struck(self, job: JobName, node: NodeName) -> "Resources":
-        """A node has interrupted a task."""
+        """Returns the resources after a node interrupted a task."""
         own = self.strikes.get(job, {})
         return replace(self, strikes={**self.strikes, job: {**own, node: own.get(node, 0) + 1}})
 
     def out(self, job: JobName) -> frozenset[NodeName]:
-        """Nodes that a task is not given again."""
+        """Returns the nodes that do not get a task again."""
         return frozenset(node for node, count in self.strikes.get(job, {}).items() if count >= STRIKES)
 
     def forgets(self, job: JobName) -> "Resources":
-        """A task is over."""
+        """Returns the resources after the end of a task."""
         return replace(self, strikes={name: own for name, own in self.strikes.items() if name != job})

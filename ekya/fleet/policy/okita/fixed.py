@@ -1,19 +1,20 @@
-"""Baselines whose jobs keep what they start with: FIFO and DRF as §V.A describes them.
+"""Baselines FIFO and DRF of §V.A, in which a job keeps its initial deployment to its end.
 
-Workers and parameter server are placed by Okita's own Q and PA among what is free when the job starts, and
-stay there to its end. Its data is dispatched to them then: each site trains as much as its workers have time
-for to the end, and collects greedily what it does not have itself.
+Workers and parameter server are placed by Okita's Q and PA on the resources that are free when the job
+starts. The data is dispatched then: each site trains as much as its workers have time for to the end, and
+greedily collects the data that it lacks.
 
-How we read what is left open:
+Our reading of what is left open:
 
-- FIFO's A_i(a_i) is the room for workers of the job where all sites are free: who comes while others run
-  would else be held to a handful of workers for ever, and costs grow exponentially. Nobody overtakes.
-- FIFO's number "is fixed within [1, 0.5 A_i]": the middle, which is far better than a number drawn from there
-  (a job that draws 1 trains for eighty slots) and than the upper end; ``part`` says otherwise.
-- DRF's number is the job's equal dominant share (progressive filling over all jobs that are there, and all
-  resources of all sites together). Who has the smallest dominant share is next, and starts where its number
-  has room.
-- A job takes no more workers than train everything in one slot.
+- FIFO's A_i(a_i) is the number of the job's workers that fit with all sites free: a job that arrives while
+  others run would otherwise keep a handful of workers to its end, and costs grow exponentially. No job
+  overtakes another.
+- FIFO's number of workers "is fixed within [1, 0.5 A_i]": we take the middle, which is far better than a
+  random number (a job that draws 1 trains for eighty slots) and than the upper end; see ``part``.
+- DRF's number of workers is the job's equal dominant share (progressive filling over all present jobs, and
+  the sum of each resource over all sites). The job with the smallest dominant share is next, and starts where
+  its workers fit.
+- A job takes no more workers than it needs to end in one slot.
 """
 
 from collections.abc import Sequence
@@ -38,8 +39,8 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
-        every_us: a slot.
-        part: of 0.5 A_i that a job takes, from 0 to 1; drawn where None.
+        every_us: length of a slot.
+        part: of 0.5 A_i that a job takes, in [0, 1]; None: drawn at random.
     """
 
     every_us: int
@@ -47,7 +48,7 @@ class OkitaFifo:
     name: str = "okita-fifo"
 
     def decide(self, view: FleetView) -> Decision:
-        """Running jobs stay; others start in the order of their coming, as long as the next has room."""
+        """Keeps running jobs; starts others in the order of arrival, up to the first that does not fit."""
         slot = _Slot.of(view, self.every_us)
         reasons: dict[JobName, str] = {}
         for task in sorted(slot.waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
@@ -72,14 +73,14 @@ class Drf:
     """Dominant resource fairness.
 
     Attributes:
-        every_us: a slot.
+        every_us: length of a slot.
     """
 
     every_us: int
     name: str = "drf"
 
     def decide(self, view: FleetView) -> Decision:
-        """Running jobs stay; of the others the one with the smallest fair share starts first."""
+        """Keeps running jobs; starts others in increasing order of their fair shares, where they fit."""
         slot = _Slot.of(view, self.every_us)
         fair = fair_numbers(slot.ground, slot.tasks)
         reasons: dict[JobName, str] = {}
@@ -95,14 +96,14 @@ class Drf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """A slot in which who runs goes on, and others may start beside them.
+    """State of a slot in which running jobs continue and others may start beside them.
 
     Attributes:
         ground: sites.
-        tasks: all jobs that are there.
-        waiting: those that do not run.
-        free: what is free at each site; shrinks as others start.
-        assignments: of those that run; grows as others start.
+        tasks: all present jobs.
+        waiting: jobs that do not run.
+        free: free resources of each site; shrinks as jobs start.
+        assignments: of running jobs; grows as jobs start.
     """
 
     ground: Ground
@@ -113,7 +114,7 @@ class _Slot:
 
     @classmethod
     def of(cls, view: FleetView, slot_us: int) -> "_Slot":
-        """With those that run, where they are."""
+        """Returns the slot with the running jobs in their places."""
         ground = Ground.of(view)
         tasks = [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
         slot = cls(ground, tasks, [], ground.capacity.copy(), [])
@@ -131,7 +132,7 @@ class _Slot:
         return slot
 
     def starts(self, task: Task, count: int) -> bool:
-        """Starts a job with so many workers; whether they have room."""
+        """Starts a job with a number of workers; returns whether they fit."""
         started = start(self.ground, task, self.free, count)
         if started is None:
             return False
@@ -147,15 +148,15 @@ class _Slot:
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
-    """Workers of each job at multi-resource max-min fairness, and its dominant share.
+    """Returns each job's number of workers at multi-resource max-min fairness, and its dominant share.
 
-    Progressive filling: whoever has the smallest dominant share and can use another worker gets one, as long
-    as all resources last. Parameter servers are counted. What jobs that run have now does not count: who
-    comes while all is taken would else be held to a worker or two for ever.
+    Progressive filling: the job with the smallest dominant share that can use another worker gets one, as
+    long as all resources last. Parameter servers count. Present assignments do not: a job that arrives while
+    all resources are taken would otherwise keep one or two workers to its end.
 
     Args:
         ground: sites.
-        tasks: all jobs that are there.
+        tasks: all present jobs.
     """
     capacity = ground.capacity.sum(axis=0)
     there = np.maximum(capacity, ROUNDING)
@@ -180,7 +181,7 @@ def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[i
 
 
 def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, int] | None:
-    """Places so many workers and the parameter server by Q and PA; None where they have no room."""
+    """Places a number of workers and the parameter server by Q and PA; None where they do not fit."""
     found = place(ground, task, free, np.array([count]), _WEIGHTS)
     if found.servers[0] < 0:
         return None
@@ -188,7 +189,7 @@ def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, i
 
 
 def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
-    """What crosses links in this slot, of all that is dispatched to where it is trained; R x R.
+    """Returns the chunks moved in this slot, of all that are dispatched to their training sites; R x R.
 
     A site trains its own data first.
     """
@@ -200,7 +201,7 @@ def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
 
 
 def this_slot(moves: Ints, can_train: Ints) -> Ints:
-    """As much of the moves as sites have time for in one slot, their own data first; R x R."""
+    """Limits moves to what sites have time for in one slot, their own data first; R x R."""
     own = np.minimum(np.diag(moves), can_train)
     others = moves - np.diag(np.diag(moves))
     before = np.cumsum(others, axis=0) - others

@@ -1,14 +1,14 @@
 """Okita, to the letter (§IV.B.1, Algorithm 1).
 
-How we read what is damaged or left open:
+Our reading of what is damaged or left open:
 
-- A tentative schedule of l slots from t on costs f of its last slot, t + l - 1, as the objective (2) has it;
+- A tentative schedule of l slots from t on costs f of its last slot, t + l - 1, as in the objective (2);
   lines 9 and 16 of the listing are a slot later.
-- T is an input, and no slot is after it: a schedule that ends later is taken only where none ends in time,
-  and then the shortest. Without this, a job whose cost grows no more trains on one worker for ever.
+- T is an input and the end of the last slot: a schedule that ends later is taken only where none ends in
+  time, and then the shortest. Otherwise a job whose cost no longer grows would train on one worker for ever.
 - cost_i in line 17 contains what the job has paid so far, as cost1 in line 16 does: left out of both.
 - ĩ in line 17, "the job that has deployed worker or PS in sites with insufficient resources": of each such
-  site the job there that ends first; of these the one that ends last, since all of the sites are waited for.
+  site the job that ends first; of these the one that ends last, because all of the sites are needed.
 - For jobs with a piecewise cost, the text of the first term (§V.C) would put jobs whose c has passed before
   all others, and says the opposite. We take 1 - (c - (t - a)) / max(c - (t - a)) before c, and 0 from c on.
 - Jobs that have not waited yet have 0 as the first term.
@@ -28,20 +28,20 @@ from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_cost
 from ekya.fleet.policy.view import FleetView
 
 _AT_ONCE = 8
-"""So many numbers of workers are looked at together."""
+"""Numbers of workers that are evaluated in one batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """With unchanged deployment, from now on.
+    """A schedule from now on with a constant deployment.
 
     Attributes:
         workers: y_i^r; R.
         server: site of the parameter server.
         order: of sites, best first; R.
         slots: l_i.
-        link_cost: of the bandwidth for all these slots.
-        waiting_cost: f_i where it ends with them.
+        link_cost: of the bandwidth in all slots.
+        waiting_cost: f_i if it ends with the last slot.
     """
 
     workers: Ints
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def cost(self) -> float:
-        """What Algorithm 1 compares."""
+        """The cost that Algorithm 1 compares."""
         return self.link_cost + self.waiting_cost
 
 
@@ -67,9 +67,9 @@ class Okita:
     """The paper's algorithm.
 
     Attributes:
-        every_us: a slot.
+        every_us: length of a slot.
         weights: α and β.
-        until_us: T, where it ends.
+        until_us: T, the end of the last slot; None: no limit.
     """
 
     every_us: int
@@ -78,7 +78,7 @@ class Okita:
     name: str = "okita"
 
     def decide(self, view: FleetView) -> Decision:
-        """Lines 3 to 24 of Algorithm 1, for one slot."""
+        """Runs lines 3 to 24 of Algorithm 1, for one slot."""
         ground = Ground.of(view)
         tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
         ordered = by_priority(tasks, self.weights)
@@ -115,7 +115,7 @@ class Okita:
         free: Floats,
         placed: Sequence[tuple[Task, Schedule]],
     ) -> tuple[Schedule | None, str]:
-        """Lines 14 to 21: what it gets among those that came before it, and why."""
+        """Runs lines 14 to 21: returns a job's schedule beside those placed before it, and the reason."""
         taken = task.needs(wanted.workers, wanted.server)
         if fits(free, taken):
             return wanted, ""
@@ -130,7 +130,7 @@ class Okita:
 
 
 def by_priority(tasks: Sequence[Task], weights: Weights) -> list[Task]:
-    """In decreasing order of O_i(t) (Eq. 4); equal ones in the order of their coming."""
+    """Sorts jobs in decreasing order of O_i(t) (Eq. 4), ties in the order of arrival."""
     waited = [task.job.waiting.per_s * task.waited for task in tasks if task.job.waiting.due_s is None]
     longest = max(waited, default=0.0)
     until_due = [_until_due(task) for task in tasks if task.job.waiting.due_s is not None]
@@ -148,7 +148,7 @@ def by_priority(tasks: Sequence[Task], weights: Weights) -> list[Task]:
 
 
 def _until_due(task: Task) -> float:
-    """c - (t - a_i): slots in which it can still end before the cost jumps."""
+    """Returns c - (t - a_i): slots in which the job can still end before its cost jumps."""
     due_s = task.job.waiting.due_s or 0.0
     return due_s * US_PER_S / task.slot_us - 1 - task.waited
 
@@ -156,7 +156,7 @@ def _until_due(task: Task) -> float:
 def tentative(
     ground: Ground, task: Task, free: Floats, weights: Weights, until_us: int | None
 ) -> Schedule | None:
-    """Lines 4 to 10: the cheapest schedule over all numbers of workers; None where none has room."""
+    """Runs lines 4 to 10: returns the cheapest schedule over all numbers of workers; None where none fits."""
     counts = np.arange(1, task.workers_at_most() + 1)
     if until_us is not None:
         slots = task.slots(counts)
@@ -167,10 +167,10 @@ def tentative(
 
 
 def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Schedule | None:
-    """The function OSF for several numbers of workers: the cheapest schedule, of equals with the fewest
-    workers.
+    """Runs OSF for several numbers of workers; returns the cheapest schedule, in a tie the fewest workers.
 
-    A number's data transfers are only looked at where its other costs leave a chance; the result is the same.
+    The data transfers of a number are computed only where a lower bound of its cost can still win; the result
+    is the same.
 
     Args:
         ground: sites.
@@ -192,7 +192,7 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     by_least = np.argsort(least, kind="stable")
     for begin in range(0, len(by_least), _AT_ONCE):
         some = by_least[begin : begin + _AT_ONCE]
-        # What rounding does to the bound does not matter.
+        # The tolerance covers rounding errors of the bound.
         some = some[least[some] <= best_cost * (1 + 1e-12)]
         if not some.size:
             break
@@ -214,7 +214,7 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
 
 
 def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedule]]) -> int:
-    """l of the job ĩ of line 17, in slots."""
+    """Returns l of the job ĩ in line 17, in slots."""
     short = np.flatnonzero((taken > free + ROUNDING).any(axis=1))
     waits = [1]
     for site in short:
@@ -226,7 +226,7 @@ def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedu
 
 
 def told(schedule: Schedule) -> str:
-    """A schedule in words."""
+    """Describes a schedule in words."""
     sites = np.count_nonzero(schedule.workers)
     return (
         f"{schedule.count} workers on {sites} sites end it in {schedule.slots} slots, "

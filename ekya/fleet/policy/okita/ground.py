@@ -1,4 +1,4 @@
-"""Sites and jobs as arrays. R sites in the order of their names, K resources, one node a site."""
+"""Sites and jobs as arrays: R sites in the order of their names, K resources, one node per site."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,18 +16,18 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 GPU = "gpu"
 MB_OF_TABLE = 100.0
-"""§V.B's table has the cost of so many megabytes."""
+"""Megabytes to which the costs in §V.B's table refer."""
 ROUNDING = 1e-9
-"""Parts of a worker or a resource that do not count."""
+"""Tolerance for rounding errors, in parts of a worker or a resource."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """Sites, as far as they work.
+    """Sites with working nodes or data.
 
     Attributes:
         sites: names.
-        nodes: what trains there; None where nothing does now.
+        nodes: node of each site; None where none works now.
         resources: names.
         capacity: C_r^k, R x K.
         mb_cost: q^{rr'}, R x R, from the row's site to the column's.
@@ -41,7 +41,7 @@ class Ground:
 
     @classmethod
     def of(cls, view: FleetView) -> "Ground":
-        """All sites that have a node or data.
+        """Returns all sites that have a node or data.
 
         Raises:
             ValueError: a site has several nodes.
@@ -68,30 +68,30 @@ class Ground:
 
     @cached_property
     def nearest(self) -> Ints:
-        """R x R: for each site the sites that send to it, cheapest first."""
+        """For each site all sites by the cost of a link from them, cheapest first; R x R."""
         return np.argsort(self.mb_cost, axis=0, kind="stable").T.copy()
 
     @cached_property
     def cheapest_link(self) -> Floats:
-        """For each site the cost of a megabyte from the site that is nearest to it; R, of two or more."""
+        """For each site the cost of a megabyte from the nearest other site; R, which must be 2 or more."""
         return np.asarray((self.mb_cost + np.diag(np.full(len(self.sites), np.inf))).min(axis=0))
 
     @cached_property
     def link_mean(self) -> Floats:
-        """Σ_{r'} q^{rr'} / (R - 1) for 100 MB, as §V.B's table counts it; R."""
+        """Σ_{r'} q^{rr'} / (R - 1) for 100 MB, the unit of §V.B's table; R."""
         return np.asarray(self.mb_cost.sum(axis=1) * MB_OF_TABLE / max(1, len(self.sites) - 1))
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A job in arrays.
+    """A job as arrays.
 
     Attributes:
-        state: what the view says of it.
+        state: of the view.
         worker, server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
-        now_us, slot_us: the slot that begins.
+        now_us, slot_us: beginning and length of the slot.
     """
 
     state: JobState
@@ -104,7 +104,7 @@ class Task:
 
     @classmethod
     def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "Task":
-        """One of the view's."""
+        """Converts a job of the view."""
         job = state.job
         worker, server = (
             np.array([needs.get(name, 0.0) for name in ground.resources])
@@ -118,7 +118,7 @@ class Task:
 
     @property
     def job(self) -> TrainJob:
-        """Which."""
+        """The job."""
         return self.state.job
 
     @cached_property
@@ -132,41 +132,41 @@ class Task:
         return (self.now_us - self.job.arrives_us) / self.slot_us
 
     def workers_at_most(self) -> int:
-        """⌈E_i M_i / ρ_i⌉: with so many, everything is trained in one slot."""
+        """Returns ⌈E_i M_i / ρ_i⌉, the number of workers that train everything in one slot."""
         return int(np.ceil(self.total / self.job.chunks_per_slot - ROUNDING))
 
     def slots(self, workers: Ints) -> Ints:
-        """l_i = ⌈E_i M_i / (ρ_i N)⌉."""
+        """Returns l_i = ⌈E_i M_i / (ρ_i N)⌉."""
         slots = np.ceil(self.total / (self.job.chunks_per_slot * workers) - ROUNDING)
         return np.asarray(slots, dtype=np.int64)
 
     def can_train(self, workers: Ints) -> Ints:
-        """Chunks that so many take through all epochs in a slot."""
+        """Returns the chunks that a number of workers takes through all epochs in a slot."""
         return np.asarray(np.floor(self.job.chunks_per_slot * workers + ROUNDING), dtype=np.int64)
 
     def waiting_cost(self, slots: float) -> float:
-        """f_i, where the last of so many slots from now on is its last one."""
+        """Returns f_i if the job ends after a number of slots from now on."""
         ends_us = self.now_us + slots * self.slot_us
         return self.job.waiting.of((ends_us - self.job.arrives_us) / US_PER_S)
 
     def exchange_cost(self, ground: Ground, workers: Ints, server: int) -> float:
-        """Of parameters, in a slot: Σ_r q^{r s} π_i y_i^r."""
+        """Returns the cost of exchanging parameters in a slot: Σ_r q^{r s} π_i y_i^r."""
         return float(self.job.model_mb * (workers @ ground.mb_cost[:, server]))
 
     def needs(self, workers: Ints, server: int) -> Floats:
-        """What a deployment takes of each resource; R x K."""
+        """Returns the resources that a deployment takes; R x K."""
         taken = np.outer(workers, self.worker)
         taken[server] += self.server
         return taken
 
 
 def fits(free: Floats, taken: Floats) -> bool:
-    """Whether all of it is free."""
+    """Returns whether all needed resources are free."""
     return bool((taken <= free + ROUNDING).all())
 
 
 def room(free: Floats, worker: Floats) -> Ints:
-    """A_i^r: how many workers every site can hold; R, negative where something is missing already."""
+    """Returns A_i^r, the workers that fit on each site; R, negative where a resource is overbooked."""
     asked = worker > 0
     if not asked.any():
         return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
@@ -175,7 +175,7 @@ def room(free: Floats, worker: Floats) -> Ints:
 
 
 def server_room(free: Floats, task: Task) -> Ints:
-    """A_i^r beside the parameter server; negative where it does not fit itself."""
+    """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
     left = free - task.server
     return np.where((left >= -ROUNDING).all(axis=1), room(np.maximum(left, 0.0), task.worker), -1)
 
@@ -183,15 +183,15 @@ def server_room(free: Floats, task: Task) -> Ints:
 def as_assignment(
     ground: Ground, task: Task, workers: Ints, server: int, moves: Ints, reason: str
 ) -> Assignment:
-    """A deployment in the words of the fleet.
+    """Converts a deployment to an assignment.
 
     Args:
         ground: sites.
         task: the job.
         workers: y; R.
-        server: the parameter server's site.
+        server: index of the parameter server's site.
         moves: g, R x R, from the row's site to the column's.
-        reason: of it.
+        reason: of the deployment.
     """
     gpus = task.job.worker.get(GPU, 0.0)
     trained = moves.sum(axis=0)

@@ -1,20 +1,20 @@
-"""Ours: parameter server, workers and data are chosen together, with what others have left in view.
+"""Our variant of Okita: chooses parameter server, workers and data together, on the free resources.
 
-Okita first places workers by Q, which knows neither where the parameter server stands nor where data has to
-come from, and then asks what that costs; and it keeps the number of workers that would be best on an empty
-city. Here, in Okita's order of jobs:
+Okita first places workers by Q, which ignores the site of the parameter server and the origin of the data,
+and only then computes the cost; and it keeps the number of workers that would be best with all sites free.
+Here, in Okita's order of jobs:
 
 - A chunk from r trained at r' with the parameter server at p costs δ q^{rr'} + (π E / ρ) q^{r'p}: for each p
-  the unit costs of a transport problem. The few p that would be cheapest without limits are followed up.
-- For each of these, and several numbers of slots l, data is given out to sites greedily: what is cheapest
-  where it lies stays there, and of the rest who would lose most goes first. Sites have room for l times what
-  their workers train in a slot, on what jobs of higher priority have left.
-- Worker-slots are paid for whole, so the last few chunks of a site go to workers elsewhere that have time
-  where that is cheaper.
-- A worker-slot costs the same whenever it is: as many as have room work in the first slot.
+  these are the unit costs of a transport problem. Only the few p that are cheapest without limits are kept.
+- For each of these, and several numbers of slots l, data is distributed greedily: data that is cheapest where
+  it lies stays there, and the rest is placed in decreasing order of regret. A site can take l times what its
+  workers train in a slot, on the resources left by jobs of higher priority.
+- Whole worker-slots are paid for, so the last few chunks of a site go to idle workers elsewhere where that is
+  cheaper.
+- A worker-slot costs the same at any time: as many workers as fit work in the first slot.
 
-Nobody waits for better places: when a slot of waiting for an empty city was weighed against what is left of
-this one, somewhat as Okita does, bandwidth cost a little more and waiting three times as much.
+No job waits for better sites: when the cost of waiting a slot for free sites was compared with a schedule on
+the present resources, somewhat as in Okita, bandwidth cost a little more and waiting three times as much.
 """
 
 from collections.abc import Sequence
@@ -39,20 +39,20 @@ from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.view import FleetView
 
 _MORE_SLOTS = (0, 1, 2, 3, 5, 8)
-"""Than the fewest in which a job can end."""
+"""Numbers of slots that are tried, beyond the fewest in which a job can end."""
 _PROMISING = 2
-"""So many courses are worked out to the last chunk."""
+"""Number of the cheapest candidates that ``filled_up`` refines."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """From now on, while others leave what they leave now.
+    """A schedule from now on, if the free resources do not change.
 
     Attributes:
         server: site of the parameter server.
         slots: l.
         moves: chunks from site to site in all slots; R x R.
-        link_cost, waiting_cost: of all of it.
+        link_cost, waiting_cost: of the whole schedule.
     """
 
     server: int
@@ -63,7 +63,7 @@ class Course:
 
     @property
     def cost(self) -> float:
-        """What is compared."""
+        """Total cost."""
         return self.link_cost + self.waiting_cost
 
 
@@ -72,9 +72,9 @@ class OkitaJoint:
     """Okita's framework and order, with the placement above.
 
     Attributes:
-        every_us: a slot.
+        every_us: length of a slot.
         weights: α of the order.
-        servers: how many sites of the parameter server are followed up.
+        servers: number of sites of the parameter server that are tried.
         until_us: T, as for Okita.
     """
 
@@ -85,7 +85,7 @@ class OkitaJoint:
     name: str = "okita-joint"
 
     def decide(self, view: FleetView) -> Decision:
-        """One slot."""
+        """Decides for one slot."""
         ground = Ground.of(view)
         tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
         ordered = by_priority(tasks, self.weights)
@@ -107,13 +107,13 @@ class OkitaJoint:
         return Decision(tuple(assignments), waiting)
 
     def course(self, ground: Ground, task: Task, free: Floats) -> Course | None:
-        """The cheapest on what is free; None where a parameter server and a worker have no room."""
+        """Returns the cheapest course on free resources; None where no parameter server and worker fit."""
         rooms = _rooms(task, free)
         possible = np.flatnonzero(rooms.any(axis=1))
         if not possible.size:
             return None
         unit = _unit_costs(ground, task)
-        # What all data would cost if sites that hold a worker had no limit.
+        # The cost of all data if sites that can hold a worker had no limit.
         open_to = rooms[possible] > 0
         wish = (np.where(open_to[:, None, :], unit[possible], np.inf).min(axis=2) * task.left).sum(axis=1)
         best_servers = possible[np.argsort(wish, kind="stable")[: self.servers]]
@@ -139,7 +139,7 @@ class OkitaJoint:
         )
 
     def _in_time(self, task: Task, cases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that end by T; where none does, the shortest."""
+        """Returns the cases that end by T; where none does, the shortest."""
         if self.until_us is None:
             return list(cases)
         longest = (self.until_us - task.now_us) // task.slot_us
@@ -148,7 +148,7 @@ class OkitaJoint:
 
 
 def _rooms(task: Task, free: Floats) -> Ints:
-    """Workers that each site holds, by site of the parameter server; P x R, zeros where that has no room."""
+    """Returns workers that fit, by the parameter server's site; P x R, zeros where that does not fit."""
     most = task.workers_at_most()
     alone, beside = np.clip(room(free, task.worker), 0, most), server_room(free, task)
     rooms = np.tile(alone, (len(alone), 1))
@@ -158,22 +158,22 @@ def _rooms(task: Task, free: Floats) -> Ints:
 
 
 def _unit_costs(ground: Ground, task: Task) -> Floats:
-    """δ q^{rr'} + (π E / ρ) q^{r'p} for p, r, r'; P x R x R."""
+    """Returns δ q^{rr'} + (π E / ρ) q^{r'p} for p, r, r'; P x R x R."""
     exchanged_mb = task.job.model_mb / task.job.chunks_per_slot
     moved = task.job.chunk_mb * ground.mb_cost
     return np.asarray(moved[None] + (exchanged_mb * ground.mb_cost).T[:, None, :])
 
 
 def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
-    """Which site's data is trained where, greedily, in many cases at once.
+    """Distributes data to training sites greedily, for a batch of cases.
 
     Args:
         left: M_i^r; R.
         unit: cost of a chunk from r trained at r'; B x R x R.
-        room_for: chunks that sites have time for, in all no fewer than are left; B x R.
+        room_for: chunks that sites have time for, in total no fewer than are left; B x R.
 
     Returns:
-        B x R x R.
+        Chunks moved from site to site; B x R x R.
     """
     cases, sites = room_for.shape
     moves = np.zeros((cases, sites, sites), dtype=np.int64)
@@ -207,14 +207,14 @@ def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
 
 
 def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: int) -> Ints:
-    """The same without worker-slots for a few chunks, where it is cheaper to send these to workers with time.
+    """Removes partly used worker-slots where sending their chunks to workers with idle time is cheaper.
 
     Args:
         ground: sites.
         task: the job.
         moves: chunks in all slots; R x R.
         server: site of the parameter server.
-        at_server: chunks that workers there have time for in all slots.
+        at_server: chunks that workers at that site have time for in all slots.
     """
     a_worker = int(task.can_train(np.array([1]))[0])
     if a_worker < 2:
@@ -227,7 +227,7 @@ def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: i
     asked = np.flatnonzero((over > 0) & (saved > 0) & (np.diag(moves) >= over))
     for site in asked[np.argsort(-saved[asked] / over[asked], kind="stable")]:
         if spare[site] != a_worker - over[site]:
-            # Others have sent something here meanwhile.
+            # Another site has sent chunks here meanwhile.
             continue
         costs = np.where(spare >= over[site], ground.mb_cost[site], np.inf)
         costs[site] = np.inf
@@ -241,7 +241,7 @@ def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: i
 
 
 def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats:
-    """Data, and parameters of whole worker-slots; B."""
+    """Returns the cost of moved data, and of exchanged parameters by whole worker-slots; B."""
     worker_slots = np.ceil(moves.sum(axis=1) / task.job.chunks_per_slot - ROUNDING)
     exchanged = (worker_slots * ground.mb_cost[:, servers].T).sum(axis=1)
     moved = (moves * ground.mb_cost).sum(axis=(1, 2))
@@ -249,7 +249,7 @@ def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats
 
 
 def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
-    """Workers and moves of the first of its slots, on what is free; R, and R x R."""
+    """Returns workers and moves of a course's first slot on the free resources; R, and R x R."""
     rooms = np.maximum(room(free, task.worker), 0)
     rooms[course.server] = max(0, int(server_room(free, task)[course.server]))
     loads = course.moves.sum(axis=0)

@@ -1,19 +1,18 @@
 """Baseline OASiS (Bao et al., "Online Job Scheduling in Distributed Machine Learning Clusters"), as in §V.A.
 
-A job that comes gets the schedule, over slots to come, of which deployment and latency cost together least;
-resources have unit costs that grow exponentially with how much of them is taken in a slot. It does not see
-bandwidth.
+An arriving job gets the schedule over future slots with the least total cost of deployment and latency; unit
+costs of resources grow exponentially with their utilisation in a slot. Bandwidth is ignored.
 
-How it is done here:
+Implementation:
 
-- Schedules are found again in every slot, in the order of arrival, for what is left of each job. Jobs that
-  came earlier are planned before and see the same prices, so they find what is left of their schedules again;
-  nothing has to be remembered.
-- A resource of a site of which the part x is taken costs L (U/L)^x, as in that paper. What a job has at stake
-  is what it costs if it ends at once, v. L makes all its worker-slots (W) cost v/4 where nothing is taken, U
-  makes one of them cost v where everything is.
-- Among equally cheap sites Okita's Q decides, as it does for the other baselines.
-- The parameter server stands where it is cheapest in each slot.
+- Schedules are computed again in every slot, in the order of arrival, for the remaining work of each job.
+  Earlier jobs are planned first and see the same prices, so they get the rest of their schedules again;
+  nothing has to be stored.
+- A site's resource with the utilisation x costs L (U/L)^x, as in that paper. A job's stake v is its cost if
+  it ends within one slot. L makes all of its worker-slots (W) cost v/4 in total on free resources, U makes
+  one of them cost v on fully used ones.
+- Ties between sites are broken by Okita's Q, as for the other baselines.
+- The parameter server is placed where it is cheapest in each slot.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from ekya.fleet.policy.okita.transfer import transfers, workloads
 from ekya.fleet.policy.view import FleetView
 
 _LONGEST = 400
-"""Slots that are planned ahead at most; a schedule ends long before."""
+"""Upper bound of the planned slots; a schedule ends long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,14 @@ class Oasis:
     """Cheapest schedules by unit resource costs.
 
     Attributes:
-        every_us: a slot.
+        every_us: length of a slot.
     """
 
     every_us: int
     name: str = "oasis"
 
     def decide(self, view: FleetView) -> Decision:
-        """Every job's schedule, of which the first slot is carried out."""
+        """Plans every job's schedule, and assigns its first slot."""
         ground = Ground.of(view)
         tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
         free: list[Floats] = []
@@ -67,7 +66,7 @@ class Oasis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """H slots: workers, H x R, the site of the parameter server, H, and the order of sites."""
+    """A schedule of H slots: workers (H x R), the parameter server's site (H), and the order of sites (R)."""
 
     workers: Ints
     servers: Ints
@@ -86,10 +85,10 @@ def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
 
 
 def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
-    """Over all lengths; ``free`` grows by the slots that are looked at."""
+    """Returns the cheapest plan over all lengths; extends ``free`` by the slots that it examines."""
     order = np.argsort(-quality(ground, task, ground.capacity, Weights()), kind="stable")
     wanted = task.workers_at_most()
-    # All workers and one parameter server, where nothing is taken.
+    # Lower bound: all workers and one parameter server on free resources.
     least = task.waiting_cost(1) / (4 * wanted) * (wanted + 1) * (1 - 1e-9)
     rooms, units, servers, server_costs = [], [], [], []
     best, best_cost, untouched = None, inf, 0
@@ -109,7 +108,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
             best, best_cost = found[0], found[1] + waiting
         untouched += int(held.sum()) if free[length - 1] is ground.capacity else 0
         if untouched >= wanted:
-            # Further slots in which nobody is planned are no cheaper than these.
+            # Further slots without planned jobs are no cheaper than these.
             break
     if best is None:
         return None
@@ -119,7 +118,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
 
 
 def _slot(ground: Ground, task: Task, free: Floats, order: Ints) -> tuple[Ints, Floats, int, float]:
-    """Room and unit cost of a worker at each site, in their order, and where the parameter server stands."""
+    """Returns workers that fit and their unit cost, by ``order``; the parameter server's site and cost."""
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)
     at_stake = task.waiting_cost(1)
     wanted = task.workers_at_most()
@@ -141,7 +140,7 @@ def _slot(ground: Ground, task: Task, free: Floats, order: Ints) -> tuple[Ints, 
 def _fill(
     rooms: Ints, units: Floats, server_costs: Sequence[float] | Floats, wanted: int
 ) -> tuple[Ints, float] | None:
-    """The cheapest worker-slots of all; None where there are too few."""
+    """Returns the cheapest worker-slots and their cost; None where there are too few."""
     if rooms.sum() < wanted:
         return None
     cheapest = np.argsort(units.ravel(), kind="stable")

@@ -1,4 +1,4 @@
-"""Where workers and the parameter server stand (§IV.B.2)."""
+"""Placement of workers and the parameter server (§IV.B.2)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, room, ser
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Proportional factors of Okita's two metrics; the paper names no values, and finds that all do.
+    """Proportional factors of Okita's two metrics; the paper gives no values and finds them uncritical.
 
     Attributes:
         waited, left: α_1 and α_2 of O (Eq. 4).
@@ -25,12 +25,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """What Algorithm 2 (PA) answers, for several numbers of workers.
+    """Result of Algorithm 2 (PA) for several numbers of workers.
 
     Attributes:
         order: sites by Q, best first; R.
-        servers: site of the parameter server, B; -1 where so many workers have no room.
-        slot_costs: of the exchange of parameters in one slot, B; infinite where they have no room.
+        servers: site of the parameter server, B; -1 where the workers do not fit.
+        slot_costs: of the exchange of parameters in one slot, B; infinite where the workers do not fit.
     """
 
     order: Ints
@@ -40,11 +40,11 @@ class Placed:
     _beside: Ints
 
     def workers(self, cases: Ints, counts: Ints) -> Ints:
-        """y_i^r of some of the cases, which have room; B x R.
+        """Returns y_i^r of cases that fit; B x R.
 
         Args:
-            cases: which; B.
-            counts: N of each of them; B.
+            cases: indices; B.
+            counts: N of each case; B.
         """
         servers = self.servers[cases]
         held = np.tile(self._room, (len(cases), 1))
@@ -57,9 +57,9 @@ class Placed:
 
 
 def quality(ground: Ground, task: Task, free: Floats, weights: Weights) -> Floats:
-    """Q_i^r (Eq. 6); R.
+    """Returns Q_i^r (Eq. 6); R.
 
-    The mean link cost is for 100 MB, as §V.B's table has it; for one MB it would be a tenth of the other
+    The mean link cost is for 100 MB, the unit of §V.B's table; for one MB it would be a tenth of the other
     terms.
     """
     parts = np.divide(free, ground.capacity, out=np.zeros_like(free), where=ground.capacity > 0)
@@ -69,10 +69,10 @@ def quality(ground: Ground, task: Task, free: Floats, weights: Weights) -> Float
 
 
 def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Placed:
-    """Algorithm 2 (PA) for several numbers of workers at once.
+    """Runs Algorithm 2 (PA) for several numbers of workers in one batch.
 
-    For every site of the parameter server workers fill sites in the order of Q; the cheapest such site wins,
-    and of equally cheap ones the last, as in line 12.
+    For every site of the parameter server, workers fill sites in the order of Q; the cheapest such site wins,
+    in a tie the last, as in line 12.
 
     Args:
         ground: sites.
@@ -84,7 +84,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     order = np.argsort(-quality(ground, task, free, weights), kind="stable")
     alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
     most = int(counts[-1])
-    # Nobody needs more at one site than are wanted in all; so sums stay small.
+    # No site needs more workers than are wanted in total; so sums stay small.
     alone, beside = np.minimum(alone, most), np.minimum(beside, most)
     possible = np.flatnonzero(beside >= 0)
     if not possible.size:
@@ -96,7 +96,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     held[np.arange(len(possible)), rank[possible]] = beside[possible]
     to_server = ground.mb_cost[np.ix_(order, possible)].T
     costs = _filling_costs(held, to_server, counts)
-    # The last of equally cheap ones.
+    # Reversed, so that argmin returns the last of equally cheap sites.
     best = len(possible) - 1 - np.argmin(costs[::-1], axis=0)
     cheapest = costs[best, np.arange(len(counts))]
     servers = np.where(np.isfinite(cheapest), possible[best], -1)
@@ -104,7 +104,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
 
 
 def most_workers(task: Task, free: Floats) -> int:
-    """A_i: how many have room beside their parameter server; 0 where not even that has."""
+    """Returns A_i, the workers that fit beside their parameter server; 0 where that does not fit."""
     alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
     possible = beside >= 0
     if not possible.any():
@@ -113,16 +113,16 @@ def most_workers(task: Task, free: Floats) -> int:
 
 
 def _filling_costs(held: Ints, unit: Floats, counts: Ints) -> Floats:
-    """Cost of the first N workers of each row; P x B, infinite where there are not so many.
+    """Returns the cost of the first N workers of each row; P x B, infinite where a row holds fewer.
 
     Args:
-        held: so many at each site, in the order in which sites fill; P x R.
-        unit: cost of one there; P x R.
+        held: workers that fit on each site, in the order in which sites fill; P x R.
+        unit: cost of a worker on each site; P x R.
         counts: N; B.
     """
     rows, sites = held.shape
     filled, paid = np.cumsum(held, axis=1), np.cumsum(held * unit, axis=1)
-    # All rows in one search: each has a range of its own.
+    # One search for all rows: each row is shifted to a separate range.
     span = int(filled.max()) + int(counts[-1]) + 1
     base = np.arange(rows)[:, None] * span
     found = np.searchsorted((filled + base).ravel(), (counts + base).ravel()).reshape(rows, len(counts))

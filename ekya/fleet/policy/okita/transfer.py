@@ -1,4 +1,4 @@
-"""Which site trains how many chunks, and where they come from (§IV.B.3)."""
+"""Workloads of the sites, and transfers of data to them (§IV.B.3)."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from ekya.fleet.policy.okita.ground import Floats, Ground, Ints
 
 
 def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
-    """d_i^r: what every site trains, as much in all as there is data and time for.
+    """Returns d_i^r, the chunks that each site trains; in total as many as data and time allow.
 
-    "Based on the number of assigned workers": all that its workers have time for. Where that is more than the
-    data that is left, a site's own data goes first, and time that is left goes to others' by the order of
-    sites.
+    "Based on the number of assigned workers" is read as all that its workers have time for. Where that
+    exceeds the remaining data, sites train their own data first, and the best sites use their remaining time
+    for the rest.
 
     Args:
         left: M_i^r; R.
-        can_train: chunks that the sites' workers have time for, one row a case; B x R.
+        can_train: chunks that the sites' workers have time for, one row per case; B x R.
         order: sites, best first; R.
 
     Returns:
@@ -30,19 +30,19 @@ def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
 
 
 def least_transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
-    """What no way of sending is below: every chunk by its site's cheapest link; as ``transfer_costs``."""
+    """Returns a lower bound of ``transfer_costs``: each chunk arrives by its site's cheapest link; B."""
     if len(ground.sites) < 2:
         return np.zeros(len(loads))
     return np.asarray(np.maximum(loads - left, 0) @ ground.cheapest_link)
 
 
 def transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
-    """Cost of a megabyte of each chunk that Algorithm 3 (DTA) sends, for many workloads at once.
+    """Returns the link cost of all chunks that Algorithm 3 (DTA) sends, per megabyte of a chunk.
 
     Args:
         ground: sites.
         left: M_i^r; R.
-        loads: d_i^r, one row a case, never more in all than is left; B x R.
+        loads: d_i^r, one row per case, in total at most what is left; B x R.
 
     Returns:
         Σ q^{rr'} g^{rr'}; B.
@@ -58,9 +58,9 @@ def transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
 
 
 def transfers(ground: Ground, left: Ints, loads: Ints) -> Ints:
-    """Algorithm 3 (DTA): g_i^{rr'}, with what stays where it is on the diagonal.
+    """Runs Algorithm 3 (DTA): returns g_i^{rr'}, with chunks that stay on the diagonal.
 
-    Sites that miss data collect it, one after the other, from those that have some to spare, cheapest first.
+    Sites that miss data collect it, one after the other, from sites with a surplus, cheapest first.
 
     Args:
         ground: sites.
@@ -81,12 +81,12 @@ def transfers(ground: Ground, left: Ints, loads: Ints) -> Ints:
 
 
 def _missing(left: Ints, loads: Ints) -> tuple[Ints, Ints]:
-    """-H where it is negative, and H where it is not."""
+    """Returns -H where H = left - loads is negative, and H where it is not; else 0."""
     over = left - loads
     return np.maximum(-over, 0), np.maximum(over, 0)
 
 
 def _take(available: Ints, wanted: Ints) -> Ints:
-    """From the first ones on, until there are as many as are wanted."""
+    """Takes from the first entries on, until there are as many as wanted."""
     before = np.cumsum(available, axis=-1) - available
     return np.minimum(np.maximum(wanted - before, 0), available)

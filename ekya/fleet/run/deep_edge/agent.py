@@ -1,4 +1,4 @@
-"""A machine tells the manager that it is there, and its state, again and again."""
+"""Heartbeats by which a machine reports itself and its state to the manager."""
 
 import json
 import logging
@@ -17,15 +17,15 @@ _ANSWERS_S = 10.0
 
 
 def tell_on(manager: str, node: Mapping[str, str], every_s: float) -> None:
-    """Until it is interrupted. A manager that goes away is told again when it is back.
+    """Sends heartbeats until it is interrupted, also after a manager was out of reach for a time.
 
     Args:
         manager: its URL.
-        node: arguments of ``POST /monitor`` other than its state.
-        every_s: for which the state is read before each telling.
+        node: arguments of ``POST /monitor`` other than the state.
+        every_s: seconds between two heartbeats, over which the state is measured.
 
     Raises:
-        UserError: nobody answers at first, or the manager does not want this machine.
+        UserError: the first heartbeat gets no response, or the manager rejects this machine.
     """
     heard, first = True, True
     while True:

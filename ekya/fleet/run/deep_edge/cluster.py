@@ -1,4 +1,4 @@
-"""The Ray cluster that Deep-Edge's manager trains on: one that is there, its own, or an emulated one."""
+"""Ray cluster on which Deep-Edge's manager trains: a running one, a private one, or an emulated one."""
 
 import logging
 import os
@@ -18,17 +18,17 @@ from ekya.runtime.object_store import object_store_bytes
 _STORE_BYTES = 256 * 1024**2
 
 Nodes = Callable[[], dict[NodeName, FleetNode]]
-"""Those that are there now."""
+"""Returns the nodes that are alive."""
 
 
 @contextmanager
 def edge_cluster(address: str | None, emulated: Mapping[NodeName, int]) -> Iterator[Nodes]:
-    """Connected to a cluster as long as the block lasts.
+    """Connects to a cluster for the duration of the block.
 
     Args:
-        address: of one that is there (``auto`` finds one on this machine), or None.
-        emulated: nodes to make on this machine, with the thousandths of it that each may use; where there are
-            none and no address, this machine is the only node.
+        address: of a running cluster (``auto`` finds one on this machine), or None.
+        emulated: nodes to make on this machine, each with its share in thousandths of the machine; without
+            nodes and address, this machine is the only node.
 
     Raises:
         UserError: there is no cluster at the address.
@@ -43,7 +43,7 @@ def edge_cluster(address: str | None, emulated: Mapping[NodeName, int]) -> Itera
 
 @contextmanager
 def _own_cluster() -> Iterator[None]:
-    """One of its own, and not one that somebody else has running on this machine."""
+    """Starts a private cluster, separate from any other that runs on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
         "local",
@@ -59,7 +59,7 @@ def _own_cluster() -> Iterator[None]:
 
 
 def _nodes(own: bool) -> dict[NodeName, FleetNode]:
-    """As ``ray start --node-name`` calls them; the only one of an own cluster is called as the machine."""
+    """Returns live nodes by ``ray start --node-name``; a private cluster's only node has the host's name."""
     found = {}
     for node in alive_nodes():
         name = NodeName(socket.gethostname() if own else node["NodeName"])

@@ -1,4 +1,4 @@
-"""A data store of labelled pictures in folders, as a file of stores describes it."""
+"""Data store of labelled pictures in folders, described by a YAML file of stores."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -36,12 +36,12 @@ _EXAMPLE = "stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
 
 
 class TriggerSpec(BaseModel):
-    """When a store gets an update by itself.
+    """Condition under which a store triggers an update.
 
     Attributes:
-        new_samples: pictures that came since the last update began.
-        accuracy: below which the model's part of right answers has to have fallen, on the newest
-            ``new_samples``; where left out, whatever it is.
+        new_samples: pictures added since the last update began.
+        accuracy: the update starts only if the model's accuracy on the newest ``new_samples`` is below this;
+            where left out, at any accuracy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -51,19 +51,19 @@ class TriggerSpec(BaseModel):
 
 
 class StoreSpec(BaseModel):
-    """One store.
+    """Description of a store.
 
     Attributes:
-        samples: a folder with a folder of pictures for each class; or one for each node where pictures lie.
-        out: where the weights go; the next update begins with them.
-        start: model of the first update; fresh weights of ``model`` where there is none.
+        samples: a folder with a subfolder of pictures per class; or one such folder per node.
+        out: file of the weights; the next update begins with them.
+        start: model of the first update; fresh weights of ``model`` where left out.
         model: architecture.
-        classes: to tell apart; where left out those of ``start``, or all that have a folder.
+        classes: of the model; where left out those of ``start``, or all that have a folder.
         side: of a crop, in pixels.
-        trainable_blocks: of the model, from its end.
-        epochs: the most that there may be.
-        batch_size: where the solver names none.
-        trigger: when it gets an update by itself; where left out, only when somebody asks.
+        trainable_blocks: of the model, counted from its end.
+        epochs: upper bound.
+        batch_size: used where the solver sets none.
+        trigger: condition of automatic updates; where left out, updates run only on request.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -87,10 +87,10 @@ class _StoresFile(BaseModel):
 
 
 def read_stores(path: Path) -> dict[str, "FolderStore"]:
-    """The stores of a file, by name. Paths in it begin at its folder.
+    """Reads a file of stores and returns the stores by name. Relative paths start at the file's folder.
 
     Raises:
-        UserError: it is not there, is no such file, or names something that is not there.
+        UserError: the file is missing or invalid, or names something that does not exist.
     """
     raw = read_mapping(path)
     try:
@@ -138,15 +138,15 @@ def _first_model(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderStore:
-    """A ``DataStore``.
+    """A ``DataStore`` over folders of pictures.
 
     Attributes:
         name: of its updates.
-        spec: what it is.
-        roots: folders by node; of the node ``""`` those that lie with whoever is the parameter server.
+        spec: description of the store.
+        roots: folders by node; node ``""`` stands for the parameter server's node.
         out: file of the weights.
         model: of the first update.
-        last_began: with which pictures; None where no trigger counts those that came since.
+        last_began: pictures of the last update; None where the store has no trigger.
     """
 
     name: JobName
@@ -158,17 +158,17 @@ class FolderStore:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Those to tell apart."""
+        """Class names of the model."""
         return self.spec.classes or self.model.classes
 
     @property
     def trigger(self) -> Trigger | None:
-        """When it gets an update by itself."""
+        """Condition of automatic updates; None: updates run only on request."""
         spec = self.spec.trigger
         return None if spec is None else Trigger(spec.new_samples, spec.accuracy)
 
     def new_samples(self) -> int:
-        """Pictures that came since the last update began; all where none has, or there is no trigger.
+        """Returns the number of pictures since the last update began; all without an update or a trigger.
 
         Raises:
             UserError: a folder cannot be read.
@@ -176,7 +176,7 @@ class FolderStore:
         return len(self._new())
 
     def accuracy(self, newest: int) -> float:
-        """Of the last update's weights, on so many of the newest pictures.
+        """Returns the accuracy of the last update's weights on this number of the newest pictures.
 
         Raises:
             UserError: none of these can be read, or the weights are damaged.
@@ -191,15 +191,15 @@ class FolderStore:
         return accuracy(model, crops)
 
     def job(self) -> TrainJob:
-        """So many pictures as lie in the folders now, without a fifth that validates.
+        """Returns the update as a job, sized by the pictures in the folders now less a fifth for validation.
 
         Raises:
-            UserError: there are none.
+            UserError: there are no pictures.
         """
         counts = {node: len(picture_names(root, self.classes)) for node, root in self.roots.items()}
         if not sum(counts.values()):
             raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
-        # About a fifth validates; shards are dealt in proportion, so it need not be known to the picture.
+        # Shards are dealt in proportion, so an estimate of the training part is enough.
         chunks = {
             SiteName(node or "edge"): max(1, round(0.8 * count)) for node, count in counts.items() if count
         }
@@ -214,7 +214,7 @@ class FolderStore:
         )
 
     def task(self, assignment: Assignment) -> TrainingTask:
-        """Reads the pictures; begins with the weights of the last update where there was one.
+        """Reads the pictures into a task that starts from the last update's weights, or from the first model.
 
         Raises:
             UserError: too few of them can be read, or the last weights are damaged.
@@ -244,7 +244,7 @@ class FolderStore:
         )
 
     def began(self) -> None:
-        """What was read last is no longer new."""
+        """Marks the pictures of the last ``task`` as no longer new."""
         if self.last_began is not None:
             try:
                 self.last_began.begins()
@@ -268,7 +268,7 @@ class FolderStore:
         )
 
     def failed(self, reason: str) -> None:
-        """Says it; the weights of before stay."""
+        """Logs the failure; the previous weights stay."""
         _LOG.warning("%s: no update this time: %s", self.name, reason)
 
     def _serving(self) -> EdgeModel:
@@ -281,7 +281,10 @@ class FolderStore:
     def _crops(
         self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int
     ) -> LabelledCrops:
-        """Each picture (root, label, file) as one object, in this order; -1 for none of the classes."""
+        """Makes each readable picture (root, label, file) one object, in this order.
+
+        The label is -1 for a class that is not listed. Tracks are numbered from ``first``.
+        """
         side, labels_of = self.spec.side, {name: index for index, name in enumerate(classes)}
         crops, labels, damaged = [], [], list[Path]()
         for root, label, file in files:

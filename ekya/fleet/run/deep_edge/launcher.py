@@ -1,4 +1,4 @@
-"""The Launcher (Deep-Edge §IV.B.4): starts updates where the solver says, and knows what it started."""
+"""Launcher (Deep-Edge §IV.B.4): starts updates on the solver's machines and keeps those that run."""
 
 from dataclasses import dataclass, replace
 
@@ -15,11 +15,11 @@ class Launched:
     """An update under way, with all that a new launch of it needs.
 
     Attributes:
-        job: what it is.
+        job: of the update.
         assignment: shards, batches and machines.
-        store: where its samples come from.
-        handle: the training.
-        launched_by: who wanted it.
+        store: source of its samples.
+        handle: of the training.
+        launched_by: request or trigger.
     """
 
     job: TrainJob
@@ -30,15 +30,15 @@ class Launched:
 
     @property
     def progress(self) -> Progress:
-        """Where it stands."""
+        """Current progress of the training."""
         return self.handle.poll()
 
 
 class Launcher:
-    """What is launched, by name.
+    """Starts, moves and ends updates, by name.
 
     Args:
-        trainer: what runs trainings.
+        trainer: runs the trainings.
     """
 
     def __init__(self, trainer: FleetTrainer) -> None:
@@ -47,11 +47,11 @@ class Launcher:
 
     @property
     def tasks(self) -> dict[JobName, Launched]:
-        """All that are under way."""
+        """All updates under way."""
         return dict(self._launched)
 
     def task(self, job: JobName) -> Launched:
-        """One of them.
+        """Returns an update under way.
 
         Raises:
             UserError: there is none of this name.
@@ -64,10 +64,10 @@ class Launcher:
     def launch(
         self, job: TrainJob, assignment: Assignment, store: DataStore, launched_by: LaunchedBy
     ) -> Launched:
-        """Starts a task, whose name no other has, and tells its store so.
+        """Starts an update and notifies its store.
 
         Raises:
-            UserError: one of this name is under way, or a machine is not there.
+            UserError: an update of this name is under way, or a machine does not exist.
         """
         if job.name in self._launched:
             raise UserError(f"task {job.name} is under way; wait for its end, or kill it")
@@ -78,10 +78,10 @@ class Launcher:
         return launched
 
     def launch_anew(self, job: JobName, assignment: Assignment) -> None:
-        """The same task from its beginning; where it cannot begin, it is as it was before.
+        """Restarts a task from its beginning; if that fails, the former entry stays.
 
         Raises:
-            UserError: a machine is not there.
+            UserError: a machine does not exist.
         """
         before = self.forget(job)
         try:
@@ -91,18 +91,18 @@ class Launcher:
             raise
 
     def move(self, job: JobName, assignment: Assignment) -> None:
-        """A task goes on elsewhere, from its last checkpoint."""
+        """Moves a task to other machines, where it continues from its last checkpoint."""
         task = self.task(job)
         task.handle.move(assignment)
         self._launched[job] = replace(task, assignment=assignment)
 
     def kill(self, job: JobName) -> None:
-        """Ends the processes of a task, which is then unknown."""
+        """Ends the processes of a task and forgets it."""
         self.task(job).handle.stop()
         del self._launched[job]
 
     def forget(self, job: JobName) -> Launched:
-        """A task that is over."""
+        """Removes a task that is over and returns it."""
         task = self.task(job)
         del self._launched[job]
         return task

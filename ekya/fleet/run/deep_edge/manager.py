@@ -25,12 +25,19 @@ from ekya.fleet.run.training.protocol import Progress, TrainingFailedError
 _LOG = logging.getLogger(__name__)
 
 SILENT_S = 30.0
-"""After which a machine that has told nothing of its state is taken for dead."""
+"""Without a heartbeat for this long, a machine counts as dead."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """What has been seen of a task: so many failures, so many epochs judged, and machines when it began."""
+    """Monitoring state of a task.
+
+    Attributes:
+        failures: that were handled.
+        epochs: that the Accuracy Monitor has judged.
+        outlook: its last estimate.
+        nodes: machines and their states when the task began.
+    """
 
     failures: int = 0
     epochs: int = 0
@@ -40,14 +47,14 @@ class _Followed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An update that is over.
+    """Outcome of an update.
 
     Attributes:
         epochs: that were done.
-        accuracy: of the weights that its store was given, on its validation crops; None where there are none.
-        failures: processes and machines that died under it.
-        reason: why there are no weights; empty where there are.
-        launched_by: who wanted it.
+        accuracy: of the weights given to the store, on its validation crops; None without weights.
+        failures: processes and machines that died during it.
+        reason: why there are no weights; empty otherwise.
+        launched_by: request or trigger.
     """
 
     epochs: int
@@ -58,15 +65,15 @@ class Ended:
 
 
 class EdgeManager:
-    """Solver, Resource Monitor, Launcher and Accuracy Monitor. Every method may be called by any thread.
+    """Combines Solver, Resource Monitor, Launcher and Accuracy Monitor. Thread-safe.
 
     Args:
         policy: the solver with its models and limits.
         launcher: starts trainings.
-        rule: when an epoch is worth it.
-        silent_s: after which a machine is taken for dead.
-        clock: monotonic seconds; tests pass their own.
-        learned: told of what each training has shown of its machines' speeds.
+        rule: decides whether another epoch is worth its time.
+        silent_s: without a heartbeat for this long, a machine counts as dead.
+        clock: monotonic seconds; tests pass another.
+        learned: callback for the machines' speeds measured in each training.
     """
 
     def __init__(
@@ -87,9 +94,9 @@ class EdgeManager:
         self._closed = False
 
     def hear(self, node: Node) -> None:
-        """A machine tells that it is there, and its state.
+        """Receives a machine's heartbeat with its state.
 
-        While it trains it cannot tell X_i, its state without the training; what it had before stands.
+        During a training a machine cannot measure X_i, its state without the training; the last one stays.
         """
         with self._lock:
             for name, task in self._launcher.tasks.items():
@@ -99,32 +106,32 @@ class EdgeManager:
             self._resources = self._resources.hears(node, self._now_us())
 
     def ended(self) -> dict[JobName, Ended]:
-        """How the last update of each name came out."""
+        """Returns the outcome of the last update of each name."""
         with self._lock:
             return dict(self._ended)
 
     def active(self) -> dict[NodeName, Node]:
-        """The map of active workers."""
+        """Returns the map of active workers."""
         with self._lock:
             return self._resources.active(self._now_us())
 
     def tasks(self) -> dict[JobName, tuple[Launched, Outlook | None]]:
-        """Updates under way, and how many epochs they are thought to need."""
+        """Returns the updates under way, each with the estimate of the epochs that it needs."""
         with self._lock:
             followed = self._followed
             return {name: (task, followed[name].outlook) for name, task in self._launcher.tasks.items()}
 
     def solve(self, job: TrainJob) -> Assignment:
-        """The Solver: shards, batches and machines for an update, by the machines' states now.
+        """Solves shards, batches and machines for an update, by the machines' present states.
 
         Raises:
-            UserError: no machine can train it; it says why not.
+            UserError: no machine can train it, with the reason.
         """
         with self._lock:
             return self._solve(job, frozenset())
 
     def trigger(self, store: DataStore, launched_by: LaunchedBy = "request") -> Assignment:
-        """A data store wants an update: it is solved, its samples are fetched, and it is launched.
+        """Solves an update of a data store, fetches its samples and launches it.
 
         Raises:
             UserError: no machine can train it, one of this name is under way, or the manager is closed.
@@ -149,7 +156,7 @@ class EdgeManager:
             self._forget(job)
 
     def close(self) -> None:
-        """Ends what is under way, and launches nothing any more."""
+        """Ends all updates under way and refuses new ones."""
         with self._lock:
             self._closed = True
             for name in self._launcher.tasks:
@@ -157,7 +164,7 @@ class EdgeManager:
                 self.kill(name)
 
     def look(self) -> None:
-        """One round of both monitors; to be called again and again."""
+        """Runs one round of both monitors; to be called periodically."""
         with self._lock:
             for name, task in self._launcher.tasks.items():
                 progress = task.progress
@@ -176,7 +183,7 @@ class EdgeManager:
         followed.failures = len(progress.failures)
 
     def _end(self, name: JobName, task: Launched, progress: Progress) -> None:
-        """Its store gets the weights; one that has failed is launched anew where that can help."""
+        """Hands the weights to the store; a failed update is launched again where machines remain for it."""
         if progress.state == "failed" and progress.failures:
             out = self._resources.out(name) | {failure.node for failure in progress.failures}
             try:
@@ -202,7 +209,7 @@ class EdgeManager:
             self._ended[name] = Ended(epochs, trained.validation_accuracy, failures, "", by)
 
     def _relaunch(self, name: JobName, task: Launched) -> None:
-        """Where a machine is out, or silent, what is left is spread anew and goes on from its checkpoint."""
+        """Moves a task away from excluded or silent machines; it continues from its checkpoint."""
         assignment = task.assignment
         used = _used(assignment)
         active = self._resources.active(self._now_us())
@@ -219,7 +226,7 @@ class EdgeManager:
         followed.nodes = {**active, **followed.nodes}
 
     def _judge(self, name: JobName, task: Launched, progress: Progress) -> None:
-        """The Accuracy Monitor: after each epoch, how many there should be."""
+        """Accuracy Monitor: estimates after each epoch how many epochs the task should have."""
         followed = self._followed[name]
         if progress.start_accuracy is None or len(progress.epochs) <= followed.epochs:
             return

@@ -1,4 +1,4 @@
-"""Which pictures of a store came since its last update began."""
+"""Tracks the pictures of a store that were added since its last update began."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from ekya.streams.image_folder import picture_names
 
 @dataclass(frozen=True, slots=True, order=True)
 class Picture:
-    """A picture as it was written; one that takes the place of another is a new one.
+    """A version of a picture: a rewritten file counts as a new picture.
 
     Attributes:
-        written_ns: when, by the file system.
-        node: whose folder it is in.
-        label: its class.
-        file: its name.
+        written_ns: modification time by the file system.
+        node: of the folder.
+        label: name of the class.
+        file: file name.
     """
 
     written_ns: int
@@ -29,7 +29,7 @@ class Picture:
 
 
 def pictures(roots: Mapping[NodeName, Path], classes: tuple[str, ...]) -> frozenset[Picture]:
-    """All that lie there now.
+    """Lists all pictures in the folders now.
 
     Raises:
         UserError: a folder cannot be read.
@@ -43,13 +43,13 @@ def pictures(roots: Mapping[NodeName, Path], classes: tuple[str, ...]) -> frozen
 
 
 class Began:
-    """With which pictures the last update began, also for the next process that asks.
+    """Pictures with which the last update began, kept in a file for later processes.
 
     Args:
-        path: the file that keeps it.
+        path: of the file.
 
     Raises:
-        UserError: there is a file that is something else.
+        UserError: the file exists but is invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,27 +58,27 @@ class Began:
         self._had = _kept(path)
 
     def reads(self, there: frozenset[Picture]) -> None:
-        """An update is about to begin with these."""
+        """Notes the pictures of an update that is about to begin."""
         self._reading = there
 
     def begins(self) -> None:
-        """It has begun.
+        """Stores the noted pictures: the update has begun.
 
         Raises:
-            UserError: the file cannot be written; this process knows it all the same.
+            UserError: the file cannot be written; this process remembers the pictures nevertheless.
         """
         self._had = self._reading
         write_text_atomic(self._path, json.dumps([astuple(one) for one in sorted(self._had)]))
 
     def since(self, there: frozenset[Picture]) -> list[Picture]:
-        """Those that came after it, oldest first; all where no update has begun yet."""
+        """Returns the pictures added since the last update began, oldest first; all where none has begun."""
         return sorted(there - self._had)
 
 
 def _written(root: Path, node: NodeName, label: str, file: str) -> Iterable[Picture]:
     try:
         yield Picture((root / label / file).stat().st_mtime_ns, node, label, file)
-    except FileNotFoundError:  # taken away since its folder was listed
+    except FileNotFoundError:  # deleted since its folder was listed
         return
 
 

@@ -1,9 +1,9 @@
-"""The Profiler (Deep-Edge §IV.B.1): a real edge model is trained under stress, beside inference.
+"""Profiler (Deep-Edge §IV.B.1): trains a real edge model under stress, beside inference.
 
 A data point is measured on this machine: the state with the application and the stressors, the state with the
-training too, what a sample takes to train, and what the application takes for a frame meanwhile. The time of
-an update is measured where there is a parameter server, in trainings that run (``lived``); here it is 0,
-which says that nobody knows. Stress of a GPU is absent: stress-ng has none.
+training too, the training time per sample, and the application's time per frame meanwhile. The time of an
+update needs a parameter server and is measured in real trainings (``lived``); here it is 0, which means not
+measured. GPUs are not stressed: stress-ng cannot do that.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from ekya.gpu.protocol import ShareBackend
 from ekya.workers.speed_jobs import ProbeSpec, Rate, probes, rates_at
 
 INFERENCE = "inference"
-"""The background application: for us, the inference of the server that also trains."""
+"""Name of the background application: here, the inference of the server that also trains."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRun:
-    """What is tried on this machine.
+    """Data points to measure on this machine.
 
     Attributes:
-        work: the kind of machine that it is, and the edge model.
-        seconds: for which each state and each rate is measured.
+        work: kind of the machine, and the edge model.
+        seconds: of measuring each state and each rate.
         batches: b_i, each at every stress point.
-        shares_milli: to which the training is held, each at every stress point.
+        shares_milli: of the training, each at every stress point.
         points: of stress.
     """
 
@@ -45,7 +45,7 @@ class ProfileRun:
     points: tuple[StressPoint, ...] = (StressPoint(),)
 
     def tried(self) -> tuple[Tried, ...]:
-        """One for each data point, in the order in which they are measured."""
+        """Returns the conditions of each data point, in the order of measurement."""
         return tuple(
             Tried(self.work, stress.cpu, stress.mem, batch, share)
             for stress in self.points
@@ -57,12 +57,12 @@ class ProfileRun:
 def profiled(
     run: ProfileRun, backend: ShareBackend, done: Collection[Tried] = ()
 ) -> Iterator[tuple[Tried, ProfilePoint]]:
-    """One data point after the other, each with what it was measured under.
+    """Measures one data point after the other, and yields each with its conditions.
 
     Args:
-        run: what is tried.
+        run: points to measure.
         backend: opened; holds the training to its share. Its device trains.
-        done: what is left out.
+        done: points to skip.
 
     Raises:
         UserError: stress-ng is missing, or a process cannot begin.
@@ -113,14 +113,15 @@ def _point(
 
 
 def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Progress) -> list[ProfilePoint]:
-    """What a training with a parameter server has shown of its workers: compute and update times.
+    """Returns the compute and update times that a training with a parameter server measured on its workers.
 
-    What it has not shown, the states that it brought about and the times of applications, is 0: not measured.
+    Returns none where a machine failed or the training was moved, since workers then did not do what was
+    assigned. In each point the state after the start and the application's time are 0: not measured.
 
     Args:
         assignment: of the training.
-        nodes: machines with their states, as it was solved for.
-        progress: of it; none of its machines has failed, so that everybody did what was assigned.
+        nodes: machines with the states for which it was solved.
+        progress: of the training.
     """
     server = None if assignment.server is None else nodes.get(assignment.server)
     if server is None or progress.failures or progress.moves:

@@ -1,16 +1,16 @@
 """The manager's components as REST endpoints, ``http://<ip>:<port>/<endpoint>?<arguments>`` (§IV.A).
 
     POST /monitor?node=nano-1&kind=nano&cpu=0.3&mem=0.4&trains=1&app=sift:0.2
-                                        a machine tells its state
-    GET  /monitor                       machines that are there, updates under way, and how others ended;
+                                        heartbeat of a machine, with its state
+    GET  /monitor                       active machines, updates under way, and outcomes of past ones;
                                         of each update whether a request or a trigger has launched it
-    GET  /solver?store=cam-1            who would train what; nothing is started
+    GET  /solver?store=cam-1            solves an assignment; nothing is started
     POST /launcher?store=cam-1          solves, fetches the samples, launches, as the store's trigger does
     DELETE /launcher?task=cam-1         kills an update
-    GET  /accuracy?task=cam-1           accuracies so far, and how many epochs there should be
+    GET  /accuracy?task=cam-1           accuracies so far, and the estimated number of epochs
     POST /profiler?batch=8&cpu=0.5      measures data points on the manager's machine, adds them
 
-Loopback unless it is told otherwise: whoever reaches it can start and end trainings.
+Listens on loopback by default: every client can start and end trainings.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """What the Profiler needs, which is the design mode's.
+    """Requirements of the Profiler, which belongs to the design mode.
 
     Attributes:
-        work: the kind of machine that it runs on, and the edge model.
+        work: kind of the manager's machine, and the edge model.
         backend: opened.
-        keep: takes data points with what they were measured under; how many there are then.
+        keep: stores data points with their conditions; returns their number in total.
     """
 
     work: EdgeWork
@@ -64,14 +64,14 @@ def application(
     admit: Callable[[Node], object] = lambda _node: None,
     watches: Sequence[Callable[[], object]] = (),
 ) -> web.Application:
-    """The endpoints, a task that lets the monitors look every second, and one that watches the stores.
+    """Builds the endpoints, a task that runs the monitors every second, and one that watches the stores.
 
     Args:
-        manager: behind them.
-        stores: data stores that may ask, by name.
-        offline: None where nothing is to be profiled.
-        admit: asked of each machine that tells its state; a UserError of it says why that one cannot train.
-        watches: looks at stores that have a trigger, called every 5 s one after the other.
+        manager: behind the endpoints.
+        stores: data stores by name.
+        offline: None where the Profiler is off.
+        admit: called with each machine that sends a heartbeat; its UserError says why that cannot train.
+        watches: checks of stores that have a trigger, called one after the other every 5 s.
     """
     endpoints = _Endpoints(manager, stores, offline, admit, watches)
     app = web.Application(middlewares=[_told])
@@ -95,12 +95,12 @@ def serve(
     """Serves until it is interrupted.
 
     Args:
-        app: what is served.
-        host, port: where.
-        ready: told once, when it can be reached.
+        app: of ``application``.
+        host, port: to listen on.
+        ready: called once, when the service can be reached.
 
     Raises:
-        UserError: somebody else has the port.
+        UserError: the port is in use.
     """
     try:
         web.run_app(app, host=host, port=port, print=ready, access_log=None)
@@ -110,7 +110,7 @@ def serve(
 
 @web.middleware
 async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a caller can put right comes back as 400, with a sentence."""
+    """Answers a ``UserError``, which the caller can correct, with status 400 and its message."""
     try:
         return await handler(request)
     except UserError as error:
@@ -118,7 +118,7 @@ async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 class _Endpoints:
-    """One method an endpoint. What takes long is done in a thread."""
+    """One method per endpoint. Slow work runs in a thread."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Endpoints:
         self._profiling = asyncio.Lock()
 
     async def looking(self, _app: web.Application) -> AsyncIterator[None]:
-        """The monitors and the watch over the stores, as long as the service lasts."""
+        """Runs the monitors and the watch over the stores while the service lasts."""
         tasks = [
             asyncio.create_task(_look_on((self._manager.look,), LOOK_EVERY_S)),
             asyncio.create_task(_look_on(self._watches, WATCH_EVERY_S)),
@@ -220,7 +220,7 @@ async def _look_on(looks: Sequence[Callable[[], object]], every_s: float) -> Non
             try:
                 await asyncio.to_thread(look)
             except Exception:
-                # What cannot be looked at once does not end the watch over it, nor over the others.
+                # One failed check must not end the periodic task, nor keep the other checks from running.
                 _LOG.exception("a look fails, and is tried again")
         await asyncio.sleep(every_s)
 
@@ -232,7 +232,7 @@ def _profile(run: ProfileRun, offline: Offline) -> dict[str, object]:
 
 
 def _node(query: Mapping[str, str]) -> Node:
-    """A machine as it tells of itself; ``trains`` and ``serves`` are what it can be."""
+    """Parses a machine's heartbeat; ``trains`` and ``serves`` are its capacities by role."""
     apps = []
     if "app" in query:
         name, _, seconds = query["app"].rpartition(":")

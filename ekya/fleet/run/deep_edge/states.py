@@ -1,4 +1,4 @@
-"""The state of this machine, X_i: what is in use of processor, GPU and memory, at the 95th percentile."""
+"""State of this machine, X_i: use of processor, GPU and memory, at the 95th percentile."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,46 +14,49 @@ from ekya.gpu.nvml import list_gpus
 from ekya.gpu.reader import GpuReader, NvmlReader
 
 PERCENTILE = 95.0
-"""Of what is read while something runs (§IV.C.1)."""
+"""Of the readings while something runs (§IV.C.1)."""
 
 EVERY_S = 0.25
-"""Between two readings: the kernel counts in hundredths of a second, so shorter ones would be coarse."""
+"""Interval of the readings. The kernel counts in hundredths of a second: a shorter one would be coarse."""
 
 STAT, MEMINFO = Path("/proc/stat"), Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The kernel's count of processor time since it started.
+    """The kernel's count of processor time since boot.
 
     Attributes:
-        busy, idle: over all cores; time for which a host took a virtual core away counts as busy.
+        busy, idle: over all cores; stolen time of a virtual core counts as busy.
     """
 
     busy: int
     idle: int
 
     def since(self, before: "Ticks") -> float:
-        """Part of the time in between that was busy; 0 where none has passed."""
+        """Returns the busy part of the time in between; 0 where none has passed."""
         busy, idle = self.busy - before.busy, self.idle - before.idle
         return busy / (busy + idle) if busy + idle > 0 else 0.0
 
 
 def ticks(text: str) -> Ticks:
-    """Of ``/proc/stat``'s first line: user, nice, system, idle, iowait, irq, softirq, steal (and guests)."""
+    """Parses the first line of ``/proc/stat``.
+
+    Fields: user, nice, system, idle, iowait, irq, softirq, steal (and guests, which are part of user).
+    """
     counts = [int(word) for word in text.splitlines()[0].split()[1:9]]
     idle = counts[3] + counts[4]
     return Ticks(sum(counts) - idle, idle)
 
 
 def memory_in_use(text: str) -> float:
-    """Of ``/proc/meminfo``: what a new process could not have, in parts of one."""
+    """Returns the memory that a new process could not have, from ``/proc/meminfo``, as a part of one."""
     counts = kilobytes(text)
     return 1 - counts["MemAvailable"] / counts["MemTotal"]
 
 
 def kilobytes(text: str) -> dict[str, int]:
-    """Of a file of the kernel's with lines like ``MemTotal:  16 kB``; lines without a number are left out."""
+    """Parses a kernel file with lines like ``MemTotal:  16 kB``; lines without a number are left out."""
     words = (line.split() for line in text.splitlines())
     return {word[0].rstrip(":"): int(word[1]) for word in words if len(word) == 3 and word[2] == "kB"}
 
@@ -65,7 +68,7 @@ class Watch:
     states: list[NodeState] = field(default_factory=list)
 
     def state(self) -> NodeState:
-        """Each metric at the 95th percentile.
+        """Returns each metric at the 95th percentile.
 
         Raises:
             ValueError: nothing was read yet.
@@ -85,20 +88,20 @@ def watched(
     stat: Callable[[], str] = STAT.read_text,
     meminfo: Callable[[], str] = MEMINFO.read_text,
 ) -> Iterator[Watch]:
-    """Reads this machine's state again and again as long as the block lasts, and at least once.
+    """Reads this machine's state periodically for the duration of the block, and at least once.
 
-    A machine without an NVIDIA GPU has none in use: 0, and it is not guessed.
+    The GPU metric is 0 on a machine without an NVIDIA GPU.
 
     Args:
         every_s: between two readings.
-        stat, meminfo: what the kernel says; tests say it themselves.
+        stat, meminfo: return the contents of the kernel's files; tests pass others.
     """
     watch, ended = Watch(), threading.Event()
     reader = _gpu_reader()
 
     def read_on() -> None:
         before = ticks(stat())
-        # A last reading would be of a moment, and coarse; but there has to be one.
+        # No last reading at the end: its interval would be short and the value coarse. But there must be one.
         while not ended.wait(every_s) or not watch.states:
             now = ticks(stat())
             watch.states.append(NodeState(now.since(before), _gpu_activity(reader), memory_in_use(meminfo())))
@@ -116,7 +119,7 @@ def watched(
 
 
 def _gpu_reader() -> GpuReader | None:
-    """Of the first GPU, which is the one that an edge device has."""
+    """Opens a reader of the first GPU; an edge device has only one."""
     gpus = list_gpus().gpus
     return NvmlReader(gpus[0].uuid) if gpus else None
 

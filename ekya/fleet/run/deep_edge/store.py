@@ -1,4 +1,4 @@
-"""A data store and its trigger (Deep-Edge §IV.A and Figure 8): when a model is updated."""
+"""Data stores and their triggers (Deep-Edge §IV.A and Figure 8)."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -9,7 +9,7 @@ from ekya.fleet.policy.names import JobName
 from ekya.fleet.run.training.protocol import Trained, TrainingTask
 
 LaunchedBy = Literal["request", "trigger"]
-"""Who wanted an update: somebody, over REST or in Python, or the store's own trigger."""
+"""Origin of an update: a request over REST or in Python, or the store's own trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,58 +17,57 @@ class Trigger:
     """The user's condition for an update (§III.C).
 
     Attributes:
-        samples: new ones that have to be there, since the last update began.
-        accuracy: of the serving model on the newest ``samples``, below which it has to have fallen; None for
-            whatever it is.
+        samples: required number of new samples since the last update began.
+        accuracy: upper bound of the serving model's accuracy on the newest ``samples``; None for no bound.
     """
 
     samples: int
     accuracy: float | None = None
 
     def enough(self, new: int, judged: int) -> bool:
-        """Whether so many new samples ask for an update; for ``judged`` of them the model was good enough."""
+        """Returns whether enough samples came after the ``judged`` ones, for which the model was good."""
         return new >= judged + self.samples
 
     def fallen(self, accuracy: float) -> bool:
-        """Whether the model is so far off that it has to be updated."""
+        """Returns whether the model's accuracy is low enough for an update."""
         return self.accuracy is None or accuracy < self.accuracy
 
 
 class DataStore(Protocol):
-    """What the manager asks of whoever keeps the samples of a model."""
+    """Source of a model's samples, as the manager uses it."""
 
     def job(self) -> TrainJob:
-        """The update that it wants: its name, its epochs, how many samples lie where."""
+        """Returns the wanted update: its name, its epochs, and the number of samples by place."""
 
     def task(self, assignment: Assignment) -> TrainingTask:
-        """Samples and base model, on their way to the machines of an assignment."""
+        """Collects samples and base model for the machines of an assignment."""
 
     def began(self) -> None:
-        """The update of the last ``task`` is under way: its samples are no longer new."""
+        """Marks the samples of the last ``task`` as no longer new: its update is under way."""
 
     def update(self, trained: Trained) -> None:
-        """The weights that came of it."""
+        """Receives the new weights."""
 
     def failed(self, reason: str) -> None:
-        """There is no update this time, and why."""
+        """Receives the reason of a failed update."""
 
 
 class WatchedStore(DataStore, Protocol):
-    """What a trigger is judged by besides."""
+    """A data store with a trigger, which needs the number of new samples and the accuracy."""
 
     @property
     def name(self) -> JobName:
-        """Of its updates."""
+        """Name of its updates."""
 
     def new_samples(self) -> int:
-        """How many came since the last update began; all where none has.
+        """Returns the number of samples since the last update began; all where none has.
 
         Raises:
             UserError: they cannot be counted.
         """
 
     def accuracy(self, newest: int) -> float:
-        """Of the serving model, on so many of the newest samples.
+        """Returns the serving model's accuracy on this number of the newest samples.
 
         Raises:
             UserError: none of them can be read, or the model cannot.

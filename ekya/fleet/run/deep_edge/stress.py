@@ -1,4 +1,4 @@
-"""Load that is put on a machine on purpose: processor and memory by stress-ng, as in the paper (§IV.B.1)."""
+"""Artificial load on a machine: processor and memory by stress-ng, as in the paper (§IV.B.1)."""
 
 import os
 import shutil
@@ -14,25 +14,25 @@ from ekya.errors import UserError
 from ekya.fleet.run.deep_edge.states import MEMINFO, kilobytes
 
 _STARTS_S = 0.5
-"""In which stress-ng has begun, or has said why it cannot."""
+"""Time in which stress-ng has started or has failed."""
 
 _ENDS_S = 10.0
-"""In which it ends when it is asked to; then it is made to."""
+"""Time in which it ends on SIGTERM; afterwards it is killed."""
 
 _FILLS_S = 60.0
-"""In which its memory has come."""
+"""Time in which it has allocated its memory."""
 
 _TAKEN = 0.8
-"""Of the memory that it is to take, what has to be there before anything is measured."""
+"""Part of the requested memory that must be resident before a measurement begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class StressPoint:
-    """What is put on a machine beside what runs there.
+    """Artificial load on a machine.
 
     Attributes:
-        cpu: of all cores, in parts of one.
-        mem: of its memory.
+        cpu: of all cores, as a part of one.
+        mem: of the machine's memory, as a part of one.
     """
 
     cpu: float = 0.0
@@ -45,7 +45,7 @@ class StressPoint:
 
 
 def stress_ng() -> str:
-    """Where it is.
+    """Returns the path of stress-ng.
 
     Raises:
         UserError: it is not installed.
@@ -60,7 +60,7 @@ def stress_ng() -> str:
 
 @contextmanager
 def stressed(point: StressPoint) -> Iterator[None]:
-    """A machine under stress as long as the block lasts.
+    """Puts this machine under stress for the duration of the block.
 
     Raises:
         UserError: stress-ng is not installed, or cannot do it.
@@ -85,7 +85,7 @@ def stressed(point: StressPoint) -> Iterator[None]:
         _await_memory(process.pid, point.mem)
         yield
     finally:
-        # It is the leader of its stressors and ends them when it is asked to.
+        # On SIGTERM the leader of the process group ends its stressors.
         process.terminate()
         try:
             process.wait(_ENDS_S)
@@ -95,10 +95,10 @@ def stressed(point: StressPoint) -> Iterator[None]:
 
 
 def _await_memory(pid: int, part: float) -> None:
-    """Until the stressors have what they are to take.
+    """Waits until the stressors have allocated their memory.
 
     Raises:
-        UserError: that never comes.
+        UserError: they do not within ``_FILLS_S``.
     """
     until_s, wanted = time.monotonic() + _FILLS_S, _TAKEN * part * _memory_kb()
     while _resident_kb(pid) < wanted:
@@ -114,7 +114,7 @@ def _memory_kb() -> int:
 
 
 def _resident_kb(pid: int) -> int:
-    """Of a process and all that it has started; one that ends meanwhile has none."""
+    """Returns the resident memory of a process and its descendants, in kB; 0 for one that has ended."""
     folder = Path(f"/proc/{pid}")
     try:
         own = kilobytes((folder / "status").read_text(encoding="utf-8")).get("VmRSS", 0)

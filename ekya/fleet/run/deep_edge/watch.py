@@ -1,4 +1,4 @@
-"""A store with a trigger, watched: it gets an update by itself when the condition holds (§III.C)."""
+"""Watches a store with a trigger, and starts an update when the condition holds (§III.C)."""
 
 import logging
 import time
@@ -11,17 +11,17 @@ from ekya.fleet.run.deep_edge.store import Trigger, WatchedStore
 _LOG = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 15.0
-"""After which an update that could not be launched is asked for again."""
+"""Back-off after an update could not be launched."""
 
 
 class StoreWatch:
-    """Asks the manager as a request over REST does, and never while an update of the store is under way.
+    """Starts updates as a REST request does, but never while an update of the store is under way.
 
     Args:
-        store: whose samples are counted.
+        store: to watch.
         trigger: its condition.
-        manager: who is asked.
-        clock: monotonic seconds; tests pass their own.
+        manager: starts the updates.
+        clock: monotonic seconds; tests pass another.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class StoreWatch:
     ) -> None:
         self._store, self._trigger, self._manager, self._clock = store, trigger, manager, clock
         self._judged = 0
-        """New samples that there were when the model was last good enough for them."""
+        """Number of new samples when the model's accuracy was last found good enough."""
         self._again_s = float("-inf")
         self._refused = ""
 
     def look(self) -> None:
-        """One round; to be called again and again, by one thread at a time."""
+        """Checks the condition once; to be called periodically, by one thread at a time."""
         if self._store.name in self._manager.tasks():
             self._judged, self._refused = 0, ""
         elif self._clock() >= self._again_s:
@@ -52,7 +52,7 @@ class StoreWatch:
 
     def _count(self) -> None:
         new = self._store.new_samples()
-        if new < self._judged:  # an update began and ended between two looks, or samples were taken away
+        if new < self._judged:  # an update began and ended between two checks, or samples were deleted
             self._judged = 0
         if not self._trigger.enough(new, self._judged):
             return

@@ -1,1 +1,1 @@
-"""Several servers on the wall clock: each an actor on its own Ray node, with Ekya inside."""
+"""Several servers on the wall clock: each is an actor on a separate Ray node, with Ekya inside."""

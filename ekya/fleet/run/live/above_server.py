@@ -1,4 +1,4 @@
-"""What stands above one live server's run: it offers, lends and borrows, and begins when all others do."""
+"""Upper tier of one live server: offers and borrows, lends, and starts together with the other servers."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,24 +22,24 @@ from ekya.runtime.on_ray import OpenRun
 from ekya.scheduling.registry import make_scheduler
 
 LISTENS_EVERY_US = 200_000
-"""How soon a server that waits hears what others have said."""
+"""Interval in which a waiting server polls for news of other servers."""
 
 
 class AboveServer:
     """An ``Above``.
 
     Args:
-        server: whose run it is.
+        server: of the run.
         run: that is about to begin.
-        shares: what its own jobs are held by, and guests as well; it stays open until this is closed.
-        desk: where servers agree; None: nobody is there.
-        ray_nodes: Ray's number of each server's node.
-        begins: waits until everybody is ready; when the run begins, as ``time.monotonic_ns``, and the actors
-            of all servers.
+        shares: backend for its own jobs and for guests; it stays open until this is closed.
+        desk: actor of the loan desk; None: there is none.
+        ray_nodes: Ray node id of each server.
+        begins: waits until all servers are ready; returns the start of the run, as ``time.monotonic_ns``, and
+            the actors of all servers.
 
     Attributes:
         guests: processes for others' trainings.
-        lending: the server's side of the tier, once it runs.
+        lending: the server's connection to the loan desk; None before it runs.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class AboveServer:
         self.lending: LendingServer | None = None
 
     def begin_ns(self) -> int:
-        """When everybody begins; by then guests find processes here."""
+        """Waits for the common start and returns its time; a process for guests is ready before."""
         if self._desk is not None and self._server.terms.takes_guests:
             self.guests.warm()
         begin_ns, self._servers = self._begins()
         return begin_ns
 
     def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
-        """With others' jobs beside its own."""
+        """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
         run, site = self._run, self._server.terms.site
         tier = None if self._desk is None else RemoteTier(self._desk)
         processes = HostedProcesses(site, self._servers)
@@ -95,17 +95,17 @@ class AboveServer:
         return self.lending.executor
 
     def planner(self, plan: Planner) -> Planner:
-        """With what others have room for."""
+        """Wraps the planner so that retrainings can go to other servers."""
         lending = self.lending
         if lending is None:
             raise RuntimeError("a plan is made before there is anything that carries it out")
         return lambda view: lending.plan(view, plan)
 
     def observe(self, batch: Batch, turn: Turn) -> None:
-        """What it could lend has changed."""
+        """Passes the new state on: the capacity that the server could lend may have changed."""
         if self.lending is not None:
             self.lending.follow(turn.state)
 
     def close(self) -> None:
-        """Ends what others still do for it, of which the desk has heard then, and every guest here."""
+        """Gives up its remote retrainings, of which the desk is notified, and ends every guest here."""
         self._open.close()

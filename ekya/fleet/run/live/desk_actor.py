@@ -1,4 +1,4 @@
-"""The actor `fleet/desk`: where live servers agree on loans, one after the other."""
+"""Actor `fleet/desk`: the loan desk of live servers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -27,74 +27,74 @@ _LOG = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 ANSWERS_WITHIN_S = 10.0
-"""A server that is asked and does not answer by then has no room."""
+"""Timeout of a request to a server; without a reply it counts as having no spare capacity."""
 
 AGREES_WITHIN_S = 30.0
-"""A server that hears nothing of the desk by then goes on by itself: its loop stands still meanwhile."""
+"""Timeout of a request to the desk, during which the server's control loop waits."""
 
 
 class DeskActor:
-    """One desk for all servers; asked by one at a time, so that no room is lent twice.
+    """Loan desk for all servers. Handles one request at a time, so that no capacity is lent twice.
 
     Args:
-        tier: who finds loans.
+        tier: name of the policy that finds loans.
         links: between the servers.
-        seed: of everything that is drawn.
-        loans: file in which loans are written down.
+        seed: of all random draws.
+        loans: file in which loans are recorded.
     """
 
     def __init__(self, tier: str, links: Links, seed: int, loans: Path) -> None:
-        # Nobody knows how long a training really takes. It has its share until it is over, or its window is.
+        # The real length of a training is unknown: it keeps its share until it is over, or its window is.
         self._desk = LoanDesk(
             TIERS[tier], links, seed, LoanFile(loans), held_until=lambda loan: loan.offer.until_us
         )
         keep_loaded()
 
     def ready(self) -> None:
-        """Returns when it can be asked."""
+        """Returns when the actor can receive requests."""
 
     def join(self, site: SiteName, server: Any) -> None:
-        """A server begins."""
+        """Registers a server."""
         self._desk.join(site, _RemotePeer(site, server))
 
     def leave(self, site: SiteName) -> None:
-        """A server has come to its end."""
+        """Removes a server whose run has ended."""
         self._desk.leave(site)
 
     def died(self, site: SiteName, at_us: int) -> None:
-        """A server is gone."""
+        """Handles the death of a server."""
         self._desk.died(site, at_us)
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
-        """As of ``LoanDesk``."""
+        """Forwards to ``LoanDesk``."""
         return self._desk.agree(now_us, offered)
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
-        """As of ``LoanDesk``."""
+        """Forwards to ``LoanDesk``."""
         self._desk.over(site, stream, now_us, outcome, moved_mb)
 
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """As of ``LoanDesk``."""
+        """Forwards to ``LoanDesk``."""
         self._desk.moved_since(site, stream, moved_mb)
 
     def more_room(self, site: SiteName) -> None:
-        """As of ``LoanDesk``."""
+        """Forwards to ``LoanDesk``."""
         self._desk.more_room(site)
 
 
 class RemoteTier:
-    """The desk as a server sees it. A ``Tier``: without the desk a server goes on by itself."""
+    """Client of the loan desk for a server. A ``Tier``: without the desk a server works alone."""
 
     def __init__(self, desk: Any) -> None:
         self._desk = desk
         self._unanswered: Any | None = None
 
     def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
-        """What the desk says; no loan where it is gone, or says nothing."""
+        """Requests a loan; none where the desk is dead or does not reply in time."""
         if self._unanswered is not None and not ray.wait([self._unanswered], timeout=0)[0]:
-            return Agreed()  # Waiting once is enough, until it has come to that question.
+            return Agreed()  # After a timeout no new request until the desk has handled that one.
         asked, self._unanswered = self._desk.agree.remote(now_us, offered), None
         try:
             agreed: Agreed = ray.get(asked, timeout=AGREES_WITHIN_S)
@@ -102,7 +102,7 @@ class RemoteTier:
         except GetTimeoutError:
             _LOG.warning("the desk has not answered within %g s", AGREES_WITHIN_S)
             self._unanswered = asked
-            # It may still agree, and nobody would begin that loan. It hears these after the question.
+            # The desk may still agree on a loan that will not begin. These calls reach it after the request.
             for offer in offered:
                 self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
         except RayError as error:
@@ -112,24 +112,24 @@ class RemoteTier:
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
-        """Nobody waits until it has heard."""
+        """Ends a loan at the desk; does not wait for the reply."""
         self._desk.over.remote(site, stream, now_us, outcome, moved_mb)
 
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """Nobody waits until it has heard."""
+        """Reports later traffic to the desk; does not wait for the reply."""
         self._desk.moved_since.remote(site, stream, moved_mb)
 
     def more_room(self, site: SiteName) -> None:
-        """Nobody waits until it has heard."""
+        """Reports new spare capacity to the desk; does not wait for the reply."""
         self._desk.more_room.remote(site)
 
     def wait_heard(self) -> None:
-        """Returns when the desk has heard all that it was told, or is gone."""
+        """Returns when the desk has handled all earlier calls, or is dead."""
         _or(None, lambda: ray.get(self._desk.ready.remote(), timeout=ANSWERS_WITHIN_S))
 
 
 class _RemotePeer:
-    """A server as the desk sees it; one that is dead has no room, and hears nothing."""
+    """Client of a server for the desk; a dead server has no capacity and ignores calls."""
 
     def __init__(self, site: SiteName, server: Any) -> None:
         self._site, self._server = site, server

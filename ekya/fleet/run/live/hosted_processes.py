@@ -1,4 +1,4 @@
-"""Processes for guests: each server makes those on its node, held by its own shares, and hands them out."""
+"""Processes for guests: each server makes them on its node, under its own share backend."""
 
 import threading
 import time
@@ -17,27 +17,27 @@ from ekya.gpu.protocol import ShareBackend
 from ekya.runtime.complaining import in_words
 
 ANSWERS_WITHIN_S = 60.0
-"""A server that does not hand out a process by then has none: torch may have to be loaded first."""
+"""Timeout of a request for a process: the server may have to load torch first."""
 
 _GONE_WITHIN_S = 5.0
-"""Processes that Ray has been told to end are gone by then."""
+"""Time in which processes are gone after Ray was told to end them."""
 
 _SAYS_WHO_S = 1.0
-"""A process that lives says its number within this."""
+"""Time in which a live process returns its pid."""
 
 
 class GuestProcesses:
-    """Those of one server. Any thread may call.
+    """Guest processes of one server. Thread-safe.
 
     Args:
         site: the server's.
-        ray_node: on which it is, as this process.
-        backend: its own, opened; it is closed after this.
-        gpu: on which of its GPUs guests are at home.
+        ray_node: id of the Ray node of the server and of this process.
+        backend: the server's, opened; it is closed after this.
+        gpu: index of the server's GPU for guests.
     """
 
     def __init__(self, site: SiteName, ray_node: str, backend: ShareBackend, gpu: int) -> None:
-        # A process outlives the shares of those whom it serves, and begins at none.
+        # A process outlives the shares of its users, and begins with none.
         self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
         self._processes = Processes(backend)
         self._guests: dict[SiteName, list[Any]] = {}
@@ -46,7 +46,7 @@ class GuestProcesses:
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """One waits when this returns: loading torch takes longer than a small training."""
+        """Makes one idle process before it is needed: loading torch takes longer than a small training."""
         actor = self._processes.take(self._node)
         with self._lock:
             self._made.append(actor)
@@ -54,10 +54,10 @@ class GuestProcesses:
         self._processes.give_back(self._node, actor)
 
     def take(self, borrower: SiteName) -> Any:
-        """One for a guest of that server.
+        """Returns a process for a guest of that server.
 
         Raises:
-            LookupError: guests come no more.
+            LookupError: the server is closing.
         """
         actor = self._processes.take(self._node)
         with self._lock:
@@ -70,23 +70,23 @@ class GuestProcesses:
         raise LookupError("this server takes no guests any more")
 
     def give_back(self, borrower: SiteName, actor: Any) -> None:
-        """The guest has left it."""
+        """Takes a process back from a guest."""
         with self._lock:
             guests = self._guests.get(borrower, [])
             if actor not in guests:
-                return  # It was ended, since who borrowed was found dead, or everybody's were.
+                return  # It was ended before, after the borrower's death or when this was closed.
             guests.remove(actor)
         self._processes.give_back(self._node, actor)
 
     def end_of(self, borrower: SiteName) -> None:
-        """That server is dead: whatever its guests do, nobody waits for it, and nobody else will end them."""
+        """Ends the processes of a dead server's guests, which no other server would end."""
         with self._lock:
             left = self._guests.pop(borrower, [])
         for actor in left:
             self._processes.end(actor)
 
     def close(self) -> None:
-        """Ends all of them, whatever their guests do; no process is left when this returns."""
+        """Ends all processes, also busy ones, and waits until they are gone."""
         with self._lock:
             self._closed = True
             left = [actor for guests in self._guests.values() for actor in guests]
@@ -101,10 +101,10 @@ class GuestProcesses:
 
 
 class HostedProcesses:
-    """A ``ProcessSource`` that asks the servers: only a server knows how its shares hold a process there.
+    """A ``ProcessSource`` that requests processes from the servers, which hold them to their shares.
 
     Args:
-        borrower: whose guests they are for.
+        borrower: server whose trainings use the processes.
         servers: actors of all servers, by site.
     """
 
@@ -112,10 +112,10 @@ class HostedProcesses:
         self._borrower, self._servers = borrower, servers
 
     def take(self, node: FleetNode) -> Any:
-        """A process on the node's server.
+        """Returns a process on the node's server.
 
         Raises:
-            NoProcessError: it does not answer, or takes no guests.
+            NoProcessError: the server does not reply, or takes no guests.
         """
         try:
             asked = self._servers[node.site].take_process.remote(self._borrower)
@@ -124,23 +124,23 @@ class HostedProcesses:
             raise NoProcessError(f"{node.site} gives no process away: {in_words(error)}") from error
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
-        """It waits on its server for whoever comes next."""
+        """Returns a process to its server for the next guest."""
         self._servers[node.site].give_back_process.remote(self._borrower, actor)
 
     def end(self, actor: Any) -> None:
-        """Whatever it does."""
+        """Ends a process, also a busy one."""
         ray.kill(actor)
 
     def is_there(self, node: str) -> bool:
-        """Whether Ray still has the node."""
+        """Returns whether Ray still has the node."""
         return node_is_there(node)
 
     def close(self) -> None:
-        """Processes are their servers'."""
+        """Does nothing: idle processes belong to their servers."""
 
 
 def _processes_of(actors: Sequence[Any]) -> list[Process]:
-    """Those that live; every actor is on this machine."""
+    """Returns the processes that are alive; every actor is on this machine."""
     asked = [actor.pid.remote() for actor in actors]
     known, _ = ray.wait(asked, num_returns=len(asked), timeout=_SAYS_WHO_S) if asked else ([], [])
     found = []

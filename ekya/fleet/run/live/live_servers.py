@@ -1,4 +1,4 @@
-"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a desk above them, and who watches."""
+"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a loan desk, and their supervision."""
 
 import logging
 import time
@@ -32,23 +32,23 @@ from ekya.runtime.loaded import loaded_kept
 _LOG = logging.getLogger(__name__)
 
 LEAD_NS = 1_500_000_000
-"""Between telling the servers when they begin, and their beginning."""
+"""Time between announcing the start to the servers and the start itself."""
 
 _LOOK_S = 0.5
 _STORE_BYTES = 1024**3
 _SERVER_THREADS = 16
-"""Of a server's actor: its run, and what others may ask of it meanwhile."""
+"""Of a server's actor: one for its run, the others for requests meanwhile."""
 
 
 class Nodes(Protocol):
-    """Ray nodes on which servers are."""
+    """Ray nodes of the servers."""
 
     @property
     def ray_nodes(self) -> Mapping[SiteName, str]:
-        """Ray's number of each server's node, in hexadecimal digits."""
+        """Ray node id of each server, in hexadecimal digits."""
 
     def fail(self, site: SiteName) -> None:
-        """That node is gone, with everything on it."""
+        """Takes the node away with all its processes."""
 
 
 def run_live_servers(
@@ -60,19 +60,19 @@ def run_live_servers(
     nodes: Nodes,
     watch: Callable[[SiteName, int], None],
 ) -> RanServers:
-    """Runs all servers beside each other, each on its node; this process is connected to Ray.
+    """Runs all servers side by side, each on its node; this process is connected to Ray.
 
-    Ctrl-C ends the run early; what has happened until then is measured and written as ever. A server that
-    dies, of whatever, takes nobody along.
+    Ctrl-C ends the run early; the results up to then are measured and written as usual. The death of a server
+    does not end the others.
 
     Args:
-        folder: that was just made.
-        servers: which.
-        tier: who finds loans; None: every server is by itself.
+        folder: newly made.
+        servers: of the fleet.
+        tier: name of the policy that finds loans; None: every server works alone.
         failures: nodes that are made to fail.
         options: of every server's run.
-        nodes: where the servers are.
-        watch: is told how far each one is, in microseconds of the run.
+        nodes: of the servers.
+        watch: receives the progress of each server, in microseconds of the run.
 
     Raises:
         UserError: a server found something wrong with its input before the run began.
@@ -99,7 +99,11 @@ def run_live_servers(
 
 
 def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
-    """What a server that died had written, measured; None where it lies on another disk, or is too little."""
+    """Measures the run of a server that died.
+
+    Returns:
+        Its summary; None where the run folder is on another machine or too incomplete.
+    """
     if not (path / "fleet.yaml").is_file():
         return None
     try:
@@ -112,7 +116,7 @@ def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """Servers under way."""
+    """Supervises running servers."""
 
     actors: dict[SiteName, Any]
     desk: Any | None
@@ -124,10 +128,10 @@ class _Watched:
     complaint: UserError | None = None
 
     def run(self) -> RanServers:
-        """Until the last one has ended.
+        """Runs until the last server has ended.
 
         Raises:
-            UserError: what a server found wrong before the run began, or what none of them survived.
+            UserError: a server rejected its input before the run began, or one failed so and none finished.
         """
         under_way = {actor.run.remote(): site for site, actor in self.actors.items()}
         try:
@@ -146,10 +150,10 @@ class _Watched:
         return self.ran
 
     def _begin(self, under_way: dict[Any, SiteName]) -> None:
-        """All at once, when the last of them is ready; without those that have died by then.
+        """Starts the servers together when all are ready, without those that have died before.
 
         Raises:
-            UserError: what a server found wrong.
+            UserError: a server found an error in its input.
         """
         ready = {actor.wait_ready.remote(): site for site, actor in self.actors.items()}
         runs = {site: reference for reference, site in under_way.items()}
@@ -176,7 +180,7 @@ class _Watched:
         self.ran.died_s[site] = 0.0
 
     def _look(self, under_way: dict[Any, SiteName]) -> None:
-        """Who has ended, who has died, and who is to die."""
+        """Lets nodes fail that are due, handles servers that have ended or died, and reports progress."""
         since_s = 0.0 if self.began_s is None else time.monotonic() - self.began_s
         now_us = max(0, round(since_s * US_PER_S))
         while self.failures and self.failures[0].at_us <= now_us:
@@ -188,7 +192,7 @@ class _Watched:
             self.watch(under_way[reference], now_us)
 
     def _let_fail(self, site: SiteName, under_way: Collection[SiteName]) -> None:
-        if site in under_way:  # Otherwise it had come to its end before.
+        if site in under_way:  # Otherwise its run had ended before.
             _LOG.warning("%s: its node is made to fail", site)
             self.nodes.fail(site)
 
@@ -204,7 +208,7 @@ class _Watched:
             self._died(site, now_us, in_words(error))
 
     def _died(self, site: SiteName, now_us: int, reason: str) -> None:
-        """Its node, its process, or its run alone: the others go on in any case."""
+        """Handles a server whose node, process or run failed; the others go on."""
         _LOG.error("%s died: %s", site, reason)
         self.ran.died_s[site] = now_us / US_PER_S
         if self.desk is not None:
@@ -215,7 +219,7 @@ class _Watched:
 
 
 def _or_false(reference: Any) -> bool:
-    """An answer that is yes or no; no where its actor is dead."""
+    """Returns an actor's boolean reply; False where the actor is dead."""
     try:
         return bool(ray.get(reference))
     except RayError:
@@ -223,7 +227,7 @@ def _or_false(reference: Any) -> bool:
 
 
 def _here(kind: type[Any], name: str, threads: int) -> Any:
-    """An actor on the node of this process."""
+    """Places an actor on the node of this process."""
     return _options(kind, name, threads, ray.get_runtime_context().get_node_id())
 
 
@@ -239,37 +243,37 @@ def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
         max_restarts=0,
         max_concurrency=threads,
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
-        # Asked for no GPU, some versions of Ray would hide all of them from a server that lists its own.
+        # Without a GPU request some versions of Ray hide all GPUs from the server, which lists them itself.
         runtime_env={"env_vars": RAY_SETS_NO_GPU},
     )
 
 
 class _Emulated:
-    """Servers' nodes on this machine."""
+    """Servers' nodes emulated on this machine."""
 
     def __init__(self, fleet: Any) -> None:
         self._fleet = fleet
         self.ray_nodes = {SiteName(name): node.ray_node_id for name, node in fleet.nodes.items()}
 
     def fail(self, site: SiteName) -> None:
-        """The node is taken away."""
+        """Removes the node."""
         self._fleet.fail(NodeName(site))
 
 
 class _Joined:
-    """Nodes of a cluster that somebody else runs."""
+    """Nodes of an existing cluster."""
 
     def __init__(self, ray_nodes: Mapping[SiteName, str]) -> None:
         self.ray_nodes = ray_nodes
 
     def fail(self, site: SiteName) -> None:
-        """Nothing here takes others' machines away."""
+        """Refuses: nodes of an existing cluster are not taken away."""
         raise UserError(f"--fail {site}: only emulated nodes are made to fail; leave out --address")
 
 
 @contextmanager
 def nodes_here(servers: Servers) -> Iterator[Nodes]:
-    """A Ray node for every server on this machine, this process connected to them."""
+    """Starts a Ray node for every server on this machine and connects this process to them."""
     shares = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
     with emulated_fleet(shares, _STORE_BYTES) as fleet:
         yield _Emulated(fleet)
@@ -277,7 +281,7 @@ def nodes_here(servers: Servers) -> Iterator[Nodes]:
 
 @contextmanager
 def nodes_at(address: str, servers: Servers) -> Iterator[Nodes]:
-    """Nodes of a Ray cluster; each server's is called as the server.
+    """Connects to a Ray cluster in which each server's node has the name of the server.
 
     Raises:
         UserError: there is no cluster, or a server has no node there.

@@ -1,4 +1,4 @@
-"""The actor `<site>/server`: one server of a live fleet, with Ekya inside, on its own Ray node."""
+"""Actor `<site>/server`: one server of a live fleet, with Ekya inside, on a separate Ray node."""
 
 import json
 import threading
@@ -26,14 +26,14 @@ from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
 
 
 class ServerActor:
-    """Runs one server to its end. Every method may be called by a thread of its own; ``run`` takes long.
+    """Runs one server to its end. Thread-safe; ``run`` takes long, and other methods are called meanwhile.
 
     Args:
-        server: which.
-        folder: of the run of all servers; its own run folder is made there.
+        server: to run.
+        folder: of the run of all servers; the server's run folder is made there.
         options: of the run.
-        desk: where servers agree; None: nobody is above.
-        ray_nodes: Ray's number of each server's node.
+        desk: actor of the loan desk; None: there is none.
+        ray_nodes: Ray node id of each server.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ServerActor:
         self._waits = False
 
     def run(self) -> dict[str, Any]:
-        """The summary of its run, when that is over.
+        """Runs the server and returns the summary of its run.
 
         Raises:
             UserError: something is wrong with its input.
@@ -82,56 +82,56 @@ class ServerActor:
         return summary
 
     def wait_ready(self) -> bool:
-        """Whether its actors are ready; if not, there will be none, and ``run`` says why."""
+        """Waits until the server's actors are ready; False where they cannot start, and ``run`` raises."""
         self._ready.wait()
         return self._waits
 
     def begin(self, at_time_ns: int, servers: Mapping[SiteName, Any]) -> None:
-        """Its first window opens then, by everybody's clock (``time.time_ns``); these are all servers."""
+        """Sets the start of the first window, by ``time.time_ns``, and the actors of all servers."""
         self._begin_time_ns, self._servers = at_time_ns, servers
         self._go.set()
 
     def stop(self) -> None:
-        """Ends the run early; what has happened is measured and written."""
+        """Ends the run early; the results up to then are measured and written."""
         self._stop.set()
         self._go.set()
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """As of ``LendingServer``; the same is said of those below."""
+        """Forwards to ``LendingServer``, as do the methods up to ``fail``; None before the run begins."""
         lending = self._lending
         return None if lending is None else lending.room(now_us, until_us)
 
     def lend(self, number: int, lent: Lent) -> None:
-        """It lends a share."""
+        """Lends a share."""
         if self._lending is not None:
             self._lending.lend(number, lent)
 
     def take_back(self, number: int, at_us: int) -> None:
-        """It has a share back."""
+        """Returns a lent share to the server."""
         if self._lending is not None:
             self._lending.take_back(number, at_us)
 
     def ask_again(self) -> None:
-        """There is room elsewhere."""
+        """Makes the server plan again, because other servers have new spare capacity."""
         if self._lending is not None:
             self._lending.ask_again()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted | None:
-        """A host of one of its retrainings has died."""
+        """Returns the progress of one of its retrainings when a host of it has died."""
         return None if self._lending is None else self._lending.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """The rest of that retraining runs there."""
+        """Continues the rest of that retraining under the new loan."""
         if self._lending is not None:
             self._lending.go_on(stream, loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Nobody has room for the rest."""
+        """Ends that retraining: no other server has capacity for the rest."""
         if self._lending is not None:
             self._lending.fail(stream, reason, now_us)
 
     def take_process(self, borrower: SiteName) -> Any:
-        """A process here for that server's training.
+        """Returns a process here for that server's training.
 
         Raises:
             LookupError: it takes no guests yet, or no more.
@@ -141,12 +141,12 @@ class ServerActor:
         return self._above.guests.take(borrower)
 
     def give_back_process(self, borrower: SiteName, actor: Any) -> None:
-        """The guest has left it."""
+        """Takes a process back from a guest."""
         if self._above is not None:
             self._above.guests.give_back(borrower, actor)
 
     def other_died(self, site: SiteName) -> None:
-        """Its guests here are nobody's."""
+        """Ends the processes of a dead server's guests here."""
         if self._above is not None:
             self._above.guests.end_of(site)
 
@@ -155,11 +155,11 @@ class ServerActor:
         return None if self._above is None else self._above.lending
 
     def _begins(self) -> tuple[int, Mapping[SiteName, Any]]:
-        """Its actors are ready; when everybody's are, as ``time.monotonic_ns`` of this machine."""
+        """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``)."""
         self._waits = True
         self._ready.set()
         self._go.wait()
         now_ns = time.monotonic_ns()
         if self._begin_time_ns is None:
-            return now_ns, self._servers  # It was stopped before anybody began.
+            return now_ns, self._servers  # It was stopped before the start was set.
         return now_ns + self._begin_time_ns - time.time_ns(), self._servers

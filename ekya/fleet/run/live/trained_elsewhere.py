@@ -1,4 +1,4 @@
-"""Retrainings of a server's streams that other servers really train, over Ray."""
+"""Retrainings of a server's streams that really run on other servers, over Ray."""
 
 import logging
 import threading
@@ -24,42 +24,45 @@ from ekya.runtime.material import MaterialToFetch
 _LOG = logging.getLogger(__name__)
 
 FETCHED_WITHIN_S = 20.0
-"""Crops and exemplars that are not here by then would come too late."""
+"""Timeout for collecting crops and exemplars; later ones would be of no use."""
 
 MOVED_WITHIN_US = 30_000_000
-"""All nodes of a training are gone: who moves it to others does so by then, or never.
+"""Time in which a training that has lost all its nodes must be moved to others.
 
-What there is of it comes home then.
+Afterwards it ends, and its progress so far comes home.
 """
 
 TELLS_EVERY_US = 2_000_000
-"""How often a loop hears of a retraining's epochs: to make weights ready that serve takes about a second."""
+"""Minimum interval of events for a retraining's epochs: preparing weights to serve takes about a second."""
 
 CHECKPOINTS_PART = 0.1
-"""Of the time so much may pass with one on its way: one of two blocks takes as long as to train an epoch."""
+"""Upper bound of the part of the time that goes to sending checkpoints.
+
+Sending a checkpoint of two blocks takes as long as training an epoch.
+"""
 
 ENDS_WITHIN_S = 5.0
-"""A training that is stopped ends within a step; what it moves after that is not counted."""
+"""Time in which a stopped training ends; traffic after it is not counted."""
 
 _CROPS_UNIT = 10_000
-"""Parts of a loan become whole numbers in an assignment, which takes them in proportion."""
+"""Scale by which fractions of a loan become the whole numbers, in proportion, of an assignment."""
 
 MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
-"""Is told what a retraining has moved since it was given up: whose, and over which ways."""
+"""Callback for traffic that a retraining caused after it was given up: stream, traffic over each link."""
 
 
 @dataclass(slots=True, eq=False)
 class _Away:
-    """One of them.
+    """A remote retraining.
 
     Attributes:
-        handle: None while what it needs is gathered.
-        epochs_home: of how many the loop knows.
-        told_us: since when.
-        failed: why it will never come.
-        counted_mb: what was told of already, when a host died or it was given up.
-        stranded_us: since when it has no node; None where it has one.
-        over: nobody waits for it any more.
+        handle: None while its inputs are collected.
+        epochs_home: epochs that were reported to the loop.
+        told_us: when they were reported.
+        failed: why it ended early; empty otherwise.
+        counted_mb: traffic that was reported before, when a host died or it was given up.
+        stranded_us: when it lost all its nodes; None where it has nodes.
+        over: its weights are not awaited any more.
     """
 
     command: cmd.StartRetraining
@@ -74,14 +77,14 @@ class _Away:
 
 
 class TrainedElsewhere:
-    """An ``Awaited`` of the live world. Methods may be called by any thread.
+    """An ``Awaited`` of the live world. Thread-safe.
 
     Args:
-        site: whose streams these are.
-        ray_nodes: Ray's number of each server's node, in hexadecimal digits.
-        processes: where trainings have theirs from.
-        exchange: gives what a retraining takes along, and is handed what it has come to.
-        moved_since: told by threads of its own.
+        site: of the streams.
+        ray_nodes: Ray node id of each server, in hexadecimal digits.
+        processes: source of the trainings' processes.
+        exchange: provides the inputs of retrainings and receives their results.
+        moved_since: called by separate threads.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class TrainedElsewhere:
         self._ending: list[threading.Thread] = []
 
     def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
-        """What it needs is gathered by a thread, since crops come from another process."""
+        """Begins a retraining; a thread collects its inputs, since crops come from another process."""
         away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
             self._away[command.stream] = away
@@ -110,7 +113,7 @@ class TrainedElsewhere:
         threading.Thread(target=self._start, args=(away, material), name="gathering", daemon=True).start()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """As far as the last epoch whose checkpoint is here."""
+        """Returns its progress up to the last epoch whose checkpoint is here."""
         with self._lock:
             away = self._away.get(stream)
             if away is None or away.handle is None:
@@ -121,7 +124,7 @@ class TrainedElsewhere:
             return Interrupted(max(1, now.planned_epochs - now.epochs_home), moved_mb)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """From its last checkpoint."""
+        """Continues it from its last checkpoint under the new loan."""
         with self._lock:
             away = self._away.get(stream)
             if away is None:
@@ -131,14 +134,14 @@ class TrainedElsewhere:
                 away.handle.move(self._assignment(away))
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """It is told of when somebody looks."""
+        """Marks it as failed; ``take_home`` reports that."""
         with self._lock:
             away = self._away.get(stream)
             if away is not None:
                 away.failed = reason
 
     def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """Its processes end within a step; what they move until then is told later."""
+        """Stops it; its processes end within a step, and their traffic until then is reported later."""
         with self._lock:
             away = self._away.pop(stream)
             moved_mb = self._leave(away)
@@ -153,17 +156,17 @@ class TrainedElsewhere:
         return moved_mb
 
     def next_us(self) -> int | None:
-        """Nobody knows."""
+        """Returns None: real trainings have no known end."""
         return None
 
     def take_home(self, now_us: int) -> Sequence[Came]:
-        """Those of which a checkpoint is here, and those that are over."""
+        """Delivers checkpoints that have arrived, and ends retrainings that are over."""
         with self._lock:
             waiting = [away for _, away in sorted(self._away.items())]
         return [came for away in waiting if (came := self._come(away, now_us)) is not None]
 
     def close(self) -> None:
-        """Ends everything that is under way, and waits until what was given up has told what it moved."""
+        """Ends all retrainings, and waits until the last traffic of those given up is reported."""
         with self._lock:
             for away in self._away.values():
                 self._leave(away)
@@ -179,19 +182,19 @@ class TrainedElsewhere:
             task = guest_task(job, command, material.fetch(FETCHED_WITHIN_S), self._home)
             with self._lock:
                 if not away.over and not away.failed:
-                    # Several hosts do not wait for each other, as Deep-Edge's workers do not.
+                    # Several hosts do not wait for each other, as in Deep-Edge.
                     mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
                     task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
                     away.handle = self._trainer.start(task, self._assignment(away))
         except (UserError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
         except Exception as error:
-            # Whatever it is, somebody waits for this training, and others keep a share for it.
+            # Any error must be reported: the loop waits for this training, and hosts hold shares for it.
             _LOG.exception("%s: its retraining elsewhere cannot begin", command.stream)
             away.failed = f"{type(error).__name__}: {error}"
 
     def _assignment(self, away: _Away) -> Assignment:
-        """Every loan has nodes of its own, as its shares are."""
+        """Returns the loan as an assignment to separate nodes, since a node has the loan's share."""
         command, loan = away.command, away.loan
         names = {part.host: NodeName(f"{part.host}, for {command.stream}") for part in loan.parts}
         for part in loan.parts:
@@ -237,7 +240,7 @@ class TrainedElsewhere:
             return Came(away.command, True, failed, self._leave(away))
 
     def _leave(self, away: _Away) -> Mapping[Way, float]:
-        """Nobody waits for it any more; what it has moved that was not told of."""
+        """Stops it and returns its traffic that was not reported before."""
         away.over = True
         if away.handle is None:
             return {}
@@ -252,12 +255,12 @@ class TrainedElsewhere:
             self._moved_since(away.command.stream, moved_mb)
 
     def _newly_moved(self, away: _Away, now: Progress) -> Mapping[Way, float]:
-        """What was not told of before, and is now."""
+        """Returns traffic that was not reported before, and marks it as reported."""
         before, away.counted_mb = away.counted_mb, self._all_mb(now)
         return {way: mb - before.get(way, 0.0) for way, mb in away.counted_mb.items()}
 
     def _all_mb(self, now: Progress) -> dict[Way, float]:
-        """By way between sites; what stays on one is nobody's matter."""
+        """Returns the traffic between sites; traffic within a site is left out."""
         moved: dict[Way, float] = {}
         for (origin, target, _), count in now.traffic.sent.items():
             way = (self._sites[origin], self._sites[target])

@@ -1,1 +1,1 @@
-"""Trainings that are spread over several Ray nodes."""
+"""Trainings on several Ray nodes."""

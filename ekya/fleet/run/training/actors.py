@@ -1,4 +1,4 @@
-"""What runs in the processes of trainings."""
+"""Ray actor for training processes: parameter server, worker, or both."""
 
 import os
 from contextlib import suppress
@@ -20,16 +20,16 @@ from ekya.learning.labelled import LabelledCrops, concatenate
 from ekya.runtime.standing_back import GUEST_NICENESS, stand_back
 
 THREADS = 64
-"""Workers that may wait in one parameter server at once, and a few for orders."""
+"""Workers that may wait in a parameter server at the same time, and a few for requests."""
 
 NEWS = "news"
-"""A thread of its own, so that an actor that works can say that it lives."""
+"""Concurrency group with a separate thread, so that a busy actor answers heartbeats."""
 
 
 class TrainingActor:
-    """A process of trainings: a parameter server, a worker, or both where nobody else works on a training.
+    """A process of trainings: a parameter server, a worker, or both where a training has one worker.
 
-    As a worker it keeps the crops that it has been sent, for the next shard. Many methods are those of
+    As a worker it keeps the crops that it received, for later shards. Methods without more text are those of
     ``ParameterServer``.
 
     Args:
@@ -48,43 +48,43 @@ class TrainingActor:
         self._held: tuple[Positions, LabelledCrops] | None = None
 
     def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
-        """Is the parameter server of another training from now on."""
+        """Becomes the parameter server of another training."""
         scope = self._at_share(share_milli).scope
         updates = Updates(start, plan, validation, device=self._device, scope=scope)
         self._server = ParameterServer(updates)
 
     def restore(self, snapshot: bytes | None) -> float:
-        """Goes on from there."""
+        """Restores a snapshot, or the start model; returns the validation accuracy."""
         return self._there.restore(snapshot)
 
     def begin_epoch(self, token: object, workers: tuple[WorkerId, ...]) -> None:
-        """Of these workers."""
+        """Begins an epoch of these workers."""
         self._there.begin_epoch(token, workers)
 
     def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """The weights."""
+        """Returns the weights."""
         return self._there.pull(token, worker)
 
     def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """A gradient for the weights that come of it."""
+        """Takes a gradient and returns the updated weights."""
         return self._there.push(token, worker, push)
 
     def leave(self, token: object, worker: WorkerId) -> None:
-        """Nothing to do."""
+        """Notes that the worker has no steps in this epoch."""
         self._there.leave(token, worker)
 
     def exchanged(self) -> dict[WorkerId, tuple[int, int]]:
-        """Bytes that each worker has pushed and pulled in the epoch."""
+        """Returns the bytes that each worker has pushed and pulled in the epoch."""
         return self._there.exchanged()
 
     def abort(self) -> None:
-        """The epoch is no more; nothing where none was begun, since a crew may lose somebody before."""
+        """Aborts the epoch, if there is one: a process of the crew may die before the first."""
         if self._server is not None:
             self._server.abort()
 
     @ray.method(num_returns=2)
     def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
-        """The epoch is over; its snapshot, if it has one, stays on this node until somebody fetches it."""
+        """Ends the epoch; its snapshot, if there is one, stays in this node's object store until fetched."""
         return self._there.end_epoch(above)
 
     def work(
@@ -102,10 +102,10 @@ class TrainingActor:
         """Works on another shard from now on.
 
         Args:
-            me, number, start, plan, epochs, shard: as of ``Worker``.
-            sent: positions of crops that it has not, and these.
-            anew: whether what it holds is of another training.
-            share_milli: of its node; None where it is alone and the parameter server too, and has that one's.
+            me, number, start, plan, epochs, shard: as in ``Worker``.
+            sent: positions of the crops that are missing here, and these crops.
+            anew: the crops here are of another training and are dropped.
+            share_milli: of its node; None for a lone worker, which uses the parameter server's share.
         """
         if anew or self._held is None:
             self._held = sent
@@ -123,7 +123,7 @@ class TrainingActor:
         self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
 
     def run_epoch(self, server: Any, token: object, epoch: int) -> EpochWork:
-        """All steps of an epoch, with the parameter server behind this handle, unless that is here."""
+        """Runs all steps of an epoch with the parameter server of this handle, or with the one in here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
         if isinstance(self._worker, LoneWorker):
@@ -131,24 +131,24 @@ class TrainingActor:
         return self._worker.run_epoch(_Remote(server), token, epoch)
 
     def rest(self) -> None:
-        """Lets go of its share, and of all that it was told, until there is another training."""
+        """Releases its share and the state of the training."""
         if self._share is not None:
             self._share.release()
         self._share = self._server = self._worker = self._held = None
 
     def resize(self, share_milli: int) -> Resized:
-        """Another share from now on."""
+        """Resizes its share."""
         if self._share is None:
             raise LookupError(f"{self._name} works on nothing")
         return self._share.resize(share_milli)
 
     @ray.method(concurrency_group=NEWS)
     def pid(self) -> int:
-        """A sign of life."""
+        """Returns the process id; serves as heartbeat."""
         return os.getpid()
 
     def _at_share(self, share_milli: int) -> ShareHandle:
-        """A share for what comes next."""
+        """Releases the former share and attaches a new one."""
         if self._share is not None:
             self._share.release()
         self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli, self._gpu))
@@ -162,7 +162,7 @@ class TrainingActor:
 
 
 class _Remote:
-    """A parameter server in another process. With its death every epoch is no more."""
+    """Client of a parameter server in another process. When that dies, the epoch counts as aborted."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor

@@ -1,4 +1,4 @@
-"""The parameter server and the workers of one training: made, set to work, watched, and found dead."""
+"""Processes of one training, its parameter server and workers: started, run and supervised."""
 
 import logging
 import time
@@ -30,26 +30,26 @@ _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
 SILENT_S = 60.0
-"""Who does not answer for so long is dead: a process that Ray has lost, or one that stands still."""
+"""A process that does not answer a heartbeat for this long counts as dead."""
 
 
 class Ledger(Protocol):
-    """Where a crew tells what it does."""
+    """Receives reports of traffic and work."""
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
-        """So many bytes went from node to node."""
+        """Counts bytes sent from node to node."""
 
     def did(self, worker: WorkerId, work: EpochWork) -> None:
-        """What a worker did in an epoch, ended or not."""
+        """Counts a worker's work in an epoch, complete or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A process that is no more.
+    """A process that died.
 
     Attributes:
-        on: where it was.
-        worker: which; None for the parameter server.
+        on: its node.
+        worker: None for the parameter server.
         reason: in one line.
     """
 
@@ -59,17 +59,17 @@ class Dead:
 
     @property
     def node(self) -> NodeName:
-        """The name of where it was."""
+        """Name of its node."""
         return self.on.name
 
     @property
     def what(self) -> str:
-        """For people."""
+        """Its role, in words."""
         return "parameter server" if self.worker is None else f"worker {self.worker.place}"
 
 
 class CrewLostError(Exception):
-    """Somebody is dead, and the rest stands still."""
+    """Processes of the crew died; the others are idle."""
 
     def __init__(self, dead: Sequence[Dead]) -> None:
         super().__init__("; ".join(f"{one.what} on {one.node}: {one.reason}" for one in dead))
@@ -81,9 +81,9 @@ class _Member:
     """A process of the crew.
 
     Attributes:
-        on: where it is; the node may be known otherwise meanwhile.
-        has: positions of crops that it was sent.
-        set_to: what it was last told to do; None before.
+        on: its node as it was when the process was taken; the registry may have changed since.
+        has: positions of crops that it has received.
+        set_to: its last configuration; None before the first.
     """
 
     on: FleetNode
@@ -100,13 +100,13 @@ class _Member:
 
 
 class Crew:
-    """Nothing here outlives a call but the processes: what is learnt is in snapshots, which the caller keeps.
+    """Processes of one training. All learnt state is in snapshots, which the caller keeps.
 
     Args:
         material: of the training.
         nodes: of the fleet.
-        processes: where they come from.
-        ledger: told of all bytes and all work.
+        processes: their source.
+        ledger: receives reports of all traffic and work.
     """
 
     def __init__(
@@ -116,22 +116,22 @@ class Crew:
         self._members: dict[WorkerId | None, _Member] = {}
         self._start = ray.put(material.task.start)
         self._assembled = 0
-        # Whether one process is both the parameter server and the only worker.
+        # One process is both the parameter server and the only worker.
         self._alone = False
 
     def assemble(
         self, plan: LessonPlan, shards: Mapping[WorkerId, Shard], server: NodeName, snapshot: bytes | None
     ) -> float:
-        """Everybody is where they belong, has their crops and the snapshot's weights.
+        """Places all processes and gives them their crops and the snapshot's weights.
 
-        Who is there already stays, and is sent only what it has not.
+        A process that is in place stays, and receives only the crops that it lacks.
 
         Returns:
             Validation accuracy of these weights.
 
         Raises:
-            CrewLostError: somebody died meanwhile.
-            UserError: what somebody found wrong with the start model or the snapshot.
+            CrewLostError: a process died meanwhile.
+            UserError: the start model or the snapshot is invalid.
         """
         self._assembled += 1
         nodes = self._nodes.now()
@@ -150,10 +150,10 @@ class Crew:
                 actor = others[0].actor if others else self._take(node, who)
                 self._members[who] = _Member(node, who, actor, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
-        # In one process they have one share, which the server takes.
+        # One process has one share, which the server attaches.
         begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
         if alone:
-            # The worker takes the share that the server has by then.
+            # The worker uses the server's share, which must be attached first.
             self._gather({member: told for member, told in begun if told is not None})
             begun = []
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
@@ -168,12 +168,18 @@ class Crew:
     def run_epoch(
         self, epoch: int, interrupted: Callable[[], bool], above: float = ALWAYS
     ) -> tuple[EpochEnd, CheckpointThere | None] | None:
-        """An epoch on all shards; None where it was interrupted.
+        """Runs an epoch on all shards.
 
-        And where its checkpoint lies, which there is if it is more accurate than that.
+        Args:
+            epoch: number of epochs done.
+            interrupted: polled; True ends the epoch early.
+            above: a checkpoint is made only for an accuracy above this.
+
+        Returns:
+            The epoch's result, and its checkpoint on the server's node if there is one; None if interrupted.
 
         Raises:
-            CrewLostError: somebody died meanwhile.
+            CrewLostError: a process died meanwhile.
         """
         server = self._members[None]
         workers = {who: member for who, member in self._members.items() if who is not None}
@@ -202,7 +208,7 @@ class Crew:
         )
 
     def pids(self) -> dict[tuple[NodeName, str], int]:
-        """Processes at work, by node and by what they are, as ``Dead.what`` says it."""
+        """Returns the process ids by node and role, as in ``Dead.what``."""
         pids = {}
         for member in list(self._members.values()):
             with suppress(RayError):
@@ -211,16 +217,16 @@ class Crew:
         return pids
 
     def node_is_there(self, node: str) -> bool:
-        """Whether there is any use in trying it again."""
+        """Returns whether the node is alive, so that another attempt makes sense."""
         return self._processes.is_there(node)
 
     def release(self) -> None:
-        """Everybody may do something else."""
+        """Gives all processes back for other trainings."""
         self._give_back(self._members.values())
         self._members.clear()
 
     def end(self) -> None:
-        """Everybody is ended, whatever they do."""
+        """Ends all processes, also busy ones."""
         for member in self._members.values():
             self._processes.end(member.actor)
         self._members.clear()
@@ -232,12 +238,12 @@ class Crew:
             raise CrewLostError([Dead(node, who, str(error))]) from error
 
     def _give_back(self, members: Iterable[_Member]) -> None:
-        """Each process once."""
+        """Gives each process back once, also one with two roles."""
         for actor, on in {member.actor: member.on for member in members}.items():
             self._processes.give_back(on, actor)
 
     def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
-        """Of an epoch, however it ended. The server has also counted with those that are dead now."""
+        """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
             with suppress(RayError):
@@ -293,16 +299,16 @@ class Crew:
         answers: dict[_Member, Any] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> dict[_Member, Any]:
-        """What each answers; in an epoch that is interrupted they answer soon.
+        """Collects the replies; in an epoch that is interrupted they come soon.
 
         Args:
-            asked: a reference to each answer.
-            answers: where they go, those that came before an error too.
-            interrupted: asked now and then.
+            asked: reference to each reply.
+            answers: receives the replies, also those before an error.
+            interrupted: polled.
 
         Raises:
-            CrewLostError: somebody died.
-            UserError: what one of them found wrong.
+            CrewLostError: a process died.
+            UserError: a process found invalid input.
         """
         answers = {} if answers is None else answers
         open_ = {reference: member for member, reference in asked.items()}
@@ -323,7 +329,7 @@ class Crew:
                 self._members[None].actor.abort.remote()
         if dead:
             self._bury(dead)
-            # Who lives ends its step now, since its epoch is no more.
+            # The epoch is aborted, so the survivors end within a step.
             ended, _ = ray.wait(list(open_), num_returns=len(open_), timeout=SILENT_S) if open_ else ([], [])
             for reference in ended:
                 with suppress(RayError):
@@ -332,7 +338,7 @@ class Crew:
         return answers
 
     def _silent(self) -> dict[_Member, str]:
-        """Who has not answered for too long; asks them all now and then."""
+        """Returns members without a heartbeat for ``SILENT_S``; sends heartbeat requests periodically."""
         now_s = time.monotonic()
         silent = {}
         for member in self._members.values():
@@ -344,7 +350,7 @@ class Crew:
         return silent
 
     def _dead(self, suspect: _Member, error: RayError) -> dict[_Member, str]:
-        """Who is dead now that somebody's answer is an error, and of what."""
+        """Returns which members are dead after an error in a reply, with the reasons."""
         pings = {member: member.actor.pid.remote() for member in self._members.values()}
         ray.wait(list(pings.values()), num_returns=len(pings), timeout=SILENT_S)
         dead = {}
@@ -353,7 +359,7 @@ class Crew:
                 ray.get(ping, timeout=0)
             except RayError as gone:
                 dead[member] = in_words(gone)
-        # Where all live, one cannot do what it was asked for.
+        # All processes are alive, so the suspect failed at its task.
         return dead or {suspect: in_words(error)}
 
     def _bury(self, dead: Collection[_Member]) -> None:
@@ -365,7 +371,7 @@ class Crew:
 
 
 def _raise_complaint(error: RayError) -> None:
-    """Raises what the user can put right; returns from anything else."""
+    """Raises an error that the user can correct; returns on any other."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, UserError):
         raise UserError(str(cause)) from error
@@ -374,7 +380,7 @@ def _raise_complaint(error: RayError) -> None:
 def works_at_home(
     nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
 ) -> bool:
-    """Whether the only worker is where the parameter server is, so that one process can be both."""
+    """Returns whether the only worker is on the parameter server's node, so that one process can be both."""
     return len(shards) == 1 and all(
         nodes[worker.node].ray_node_id == nodes[server].ray_node_id for worker in shards
     )
@@ -383,7 +389,7 @@ def works_at_home(
 def shares_of(
     nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
 ) -> dict[WorkerId | None, int]:
-    """What each worker, and the parameter server under None, may use of its node, in thousandths."""
+    """Returns each worker's share of its node, in thousandths, and under None the parameter server's."""
     counts: dict[NodeName, int] = {}
     for worker in shards:
         counts[worker.node] = counts.get(worker.node, 0) + 1

@@ -1,4 +1,4 @@
-"""Which worker gets which crops: as many as the assignment says, and what lies near before what lies far."""
+"""Distribution of crops to workers, by the assignment's proportions and with local crops first."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lying:
-    """Where the crops of a training are.
+    """Location of a training's crops.
 
     Attributes:
         origins: node of each fresh crop.
-        exemplars: how many there are behind them.
+        exemplars: number of exemplars, which are numbered after the fresh crops.
         sites: of each node.
-        seed: of who gets which.
-        batch: crops in a step of a worker for which the assignment names none.
+        seed: of the random draw.
+        batch: crops in a worker's step where the assignment sets none.
     """
 
     origins: Sequence[NodeName]
@@ -30,12 +30,12 @@ class Lying:
 
 
 def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
-    """Every crop to exactly one worker.
+    """Deals every crop to exactly one worker.
 
     The nodes' counts are proportional to ``Part.chunks`` (to workers where all are 0), so a chunk may be one
-    crop or many. A node takes its own crops first, then those of its site, then others; where the assignment
-    says what moves between sites, that is kept to, but for rounding. Which crops these are is drawn, so that
-    no shard holds what came up at one time only.
+    crop or many. A node takes its own crops first, then those of its site, then others; the assignment's
+    moves between sites are kept up to rounding. Crops are drawn at random, so that a shard is not from one
+    period only.
     """
     parts = {part.node: part for part in assignment.parts}
     rng = np.random.default_rng((lying.seed, len(lying.origins)))
@@ -63,10 +63,10 @@ def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
 def deal_again(
     shards: Mapping[WorkerId, Shard], out: Collection[NodeName], assignment: Assignment
 ) -> dict[WorkerId, Shard]:
-    """The crops of nodes that are out go to the workers that remain; these keep what they have.
+    """Deals the crops of excluded nodes to the remaining workers, which keep what they have.
 
     Raises:
-        ValueError: nobody remains.
+        ValueError: no worker remains.
     """
     staying = {worker: shard for worker, shard in shards.items() if worker.node not in out}
     if not staying:
@@ -90,12 +90,12 @@ def deal_again(
 
 
 def workers_of(part: Part) -> tuple[WorkerId, ...]:
-    """Those of one node; one where the policy does not count workers."""
+    """Returns the workers of one node; one where the policy does not count workers."""
     return tuple(WorkerId(part.node, place) for place in range(max(1, part.workers)))
 
 
 def apportion(total: int, weights: Mapping[NodeName, float]) -> dict[NodeName, int]:
-    """Whole numbers in proportion to the weights, that add up to the total: largest remainders get more."""
+    """Returns whole numbers proportional to the weights that add up to the total (largest remainder)."""
     whole = sum(weights.values())
     exact = {key: total * weight / whole for key, weight in weights.items()}
     counts = {key: int(value) for key, value in exact.items()}
@@ -106,7 +106,7 @@ def apportion(total: int, weights: Mapping[NodeName, float]) -> dict[NodeName, i
 
 
 def weight_of(parts: Mapping[NodeName, Part], node: NodeName) -> float:
-    """How much of all crops a node gets, beside the others."""
+    """Returns a node's weight in the distribution of crops."""
     part = parts[node]
     return float(part.chunks) if any(other.chunks for other in parts.values()) else max(1.0, part.workers)
 
@@ -116,13 +116,13 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(slots=True, eq=False)
 class _Stock:
-    """What is still to be dealt.
+    """Crops that are still to be dealt.
 
     Attributes:
-        piles: crops that are left, by where they lie.
-        wanted: how many a node still gets.
+        piles: remaining crops by node of origin.
+        wanted: number that a node still gets.
         given: to each node so far.
-        limits: how many may still go from one site to another; empty where nobody says.
+        limits: crops that may still go from one site to another; empty without limits.
     """
 
     piles: dict[NodeName, list[int]]
@@ -131,7 +131,7 @@ class _Stock:
     limits: dict[tuple[SiteName, SiteName], int] = field(default_factory=dict)
 
     def hand_out(self, lying: Lying, assignment: Assignment) -> None:
-        """All of it."""
+        """Deals all crops."""
         pairs = [(origin, target) for target in self.wanted for origin in sorted(self.piles)]
 
         def site(node: NodeName) -> SiteName:
@@ -150,7 +150,7 @@ class _Stock:
             self._pass(origin, target, len(lying.origins))
 
     def _pass(self, origin: NodeName, target: NodeName, limit: int) -> int:
-        """Crops from one node to another; what is left of the limit."""
+        """Moves crops from one node to another and returns what is left of the limit."""
         pile = self.piles[origin]
         count = min(limit, len(pile), self.wanted[target])
         self.given[target] += pile[:count]
@@ -162,7 +162,7 @@ class _Stock:
 def _dealt_exemplars(
     lying: Lying, fresh: Mapping[NodeName, int], rng: np.random.Generator
 ) -> Iterable[Positions]:
-    """Exemplars by node, in proportion to its fresh crops, which they are mixed with."""
+    """Returns the exemplars by node, in proportion to its fresh crops, with which they are mixed."""
     order = len(lying.origins) + rng.permutation(lying.exemplars)
     counts = apportion(lying.exemplars, fresh)
     return np.split(order, np.cumsum(list(counts.values()))[:-1])

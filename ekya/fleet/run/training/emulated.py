@@ -1,4 +1,4 @@
-"""Several Ray nodes on one machine, made unequal by the shares of it that a training may use on each.
+"""Several Ray nodes on one machine, made unequal by the share of the machine that trainings get on each.
 
 Ray's own counts of processors enforce nothing: what makes a node slow here is the share backend.
 """
@@ -20,14 +20,14 @@ _STORE_BYTES = 256 * 1024**2
 
 
 class EmulatedFleet:
-    """Nodes that are there.
+    """Emulated nodes.
 
     Args:
         cluster: of Ray, with its head.
         store_bytes: of each node's object store.
 
     Attributes:
-        nodes: by name; each is a site of its own.
+        nodes: by name; each is a separate site.
     """
 
     def __init__(self, cluster: Any, store_bytes: int) -> None:
@@ -36,14 +36,14 @@ class EmulatedFleet:
         self.nodes: dict[NodeName, FleetNode] = {}
 
     def begin(self, name: NodeName, share_milli: int) -> FleetNode:
-        """A node that was not there, or is there again, as another Ray node; it may still be on its way."""
+        """Starts a node, or restarts one as another Ray node; it may not be ready when this returns."""
         raylet = self._cluster.add_node(wait=False, num_cpus=1, object_store_memory=self._store_bytes)
         self._raylets[name] = raylet
         self.nodes[name] = FleetNode(name, SiteName(name), raylet.node_id, share_milli)
         return self.nodes[name]
 
     def fail(self, node: NodeName) -> None:
-        """The node is gone, with everything on it."""
+        """Removes the node with all its processes."""
         self._cluster.remove_node(self._raylets.pop(node), allow_graceful=False)
 
 
@@ -51,9 +51,9 @@ class EmulatedFleet:
 def emulated_fleet(
     share_milli: Mapping[NodeName, int], store_bytes: int = _STORE_BYTES
 ) -> Iterator[EmulatedFleet]:
-    """A cluster of one Ray node for each entry, this process connected to it.
+    """Starts a cluster with one Ray node per entry and connects this process to it.
 
-    The head, where this process is, is none of them.
+    The head, on which this process is, is not one of them.
 
     Args:
         share_milli: of this machine's cores, by node.
@@ -63,7 +63,7 @@ def emulated_fleet(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     store_bytes = object_store_bytes(store_bytes)
     head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
-    made: Any = Cluster  # Ray does not say what it takes and gives.
+    made: Any = Cluster  # Untyped in Ray.
     cluster = made(initialize_head=True, head_node_args=head)
     try:
         fleet = EmulatedFleet(cluster, store_bytes)

@@ -1,7 +1,7 @@
-"""Who may go on: versions of the weights, and which gradients make up the next update.
+"""Versions of the weights, and the choice of the gradients that make up the next update.
 
-A worker pulls a version, works on a gradient, pushes it and waits until the weights have moved along it.
-Everything that a mode of training is, is which waiting gradients make up the next update.
+A worker pulls a version, computes a gradient, pushes it and waits until the weights have moved along it.
+Training modes differ only in which waiting gradients make up the next update.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +13,11 @@ from ekya.fleet.run.training.workers import WorkerId
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Where all workers stand.
+    """State of all workers.
 
     Attributes:
-        version: how many updates there were.
-        waiting: workers whose gradient is there, with the version that it is of.
+        version: number of updates so far.
+        waiting: workers whose gradient has arrived, with the version that it is of.
         working: workers whose gradient is to come, likewise.
         away: workers that have not pulled since their last gradient moved the weights.
     """
@@ -29,22 +29,22 @@ class Round:
 
 
 Rule = Callable[[Round], tuple[WorkerId, ...]]
-"""Whose gradients are averaged to the next update; nobody's: it has to wait."""
+"""Returns the workers whose gradients are averaged to the next update; none: it has to wait."""
 
 
 def together(now: Round) -> tuple[WorkerId, ...]:
-    """Synchronous: all of them, in their order, when all are there."""
+    """Synchronous: returns all workers, sorted, when all gradients have arrived."""
     return () if now.working or now.away else tuple(sorted(now.waiting))
 
 
 def within(staleness: int, workers: int) -> Rule:
-    """Asynchronous: one after the other, as long as nobody's gradient gets further behind than this.
+    """Asynchronous: returns one worker at a time and keeps every gradient within this staleness.
 
-    Of W workers that begin together one has to be W - 1 behind, and so many are always allowed.
+    Of W workers that begin together one has to be W - 1 behind, so that is always allowed.
 
-    A gradient of version p has to move the weights before version p + staleness is over. So one may go first
-    if all others could still follow one by one, the oldest first: the test for unit jobs with deadlines. The
-    oldest always may, so nobody waits for ever.
+    A gradient of version p has to move the weights before version p + staleness is over. So a worker may go
+    first if all others could still follow one by one, the oldest first: the test for unit jobs with
+    deadlines. The oldest always may, so every gradient is used in the end.
     """
 
     bound = max(staleness, workers - 1)
@@ -62,11 +62,11 @@ def within(staleness: int, workers: int) -> Rule:
 
 
 class Gate:
-    """The bookkeeping of one epoch.
+    """Bookkeeping of one epoch.
 
     Attributes:
-        version: how many updates there were.
-        stalest: by how many updates a gradient that moved the weights was behind, at most.
+        version: number of updates so far.
+        stalest: maximum number of updates by which a gradient that moved the weights was behind.
     """
 
     def __init__(self, workers: Iterable[WorkerId], rule: Rule) -> None:
@@ -79,29 +79,29 @@ class Gate:
 
     @property
     def over(self) -> bool:
-        """Whether everybody has left."""
+        """True when all workers have left."""
         return not (self._away or self._working or self._waiting)
 
     @property
     def others(self) -> int:
-        """How many there are beside one that has not left."""
+        """Number of workers that have not left, less one."""
         return len(self._away) + len(self._working) + len(self._waiting) - 1
 
     def pull(self, worker: WorkerId) -> None:
-        """It has the newest weights now."""
+        """Notes that a worker has the newest weights."""
         self._away.remove(worker)
         self._working[worker] = self.version
 
     def push(self, worker: WorkerId) -> None:
-        """Its gradient is there."""
+        """Notes that a worker's gradient has arrived."""
         self._waiting[worker] = self._working.pop(worker)
 
     def leave(self, worker: WorkerId) -> None:
-        """It has no more work in this epoch, and no gradient under way."""
+        """Removes a worker that has no more work in this epoch and no gradient under way."""
         self._away.remove(worker)
 
     def next_update(self) -> tuple[WorkerId, ...]:
-        """Whose gradients move the weights now; these may pull again. Nobody's: somebody is waited for."""
+        """Returns the workers whose gradients move the weights now and which may pull again; none: wait."""
         now = Round(
             self.version,
             MappingProxyType(self._waiting),

@@ -1,4 +1,4 @@
-"""Checkpoints on their way home, one at a time, while the next epochs are trained."""
+"""Transfer of checkpoints to the home node, one at a time, while the next epochs are trained."""
 
 import logging
 import threading
@@ -17,13 +17,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckpointThere:
-    """A checkpoint that lies where its epoch ended.
+    """A checkpoint on the node where its epoch ended.
 
     Attributes:
-        node: where that is.
-        epochs: that it comes after.
+        node: its location.
+        epochs: number of epochs that it contains.
         accuracy: on the validation crops.
-        fetch: brings it; raises RayError where it is lost.
+        fetch: returns its data; raises RayError where it is lost.
     """
 
     node: NodeName
@@ -34,12 +34,12 @@ class CheckpointThere:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """One that is home.
+    """A checkpoint at home.
 
     Attributes:
-        epochs: that it comes after.
+        epochs: number of epochs that it contains.
         accuracy: on the validation crops.
-        data: what to go on from.
+        data: snapshot to resume from.
     """
 
     epochs: int
@@ -48,15 +48,14 @@ class Checkpoint:
 
 
 class Homecoming:
-    """Of one training. A checkpoint sets out when its epoch is over and the one before is home.
+    """Transfers the checkpoints of one training, one after the other. Thread-safe.
 
-    So a slow link leaves some behind, and holds up no epoch. The best that waits goes first, if none at home
-    is better: then of all epochs up to the newest at home the best is there too, and can serve. Methods may
-    be called by any thread.
+    A slow link skips checkpoints and delays no epoch. The best that waits goes first, unless one at home
+    is better: the best of all epochs up to the newest at home is then at home too, and can serve.
 
     Args:
-        arrived: told of each one by a thread of its own, when it is home.
-        part: of the time at most so much passes with one on its way, unless somebody waits.
+        arrived: called by a separate thread for each checkpoint that has arrived, with its size in bytes.
+        part: upper bound of the part of the time in which a transfer runs, except during ``wait_home``.
         clock: seconds.
     """
 
@@ -79,25 +78,25 @@ class Homecoming:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """Of those at home the one to go on from."""
+        """Checkpoint at home to resume from."""
         with self._changed:
             return self._newest
 
     @property
     def best(self) -> Checkpoint | None:
-        """Of those at home; of equals the last one."""
+        """Best checkpoint at home; of equals the last one."""
         with self._changed:
             return self._best
 
     @property
     def wanted_above(self) -> float:
-        """What an epoch must exceed for its checkpoint to be of use: the best, while none may set out."""
+        """Accuracy above which a checkpoint is worth making: between transfers only a new best is."""
         with self._changed:
             best = self._best_there or self._best
             return ALWAYS if best is None or not self._rests else best.accuracy
 
     def add(self, there: CheckpointThere) -> None:
-        """An epoch is over."""
+        """Adds the checkpoint of an epoch that is over."""
         with self._changed:
             self._newest_there = there
             best = self._best_there or self._best
@@ -109,13 +108,13 @@ class Homecoming:
         threading.Thread(target=self._bring_all, name="checkpoints", daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing sets out any more, unless somebody waits."""
+        """Starts no more transfers, except for ``wait_home``."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def wait_home(self) -> None:
-        """Returns when the newest and the best are home, or lost; what else there is stays behind."""
+        """Returns when the newest and the best are home, or lost; the others are dropped."""
         with self._changed:
             self._waits += 1
             self._changed.notify_all()
@@ -144,7 +143,7 @@ class Homecoming:
             self._rests = False
 
     def _next(self) -> CheckpointThere | None:
-        """The best, then the newest; where there is none, nothing is under way from this very moment on."""
+        """Returns the best, then the newest; None ends the transfers in the same critical section."""
         with self._changed:
             wanted = self._waits > 0 or not self._stopped
             for there in (self._best_there, self._newest_there) if wanted else ():
@@ -159,7 +158,7 @@ class Homecoming:
             self._changed.notify_all()
 
     def _bring(self, there: CheckpointThere | None) -> None:
-        """Unless it is home, or lost."""
+        """Fetches a checkpoint unless it is home or lost."""
         with self._changed:
             if there is None or self._is_home(there):
                 return
@@ -181,7 +180,10 @@ class Homecoming:
         self._arrived(there, len(data))
 
     def _is_home(self, there: CheckpointThere) -> bool:
-        """Newer ones never come before older ones but for the best, which nobody goes on from."""
+        """Returns whether a checkpoint is home.
+
+        The epochs tell: an older one comes after a newer one only if it is the best, which none resumes from.
+        """
         return any(home is not None and home.epochs == there.epochs for home in (self._newest, self._best))
 
 

@@ -1,4 +1,4 @@
-"""The only worker of a training, in its parameter server's process: no weights are copied for its steps."""
+"""The only worker of a training, in its parameter server's process, so that steps copy no weights."""
 
 import time
 
@@ -9,18 +9,18 @@ from ekya.learning.labelled import LabelledCrops
 
 
 class LoneWorker:
-    """Trains the parameter server's own weights, with the steps of a ``Worker`` that is alone.
+    """Trains the parameter server's own weights, with the same steps as a single ``Worker``.
 
-    A ``Worker`` copies all weights five times in each step: of a block of a ResNet18 that takes as long as to
-    train it.
+    A ``Worker`` copies all weights five times in each step; for one block of a ResNet18 that takes as long as
+    training it.
 
     Args:
-        me: which.
-        server: where it works.
-        epochs: how they are cut.
-        shard: what it has to go through: all there is.
-        crops: those of its shard, in the order of ``Shard.positions``.
-        timer: what it measures with.
+        me: its id.
+        server: in the same process.
+        epochs: division of epochs into steps.
+        shard: all crops of the training.
+        crops: of the shard, in the order of ``Shard.positions``.
+        timer: for measurements.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class LoneWorker:
         self._lesson = server.lesson(crops)
 
     def run_epoch(self, token: object, epoch: int) -> EpochWork:
-        """All its steps of an epoch, as far as the server lets it.
+        """Runs all steps of an epoch, until the server ends it.
 
         Args:
             token: of the epoch, as the server knows it.
-            epoch: how many are done.
+            epoch: number of epochs done.
         """
         began_s, steps, crops = self._timer(), 0, 0
         batches = self._epochs.steps(self._shard, 0, epoch)

@@ -1,4 +1,4 @@
-"""All that a training is made of, in one place: its crops by number, and what its processes have to know."""
+"""Contents of a training: its numbered crops, and the configuration of its processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from ekya.learning.trainer import places_of_tracks, usable_exemplars
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """A task whose crops have numbers: fresh ones from 0 on, exemplars behind them.
+    """A task with numbered crops: fresh ones from 0 on, exemplars after them.
 
     Attributes:
-        task: what it is.
-        crops: all that train.
-        origins: node where each of these lies.
-        fresh: how many of them are no exemplars.
-        validation: what accuracy is measured on.
+        task: of the training.
+        crops: all training crops.
+        origins: node of each of these.
+        fresh: number of crops that are not exemplars.
+        validation: crops and weights for measuring accuracy.
     """
 
     task: TrainingTask
@@ -35,11 +35,11 @@ class Material:
 
     @classmethod
     def of(cls, task: TrainingTask) -> "Material":
-        """What a retraining on one node would be made of, with the same draws.
+        """Makes the material of a task, with the same random draws as a retraining on one node.
 
         Raises:
-            ValueError: there are no training crops, or the recipe normalises by batches, which workers would
-                have to agree on.
+            ValueError: there are no training crops, or the recipe normalises by batch statistics, which
+                workers would have to share.
         """
         if task.recipe.batch_statistics:
             raise ValueError("workers normalise by the start model's statistics, not by those of batches")
@@ -61,16 +61,16 @@ class Material:
         )
 
     def lying(self, sites: Mapping[NodeName, SiteName]) -> Lying:
-        """For whoever deals the crops."""
+        """Returns the location of the crops, for dealing them."""
         task = self.task
         fresh = self.origins[: self.fresh]
         return Lying(fresh, len(self.origins) - self.fresh, sites, task.seed, task.config.batch_size)
 
     def plan(self, assignment: Assignment) -> LessonPlan:
-        """What all processes have to agree on under this assignment."""
+        """Returns the configuration that all processes share under this assignment."""
         task = self.task
         together = task.mode == "synchronous"
-        # What a node's workers have in their steps is together the step of all.
+        # A common step holds the batches of all workers of all nodes.
         batch = sum(part.batch * len(workers_of(part)) for part in assignment.parts)
         config = replace(task.config, batch_size=batch) if together and batch else task.config
         return LessonPlan(
@@ -85,12 +85,12 @@ class Material:
         )
 
     def epochs(self, plan: LessonPlan) -> EpochPlan:
-        """How epochs are cut."""
+        """Returns the division of epochs into steps."""
         exemplars = len(self.origins) - self.fresh
         return EpochPlan(plan.together, self.fresh, exemplars, plan.config.batch_size, plan.seed)
 
     def sent(self, positions: Positions) -> dict[NodeName, int]:
-        """Bytes of these crops with their labels, by the node where they lie."""
+        """Returns the bytes of these crops with their labels, by node of origin."""
         counts: dict[NodeName, int] = {}
         each = crop_bytes(self.crops) // max(1, len(self.crops))
         for position in positions:
@@ -100,5 +100,5 @@ class Material:
 
 
 def crop_bytes(crops: LabelledCrops) -> int:
-    """Of pictures and what is known of them."""
+    """Returns the bytes of pictures, labels, tracks and times."""
     return crops.crops.nbytes + crops.classes.nbytes + crops.tracks.nbytes + crops.t_us.nbytes

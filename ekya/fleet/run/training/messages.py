@@ -1,4 +1,4 @@
-"""What a training's processes are told, and what they tell each other."""
+"""Messages to and between the processes of a training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from ekya.learning.labelled import LabelledCrops
 from ekya.learning.sgd import SgdRecipe
 
 ALWAYS = -1.0
-"""Every accuracy is above it."""
+"""Threshold below every accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class LessonPlan:
-    """What every process of a training has to agree on.
+    """Configuration that every process of a training shares.
 
     Attributes:
         config: γ; its batch size is that of a step of all workers.
@@ -26,9 +26,9 @@ class LessonPlan:
         seed: of a new head, and of the order.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
-        together: whether a step is one of all workers.
-        staleness: otherwise, by how many updates a gradient may be behind.
-        foresees: otherwise, whether workers are given the weights as they will be, as of ``TrainingTask``.
+        together: synchronous: a step is one of all workers.
+        staleness: asynchronous: by how many updates a gradient may be behind.
+        foresees: asynchronous: workers get predicted weights, as in ``TrainingTask``.
     """
 
     config: RetrainConfig
@@ -41,17 +41,17 @@ class LessonPlan:
     foresees: bool
 
     def step_crops(self, batch: int) -> int:
-        """The batch size that learning rates are of: of all workers' step, or of this worker's own."""
+        """Returns the batch size for the learning rate: of a common step, or of this worker's own steps."""
         return self.config.batch_size if self.together else batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Validation:
-    """What accuracy is measured on.
+    """Data for measuring accuracy.
 
     Attributes:
         labelled: the crops.
-        weights: (N,) how much each counts.
+        weights: (N,) of each crop.
     """
 
     labelled: LabelledCrops
@@ -60,14 +60,14 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """A gradient on its way.
+    """A gradient sent by a worker.
 
     Attributes:
-        gradient: (P,) of the mean loss over the crops; None where a worker has none of a common step's.
+        gradient: (P,) of the mean loss over the crops; None where the worker holds no crop of a common step.
         loss: that mean.
-        crops: how many they were.
-        batch: crops in the worker's steps, by its orders.
-        last: whether it was the worker's last one in this epoch.
+        crops: number of these crops.
+        batch: configured batch size of the worker.
+        last: the worker's last one in this epoch.
     """
 
     gradient: NDArray[np.float32] | None
@@ -78,26 +78,26 @@ class Push:
 
 
 class Exchange(Protocol):
-    """The parameter server as a worker reaches it; as of ``ParameterServer``."""
+    """The parameter server's interface for workers; see ``ParameterServer``."""
 
     def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """The weights."""
+        """Returns the weights."""
 
     def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """A gradient for the weights that come of it."""
+        """Sends a gradient and returns the updated weights."""
 
     def leave(self, token: object, worker: WorkerId) -> None:
-        """Nothing to do."""
+        """Reports that the worker has no steps in this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochWork:
-    """What a worker did in an epoch, whether it could end it or not.
+    """A worker's work in an epoch, complete or not.
 
     Attributes:
-        steps, crops: batches, and crops in them.
+        steps, crops: number of batches, and of crops in them.
         pushed, pulled: bytes.
-        compute_s, update_s: of wall time, as of ``NodeWork``.
+        compute_s, update_s: of wall time, as in ``NodeWork``.
     """
 
     steps: int = 0
@@ -109,4 +109,4 @@ class EpochWork:
 
 
 Timer = Callable[[], float]
-"""Seconds that pass."""
+"""Returns a monotonic time in seconds."""

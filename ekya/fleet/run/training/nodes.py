@@ -1,4 +1,4 @@
-"""The nodes that trainings may run on, as they are known now."""
+"""Registry of the nodes that trainings may run on."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -8,10 +8,10 @@ from ekya.fleet.run.training.protocol import FleetNode
 
 
 class KnownNodes:
-    """Nodes by name. Any thread may make one known, and what another has been given stays as it was.
+    """Nodes by name. Thread-safe; an update does not change mappings returned before.
 
     Args:
-        nodes: to begin with.
+        nodes: initial ones.
     """
 
     def __init__(self, nodes: Mapping[NodeName, FleetNode]) -> None:
@@ -19,14 +19,14 @@ class KnownNodes:
         self._lock = threading.Lock()
 
     def now(self) -> Mapping[NodeName, FleetNode]:
-        """All of them, as they are known at this moment."""
+        """Returns all nodes as registered at this moment."""
         return self._nodes
 
     def know(self, node: FleetNode) -> None:
-        """It is there, and so from now on."""
+        """Adds a node, or replaces the one of the same name."""
         with self._lock:
             self._nodes = {**self._nodes, node.name: node}
 
     def which(self, ray_nodes: Collection[str]) -> frozenset[NodeName]:
-        """The nodes that are one of these Ray nodes now."""
+        """Returns the names of the nodes that have these Ray node ids now."""
         return frozenset(name for name, node in self._nodes.items() if node.ray_node_id in ray_nodes)

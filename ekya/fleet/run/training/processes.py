@@ -1,4 +1,4 @@
-"""Where the processes of trainings come from: made on their nodes, and kept for the next training."""
+"""Source of training processes: makes them on their nodes and keeps idle ones for the next training."""
 
 import threading
 from typing import Any, Protocol
@@ -14,40 +14,40 @@ from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.protocol import ShareBackend, ShareJob
 
 _ALIVE_S = 10.0
-"""An idle process answers within this, or another is made."""
+"""Timeout of an idle process's heartbeat; afterwards another is made."""
 
 
 class NoProcessError(Exception):
-    """A node gives no process away; the message says why, in one line."""
+    """A node provides no process; the message says why, in one line."""
 
 
 class ProcessSource(Protocol):
-    """Where trainings have their processes from."""
+    """Source of the processes of trainings."""
 
     def take(self, node: FleetNode) -> Any:
-        """A process on a node; it may be on its way, or never come, and whoever asks it hears that.
+        """Returns a process on a node; it may not have started yet, and errors appear in calls to it.
 
         Raises:
             NoProcessError: there is none for this training.
         """
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
-        """It has nothing to do any more, and lives."""
+        """Takes back a live process that is not used any more."""
 
     def end(self, actor: Any) -> None:
-        """Ends one that is not to be used again."""
+        """Ends a process that must not be used again."""
 
     def is_there(self, node: str) -> bool:
-        """Whether Ray still has the node."""
+        """Returns whether Ray still has the node."""
 
     def close(self) -> None:
-        """Ends all that wait."""
+        """Ends all idle processes."""
 
 
 class Processes:
-    """Makes processes on nodes; those of a training that is over wait for the next, as torch loads slowly.
+    """Makes processes on nodes, and keeps idle ones for the next training, as loading torch is slow.
 
-    Any thread may call.
+    Thread-safe.
 
     Args:
         backend: holds their shares.
@@ -60,7 +60,7 @@ class Processes:
         self._lock = threading.Lock()
 
     def take(self, node: FleetNode) -> Any:
-        """A process on a node, which may still be on its way."""
+        """Returns an idle process on the node, or a new one that may not have started yet."""
         while (actor := self._waiting_on(node)) is not None:
             try:
                 ray.get(actor.pid.remote(), timeout=_ALIVE_S)
@@ -68,7 +68,7 @@ class Processes:
                 self.end(actor)
             else:
                 return actor
-        # Two trainers may train on the same nodes, and no two names may be alike.
+        # Two trainers may train on the same nodes, and actor names must be unique.
         name = f"training on {node.name} ({uuid4().hex[:8]})"
         job = ShareJob(name, "retraining", node.share_milli, node.gpu)
         options = {
@@ -79,12 +79,12 @@ class Processes:
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
             "runtime_env": {"env_vars": {**self._backend.actor_env(job), **RAY_SETS_NO_GPU}},
         }
-        remote: Any = ray.remote  # Ray's own types do not know of groups.
+        remote: Any = ray.remote  # Ray's type hints lack concurrency groups.
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
         return made.options(**options).remote(name, self._backend, node.gpu)
 
     def give_back(self, node: FleetNode, actor: Any) -> None:
-        """It has nothing to do any more, and lives; what it held of a GPU is free when this returns."""
+        """Takes back a live process; it holds no GPU resources when this returns."""
         try:
             ray.get(actor.rest.remote(), timeout=_ALIVE_S)
         except RayError:
@@ -97,15 +97,15 @@ class Processes:
         self.end(actor)
 
     def end(self, actor: Any) -> None:
-        """Ends one that is not to be used again."""
+        """Ends a process that must not be used again."""
         ray.kill(actor)
 
     def is_there(self, node: str) -> bool:
-        """Whether Ray still has the node."""
+        """Returns whether Ray still has the node."""
         return node_is_there(node)
 
     def close(self) -> None:
-        """Ends all that wait; who comes back later ends as well."""
+        """Ends all idle processes; those that are given back later end too."""
         with self._lock:
             self._closed = True
             waiting = [actor for actors in self._idle.values() for actor in actors]
@@ -120,11 +120,11 @@ class Processes:
 
 
 def _place(node: FleetNode) -> tuple[str, int]:
-    """Where a process stays while it lives."""
+    """Returns the key of idle processes: a process never changes its node and GPU."""
     return node.ray_node_id, node.gpu
 
 
 def node_is_there(node: str) -> bool:
-    """Whether Ray still has a node of this number."""
-    nodes: Any = ray.nodes  # Ray does not say what it gives.
+    """Returns whether Ray has a live node with this id."""
+    nodes: Any = ray.nodes  # Untyped in Ray.
     return any(known["NodeID"] == node and known["Alive"] for known in nodes())

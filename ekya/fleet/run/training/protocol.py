@@ -1,4 +1,4 @@
-"""The seam between whoever decides where a training runs and what runs it."""
+"""Interface for running trainings on a fleet: tasks, progress, results and handles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ from ekya.learning.trainee import DISTILLATION_WEIGHT
 from ekya.learning.trainer import EpochResult
 
 Mode = Literal["synchronous", "asynchronous"]
-"""Whether a step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
+"""A step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
 
 State = Literal["starting", "training", "stranded", "done", "stopped", "failed"]
-"""Stranded: every node of it is out, and it waits for others."""
+"""Stranded: all nodes of the training are excluded, and it waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A machine of the fleet, as whoever trains on it finds it.
+    """A machine of the fleet, for trainings.
 
     Attributes:
         name, site: as policies know them.
-        ray_node_id: of the Ray node that it is, in hexadecimal digits; when it comes back it is another.
-        share_milli: what a training may use of it.
-        gpu: on which of its GPUs, counted from 0.
+        ray_node_id: in hexadecimal digits; a machine that comes back has another.
+        share_milli: of the machine, for a training.
+        gpu: index of its GPU, from 0.
     """
 
     name: NodeName
@@ -41,35 +41,35 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingTask:
-    """What is to be trained.
+    """A training to run.
 
     Attributes:
-        job: its name.
-        config: γ. Its batch size holds where an assignment names none.
-        start: checkpoint of the model to begin with and to be distilled from.
+        job: name.
+        config: γ. Its batch size holds where an assignment sets none.
+        start: checkpoint of the model to begin with and to distil from.
         classes: outputs of the trained model.
-        training: crops by the node where they lie; labels index ``classes``. Objects are told apart by their
+        training: crops by the node where they are; labels index ``classes``. Objects are told apart by their
             tracks, so no two nodes' crops have one of the same number.
-        validation: what accuracy is measured on, by the parameter server; no track of ``training``.
-        home: node where everything else lies and where checkpoints go.
+        validation: crops on which the parameter server measures accuracy; no track of ``training``.
+        home: node of all other inputs and destination of checkpoints.
         memory: exemplars to mix in, or None.
-        seed: of the head, of the choice of tracks, of who gets which crop, and of the order.
-        mode: how workers' gradients come together.
-        staleness: asynchronous: by how many updates a gradient may be behind. Of W workers one has to be
-            W - 1 behind at the least, and so many are always allowed.
-        foresees: asynchronous: each of W workers is given the weights where momentum will have them when its
-            gradient comes, after one step of each other worker: ŵ = w - η (m + m² + … + m^(W-1)) v, with rate
-            η, momentum m, and v what the steps so far have left. So a late gradient is of the weights that it
-            moves, but for what the gradients between have changed (Hakimi et al. 2019, Taming Momentum in a
-            Distributed Asynchronous Environment; here with one v for all workers). Otherwise it is given the
-            weights as they are.
+        seed: of the head, of the choice of tracks, of the distribution of crops, and of the order.
+        mode: how workers' gradients are combined.
+        staleness: asynchronous: by how many updates a gradient may be behind. Of W workers one has to be at
+            least W - 1 behind, so that is always allowed.
+        foresees: asynchronous: each of W workers gets the weights that momentum alone will have led to when
+            its gradient arrives, after one step of each other worker: ŵ = w - η (m + m² + … + m^(W-1)) v,
+            with rate η, momentum m, and velocity v of the steps so far. A late gradient then fits the weights
+            that it moves, up to the effect of the gradients in between (Hakimi et al. 2019, Taming Momentum
+            in a Distributed Asynchronous Environment; here with one v for all workers). Otherwise it gets
+            the present weights.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
-        waits: when every node of it is out, it is stranded until it is moved, and then goes on from its last
-            epoch. Otherwise it fails.
-        checkpoints_part: of the time at most so much passes with a checkpoint on its way home, as each takes
-            processor time at both ends. What neither sets out nor is the best is not even made; after the
-            last epoch there is one in any case.
+        waits: when all its nodes are excluded, the training is stranded until it is moved, and then resumes
+            from its last epoch. Otherwise it fails.
+        checkpoints_part: upper bound of the part of the time in which checkpoints are sent home, as sending
+            takes processor time at both ends. In the pauses only a new best epoch makes a checkpoint; the
+            last epoch always does.
     """
 
     job: JobName
@@ -92,14 +92,14 @@ class TrainingTask:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that died, or did not answer any more.
+    """A process or node that died, or did not respond any more.
 
     Attributes:
-        node: where.
+        node: of the process.
         what: ``worker 0``, ``parameter server`` or ``node``.
         epoch: during which it was found, 1 for the first; 0 before.
         reason: in one line.
-        left_out: whether the node takes no part from now on.
+        left_out: the node takes no part from now on.
     """
 
     node: NodeName
@@ -111,13 +111,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class NodeWork:
-    """What the workers of a node have done so far; their times are added up.
+    """Work of a node's workers so far; their times are added up.
 
     Attributes:
-        steps: batches.
-        crops: in them.
-        compute_s: of wall time for gradients, waiting for its share included.
-        update_s: for pushing a gradient, its update, and pulling; waiting for others included.
+        steps: number of batches.
+        crops: number of crops in them.
+        compute_s: wall time for gradients, including waiting for the share.
+        update_s: wall time for pushing gradients, updates, and pulling, including waiting for other workers.
     """
 
     steps: int = 0
@@ -126,7 +126,7 @@ class NodeWork:
     update_s: float = 0.0
 
     def plus(self, other: "NodeWork") -> "NodeWork":
-        """Both together."""
+        """Returns the sum."""
         return NodeWork(
             self.steps + other.steps,
             self.crops + other.crops,
@@ -137,20 +137,20 @@ class NodeWork:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a training stands.
+    """Progress of a training.
 
     Attributes:
         state: in one word.
-        planned_epochs: how many there will be.
-        start_accuracy: on the validation crops before the first epoch; None while nobody has measured.
+        planned_epochs: number of epochs in total.
+        start_accuracy: on the validation crops before the first epoch; None until it is measured.
         epochs: those that are done.
-        epochs_home: how many of them the newest checkpoint at home comes after.
-        epoch_s: of wall time, each of them; those that were begun again count once.
+        epochs_home: number of epochs in the newest checkpoint at home.
+        epoch_s: wall time of each epoch; of one that was repeated, only the last attempt.
         failures: so far.
-        traffic: bytes that went from node to node, and those that stayed on one.
+        traffic: bytes sent from node to node, and within nodes.
         work: by node.
-        stalest: of all gradients that moved the weights, by how many updates the last one was behind.
-        moves: how often it went on elsewhere because it was told to.
+        stalest: maximum number of updates by which a gradient that moved the weights was behind.
+        moves: how often it was moved on request.
         reason: why it failed, or is stranded, or was when it was stopped; empty otherwise.
     """
 
@@ -169,18 +169,18 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """True when the training has ended."""
         return self.state in ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What came of it.
+    """Result of a training.
 
     Attributes:
         weights: checkpoint of the best epoch's model; of equals the last one's.
         validation_accuracy: of these.
-        epoch: which it was.
+        epoch: of these.
     """
 
     weights: bytes
@@ -189,54 +189,54 @@ class Trained:
 
 
 class TrainingFailedError(Exception):
-    """A training has no weights to give; its text says why."""
+    """A training ended without weights; the message says why."""
 
 
 class TrainingHandle(Protocol):
-    """A training under way. Every method may be called by any thread; only ``wait`` and ``result`` wait."""
+    """A training under way. Thread-safe; only ``wait`` and ``result`` block."""
 
     def poll(self) -> Progress:
-        """Where it stands."""
+        """Returns the progress."""
 
     def set_epochs(self, epochs: int) -> None:
-        """How many there will be from now on: what an accuracy monitor thinks enough, or γ's again.
+        """Sets the number of epochs in total: an accuracy monitor's estimate, or γ's again.
 
-        Where as many are done it ends with the epoch under way.
+        Where at least as many are done, the training ends with the epoch under way.
         """
 
     def move(self, assignment: Assignment) -> None:
-        """Goes on under another assignment when the epoch under way is over, from its checkpoint.
+        """Continues under another assignment after the epoch under way, from its checkpoint.
 
-        A training that is stranded goes on at once. Nodes that are out stay out of it.
+        A stranded training continues immediately. Excluded nodes stay excluded.
 
         Raises:
-            UserError: the assignment names a node that is not there, or gives nobody anything.
+            UserError: the assignment names a node that does not exist, or assigns no work.
         """
 
     def stop(self) -> None:
-        """Ends it within a step; the best epoch so far remains its result."""
+        """Ends the training within a step; the best epoch so far remains its result."""
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end, at most so long; whether it is over."""
+        """Waits for the end, at most for the timeout; returns whether the training has ended."""
 
     def result(self, timeout_s: float | None = None) -> Trained:
-        """Waits for the end.
+        """Waits for the end and returns the result.
 
         Raises:
-            TimeoutError: it is not over by then.
+            TimeoutError: the training has not ended by then.
             TrainingFailedError: no epoch was ever completed.
         """
 
     def best_yet(self) -> Trained | None:
-        """What it would end with now, made anew by each call; None before the first epoch is over."""
+        """Returns the result so far, made anew in each call; None before the first epoch is over."""
 
 
 class FleetTrainer(Protocol):
     """Runs trainings on the nodes of a fleet."""
 
     def start(self, task: TrainingTask, assignment: Assignment) -> TrainingHandle:
-        """Begins a training; its actors are made meanwhile.
+        """Begins a training; its actors start in the background.
 
         Raises:
-            UserError: the assignment names a node that is not there, or gives nobody anything.
+            UserError: the assignment names a node that does not exist, or assigns no work.
         """

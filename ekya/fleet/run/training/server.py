@@ -1,4 +1,4 @@
-"""The parameter server: it has the weights, and workers in other threads wait until these have moved."""
+"""Parameter server: holds the weights; workers in other threads wait until their gradient is applied."""
 
 import threading
 from collections.abc import Collection
@@ -17,12 +17,12 @@ from ekya.learning.trainer import EpochResult
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """What an epoch came to.
+    """Outcome of an epoch.
 
     Attributes:
-        result: for people, and for who decides how many there will be.
-        updates: of the weights.
-        stalest: by how many updates a gradient was behind, at most.
+        result: loss and accuracy.
+        updates: number of updates of the weights.
+        stalest: maximum number of updates by which a gradient was behind.
         kept: there is a snapshot of it.
     """
 
@@ -33,10 +33,10 @@ class EpochEnd:
 
 
 class ParameterServer:
-    """Every method may be called by any thread; ``push`` and ``pull`` once at a time by each worker.
+    """Thread-safe parameter server; a worker must not call ``push`` or ``pull`` concurrently.
 
     Args:
-        updates: the weights, and what moves them.
+        updates: the weights and their optimiser.
     """
 
     def __init__(self, updates: Updates) -> None:
@@ -46,7 +46,7 @@ class ParameterServer:
         self._exchanged: dict[WorkerId, tuple[int, int]] = {}
 
     def restore(self, snapshot: bytes | None) -> float:
-        """Goes on from there, or from the start model; the validation accuracy there.
+        """Restores a snapshot, or the start model; returns the validation accuracy.
 
         Raises:
             UserError: the snapshot is of another training.
@@ -56,21 +56,21 @@ class ParameterServer:
             return self._updates.restore(snapshot)
 
     def begin_epoch(self, token: object, workers: Collection[WorkerId]) -> None:
-        """Takes gradients of these workers from now on, from calls that have this token."""
+        """Begins an epoch of these workers; only calls with this token count from now on."""
         with self._changed:
             self._epoch = token
             self._updates.begin_epoch(workers)
             self._exchanged = {}
 
     def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """(P,) the weights as they are now; None where that epoch is no more."""
+        """Returns the present (P,) weights; None where that epoch is not under way."""
         with self._changed:
             return self._pulled(token, worker)
 
     def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """Takes a gradient and waits until the weights have moved along it; the weights then.
+        """Takes a gradient, waits until the weights have moved along it, and returns the new weights.
 
-        None after the worker's last one, and where that epoch is no more.
+        Returns None after the worker's last gradient, and where that epoch is not under way.
         """
         with self._changed:
             self._note(worker, pushed=0 if push.gradient is None else push.gradient.nbytes)
@@ -82,20 +82,20 @@ class ParameterServer:
             return None if push.last else self._pulled(token, worker)
 
     def lesson(self, crops: LabelledCrops) -> Lesson:
-        """As of ``Updates``."""
+        """Forwards to ``Updates``."""
         return self._updates.lesson(crops)
 
     def step(
         self, token: object, worker: WorkerId, lesson: Lesson, batch: Positions, usual: int, last: bool
     ) -> bool:
-        """A step of a worker that is alone and here; whether that epoch is still under way.
+        """Makes a step of the only worker, in this process; returns whether that epoch is still under way.
 
         Args:
-            token, worker: as of ``push``.
-            lesson: of ``lesson``.
+            token, worker: as in ``push``.
+            lesson: from ``lesson``.
             batch: (B,) positions in its crops.
-            usual: crops in the worker's steps, by its orders.
-            last: whether it is its last one in this epoch.
+            usual: configured batch size of the worker.
+            last: its last step in this epoch.
         """
         loss = self._updates.gradient(lesson, batch)
         with self._changed:
@@ -105,24 +105,24 @@ class ParameterServer:
             return True
 
     def leave(self, token: object, worker: WorkerId) -> None:
-        """A worker that has pulled nothing has nothing to do in this epoch."""
+        """Notes that a worker, which has pulled nothing, has no steps in this epoch."""
         with self._changed:
             if token == self._epoch:
                 self._updates.leave(worker)
                 self._changed.notify_all()
 
     def exchanged(self) -> dict[WorkerId, tuple[int, int]]:
-        """Bytes that each worker has pushed and pulled since the last epoch began."""
+        """Returns the bytes that each worker has pushed and pulled since the last epoch began."""
         with self._changed:
             return dict(self._exchanged)
 
     def abort(self) -> None:
-        """The epoch is no more; whoever waits is let go."""
+        """Aborts the epoch and releases all waiting workers."""
         with self._changed:
             self._end()
 
     def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
-        """As of ``Updates``. Every worker has pushed its last gradient."""
+        """Ends the epoch, as in ``Updates``. Every worker has pushed its last gradient."""
         with self._changed:
             result, snapshot = self._updates.end_epoch(above)
             self._epoch = None

@@ -1,6 +1,6 @@
-"""Every byte that a training sends, by where it came from, where it went and what it was.
+"""Traffic of a training by origin, target and kind.
 
-Counted is what was sent: weights, gradients, pictures and their labels; not what the network adds.
+Counts the payload: weights, gradients, pictures and their labels; not the network's overhead.
 """
 
 from collections.abc import Mapping
@@ -11,22 +11,22 @@ from ekya.fleet.policy.names import NodeName
 
 
 class Kind(StrEnum):
-    """What bytes were."""
+    """Kind of payload."""
 
     DATA = "data"
     """Crops with their labels, to workers and to the parameter server."""
     MODEL = "model"
-    """The model to begin with, to everybody."""
+    """Start model, to all processes."""
     PUSHED = "pushed"
     """Gradients."""
     PULLED = "pulled"
-    """Weights that workers go on with."""
+    """Weights for the workers' next step."""
     CHECKPOINT = "checkpoint"
-    """From the parameter server after each epoch, and to the next one."""
+    """Snapshots, from the parameter server to home and from home to the next parameter server."""
 
 
 Way = tuple[NodeName, NodeName, Kind]
-"""From, to, and what."""
+"""Origin, target and kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Traffic:
     """Bytes by way.
 
     Attributes:
-        sent: those that stay on their node are there too, from it to it.
+        sent: includes bytes that stay on a node, with the same origin and target.
     """
 
     sent: Mapping[Way, int] = field(default_factory=dict)
 
     def plus(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> "Traffic":
-        """With so many bytes more."""
+        """Returns a copy with this number of bytes more."""
         way = (origin, target, kind)
         return Traffic({**self.sent, way: self.sent.get(way, 0) + count}) if count else self
 
     def crossed(self, kind: Kind | None = None) -> int:
-        """Bytes that left a node; of one kind, or of all."""
+        """Returns the bytes that left a node, of one kind or of all."""
         return sum(
             count
             for (origin, target, what), count in self.sent.items()
@@ -53,5 +53,5 @@ class Traffic:
         )
 
     def left(self, node: NodeName) -> int:
-        """Bytes that left this node."""
+        """Returns the bytes that left this node."""
         return sum(count for (origin, target, _), count in self.sent.items() if origin == node != target)

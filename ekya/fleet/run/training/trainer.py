@@ -1,4 +1,4 @@
-"""A training on several nodes from its beginning to its end: epochs, moves, and going on after failures."""
+"""Training on several nodes: epochs, moves, and recovery from failures."""
 
 import logging
 import threading
@@ -42,8 +42,8 @@ class RayFleetTrainer:
     """Trains on the nodes of a Ray cluster that this process is connected to. A ``FleetTrainer``.
 
     Args:
-        nodes: that may be named in assignments.
-        processes: where it has them from; it ends those that wait when it is closed.
+        nodes: that assignments may name.
+        processes: their source; its idle processes end when this is closed.
     """
 
     def __init__(self, nodes: Mapping[NodeName, FleetNode], processes: ProcessSource) -> None:
@@ -51,18 +51,18 @@ class RayFleetTrainer:
         self._processes = processes
 
     def know(self, node: FleetNode) -> None:
-        """A node that is new, or has another share, or has come back as another Ray node.
+        """Adds a node, or updates one that has another share or has come back as another Ray node.
 
-        A training under way goes by it from its next move or failure on. Where it was out there, it is so no
-        more as another Ray node; with another share it still is.
+        A training under way uses it from its next move or failure on. If the node was excluded there, it may
+        take part again as another Ray node, but not with only another share.
         """
         self._nodes.know(node)
 
     def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
-        """Begins a training; its actors are made meanwhile.
+        """Begins a training; its actors start in the background.
 
         Raises:
-            UserError: the assignment names a node that is not there, or gives nobody anything.
+            UserError: the assignment names a node that does not exist, or assigns no work.
             ValueError: the task cannot be trained on several nodes.
         """
         _check(task.job, assignment, (task.home, *task.training), self._nodes.now())
@@ -77,7 +77,7 @@ class RayFleetTrainer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Setting:
-    """How a training is spread at the moment."""
+    """Present distribution of a training."""
 
     assignment: Assignment
     plan: LessonPlan
@@ -86,7 +86,7 @@ class _Setting:
 
 
 class Training:
-    """One training, driven by a thread of its own. A ``TrainingHandle``."""
+    """One training, driven by a separate thread. A ``TrainingHandle``."""
 
     def __init__(
         self,
@@ -107,29 +107,29 @@ class Training:
         self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
 
     def begin(self) -> None:
-        """Sets its thread to work."""
+        """Starts its thread."""
         self._thread.start()
 
     def poll(self) -> Progress:
-        """Where it stands."""
+        """Returns the progress."""
         with self._lock:
             return self._progress
 
     def pids(self) -> dict[tuple[NodeName, str], int]:
-        """Processes that work on it now, by node and by what they are, as ``Failure.what`` calls them."""
+        """Returns the ids of its processes, by node and by role as in ``Failure.what``."""
         return self._crew.pids()
 
     def set_epochs(self, epochs: int) -> None:
-        """How many there will be from now on."""
+        """Sets the number of epochs in total."""
         if epochs < 1:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
         self._note(lambda now: replace(now, planned_epochs=epochs))
 
     def move(self, assignment: Assignment) -> None:
-        """Goes on under another assignment when the epoch under way is over; at once where it is stranded.
+        """Continues under another assignment after the epoch under way; immediately where it is stranded.
 
         Raises:
-            UserError: it names a node that is not there, or gives nobody anything.
+            UserError: it names a node that does not exist, or assigns no work.
         """
         _check(self._task.job, assignment, (), self._nodes.now())
         with self._lock:
@@ -137,22 +137,22 @@ class Training:
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Ends it within a step."""
+        """Ends the training within a step."""
         with self._lock:
             self._stopped.set()
             self._lock.notify_all()
         self._checkpoints.stop()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end, at most so long; whether it is over."""
+        """Waits for the end, at most for the timeout; returns whether the training has ended."""
         with self._lock:
             return self._lock.wait_for(lambda: self._progress.over, timeout_s)
 
     def result(self, timeout_s: float | None = None) -> Trained:
-        """Waits for the end.
+        """Waits for the end and returns the result.
 
         Raises:
-            TimeoutError: it is not over by then.
+            TimeoutError: the training has not ended by then.
             TrainingFailedError: no epoch was ever completed.
         """
         if not self.wait(timeout_s):
@@ -166,7 +166,7 @@ class Training:
         return trained
 
     def best_yet(self) -> Trained | None:
-        """What it would end with now, of what is home."""
+        """Returns the result so far, from the best checkpoint at home."""
         best, task = self._checkpoints.best, self._task
         if best is None:
             return None
@@ -175,11 +175,11 @@ class Training:
         return Trained(to_bytes(trainee.model()), best.accuracy, best.epochs)
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
-        """Bytes of its crew."""
+        """Counts traffic of its crew."""
         self._note(lambda now: replace(now, traffic=now.traffic.plus(origin, target, kind, count)))
 
     def did(self, worker: WorkerId, work: EpochWork) -> None:
-        """Work of its crew."""
+        """Counts work of its crew."""
         more = NodeWork(work.steps, work.crops, work.compute_s, work.update_s)
 
         def with_it(now: Progress) -> Progress:
@@ -195,7 +195,7 @@ class Training:
             self._fail(str(error), self._crew.release)
         except Exception as error:
             _LOG.exception("%s fails", self._task.job)
-            # What they are doing is not known, so nobody shall use its processes.
+            # The processes are in an unknown state and must not be used again.
             self._fail(f"{type(error).__name__}: {error}", self._crew.end)
 
     def _fail(self, reason: str, let_go: Callable[[], None]) -> None:
@@ -227,7 +227,7 @@ class Training:
         self._note(lambda now: replace(now, state=ended))
 
     def _ordered(self, before: _Setting | None) -> _Setting:
-        """The setting that was ordered last."""
+        """Returns the setting of the last assignment."""
         with self._lock:
             ordered, self._next = self._next, None
         if ordered is None:
@@ -240,10 +240,10 @@ class Training:
         return _Setting(ordered, self._material.plan(ordered), shards, server)
 
     def _standing(self, setting: _Setting) -> _Setting | None:
-        """Without the nodes that are out, when there are others; None where it was stopped before.
+        """Returns the setting without excluded nodes; waits for another where none is left, None if stopped.
 
         Raises:
-            UserError: every node is out, and the task does not wait for others.
+            UserError: every node is excluded, and the task does not wait for others.
         """
         while (allowed := self._allowed(setting)) is None:
             names = ", ".join(sorted({worker.node for worker in setting.shards}))
@@ -262,7 +262,7 @@ class Training:
         return allowed
 
     def _allowed(self, setting: _Setting) -> _Setting | None:
-        """Without the nodes that are out; None where that is every one with workers."""
+        """Returns the setting without excluded nodes; None where all nodes with workers are excluded."""
         out = self._nodes.which(self._strikes.out)
         if all(worker.node in out for worker in setting.shards):
             return None
@@ -284,7 +284,7 @@ class Training:
         self._note(begun)
 
     def _epochs(self) -> None:
-        """Until it is over, or has to move."""
+        """Runs epochs until the training is over or has to move."""
         while not self._stopped.is_set():
             with self._lock:
                 done = len(self._progress.epochs)
@@ -301,7 +301,7 @@ class Training:
                     self._checkpoints.add(checkpoint)
 
     def _go_back(self) -> None:
-        """To the newest checkpoint that there is: nothing, unless it is lost with who had it."""
+        """Resets the progress to the newest checkpoint, which is fetched home first if it is not lost."""
         self._checkpoints.wait_home()
         newest = self._checkpoints.newest
         home = 0 if newest is None else newest.epochs
@@ -352,7 +352,7 @@ def _in_state(state: State, reason: str, now: Progress) -> Progress:
 def _check(
     job: JobName, assignment: Assignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
 ) -> None:
-    """Raises UserError where a node is not known, or the assignment names none."""
+    """Raises UserError where a node does not exist, or the assignment names none."""
     server = () if assignment.server is None else (assignment.server,)
     for node in (*(part.node for part in assignment.parts), *server, *others):
         if node not in known:

@@ -1,4 +1,4 @@
-"""How gradients move the weights: one epoch after the other, at any order of calls. Nothing here waits."""
+"""Updates of the weights by gradients, one epoch after the other, in any order of calls. Never blocks."""
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -22,13 +22,13 @@ Scope = Callable[[], AbstractContextManager[None]]
 
 
 class Updates:
-    """The weights of a training, its optimiser, and who may go on.
+    """Weights of a training, their optimiser, and the gate that orders updates.
 
     Args:
         start: checkpoint of the model to begin with.
-        plan: what all processes of the training agree on.
-        validation: what accuracy is measured on.
-        device: where to compute.
+        plan: configuration that all processes of the training share.
+        validation: data for measuring accuracy.
+        device: to compute on.
         scope: entered around every step.
 
     Attributes:
@@ -60,7 +60,7 @@ class Updates:
         self._losses: list[tuple[float, int]] = []
 
     def restore(self, snapshot: bytes | None) -> float:
-        """Goes on from there, or from the start model; the validation accuracy there.
+        """Restores a snapshot, or the start model; returns the validation accuracy.
 
         Raises:
             UserError: the snapshot is of another training.
@@ -72,54 +72,55 @@ class Updates:
         return self._evaluate()
 
     def begin_epoch(self, workers: Collection[WorkerId]) -> None:
-        """Of these workers; what was under way is forgotten."""
+        """Begins an epoch of these workers; an epoch under way is dropped."""
         rule = all_together if self._plan.together else within(self._plan.staleness, len(workers))
         self.gate = Gate(workers, rule)
         self._waiting, self._losses = {}, []
         self._sgd.set_rates(self._plan.config.batch_size, self._epochs_done)
 
     def pull(self, worker: WorkerId) -> NDArray[np.float32]:
-        """(P,) the weights for the next gradient of a worker that is away.
+        """Returns the (P,) weights for the next gradient of a worker that is away.
 
-        As they are now; where the plan foresees, as they will be when that gradient moves them. Until then
-        each other worker moves them once: each has one gradient under way, so of W workers a gradient is
-        W - 1 updates late on average. Nobody knows these gradients, but what momentum does is known.
+        These are the present weights, or, where the plan foresees, the weights predicted for the update by
+        that gradient. Until then each other worker moves them once: each has one gradient under way, so of W
+        workers a gradient is W - 1 updates late on average. These gradients are unknown, but not what
+        momentum does.
         """
         self.gate.pull(worker)
         ahead = self.gate.others if self._plan.foresees and not self._plan.together else 0
         return self._trainee.weights(self._sgd.coasting(ahead)) if ahead else self._trainee.weights()
 
     def push(self, worker: WorkerId, push: Push) -> None:
-        """Takes a gradient of what the worker pulled last, and moves the weights as far as they may be."""
+        """Takes a gradient of the worker's last pulled weights, and makes all updates that are possible."""
         self._waiting[worker] = push
         self.gate.push(worker)
         self._move()
 
     def leave(self, worker: WorkerId) -> None:
-        """A worker that is away has nothing to do any more in this epoch."""
+        """Removes a worker that is away and has no more steps in this epoch."""
         self.gate.leave(worker)
         self._move()
 
     def lesson(self, crops: LabelledCrops) -> Lesson:
-        """For a worker that is alone, and trains these very weights."""
+        """Prepares the crops of a lone worker, which trains these very weights."""
         inputs = self._trainee.inputs_of(crops.crops)
         return self._trainee.lesson(inputs, crops.classes, self._plan.distillation_weight)
 
     def gradient(self, lesson: Lesson, batch: Positions) -> float:
-        """Leaves the gradient of (B,) positions in the weights; their mean loss."""
+        """Computes the gradient of (B,) positions in place, and returns their mean loss."""
         with self._scope():
             at = torch.from_numpy(np.ascontiguousarray(batch)).to(self._device)
             return float(lesson.backward(at))
 
     def move_alone(self, worker: WorkerId, loss: float, crops: int, usual: int, last: bool) -> None:
-        """Moves the weights along the gradient that was left in them.
+        """Moves the weights along the gradient computed in place.
 
         Args:
-            worker: that is alone.
+            worker: the only one.
             loss: of that gradient.
-            crops: that it is of.
-            usual: crops in the worker's steps.
-            last: whether it was its last one in this epoch.
+            crops: number of its crops.
+            usual: configured batch size of the worker.
+            last: its last step in this epoch.
         """
         self.gate.pull(worker)
         self.gate.push(worker)
@@ -132,11 +133,11 @@ class Updates:
             self.gate.leave(worker)
 
     def waits(self, worker: WorkerId) -> bool:
-        """Whether its gradient has not moved the weights yet."""
+        """Returns whether its gradient has not moved the weights yet."""
         return worker in self._waiting
 
     def end_epoch(self, above: float = ALWAYS) -> tuple[EpochResult, bytes | None]:
-        """Validates; what the epoch came to, and a snapshot to go on from if its accuracy is above that.
+        """Validates and returns the epoch's result, with a snapshot if the accuracy is above this threshold.
 
         Raises:
             RuntimeError: a worker has not pushed its last gradient.
@@ -152,7 +153,7 @@ class Updates:
         return result, take_snapshot(self._trainee, self._sgd, self._epochs_done).to_bytes()
 
     def _move(self) -> None:
-        """As many updates as there can be now."""
+        """Makes all updates that are possible now."""
         while group := self.gate.next_update():
             pushes = [self._waiting.pop(worker) for worker in group]
             self._update([push for push in pushes if push.gradient is not None])
@@ -161,7 +162,7 @@ class Updates:
                     self.gate.leave(worker)
 
     def _update(self, pushes: list[Push]) -> None:
-        """One step along the mean over all crops of these gradients, in the order of workers."""
+        """Makes one step along the mean over all crops of these gradients, in the order of workers."""
         crops = sum(push.crops for push in pushes)
         if not crops:
             return
@@ -181,7 +182,7 @@ class Updates:
 
 
 def _mean(pushes: list[Push], crops: int) -> NDArray[np.float32]:
-    """As if all their crops had been one batch; of one gradient it is that, to the bit."""
+    """Returns the gradient of all their crops as one batch; a single gradient stays the same, bit for bit."""
     mean: NDArray[np.float32] | None = None
     for push in pushes:
         if push.gradient is not None:

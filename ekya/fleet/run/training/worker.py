@@ -1,4 +1,4 @@
-"""A worker: it has a shard, and answers weights with the gradients of its batches."""
+"""Worker: computes the gradients of its shard's batches for the parameter server's weights."""
 
 import time
 from collections.abc import Callable
@@ -19,15 +19,15 @@ class Worker:
     """One worker of a training.
 
     Args:
-        me: which.
-        number: of it among all.
+        me: its id.
+        number: among all workers.
         start: checkpoint of the model to begin with.
-        plan, epochs: what is trained, and how its epochs are cut.
-        shard: what it has to go through.
-        crops: those of its shard, in the order of ``Shard.positions``.
-        device: where to compute.
-        scope: entered around every batch; a share backend waits here for its turn.
-        timer: what it measures with.
+        plan, epochs: configuration, and the division of epochs into steps.
+        shard: its crops by position.
+        crops: of the shard, in the order of ``Shard.positions``.
+        device: to compute on.
+        scope: entered around every batch; share backends wait there for the GPU.
+        timer: for measurements.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Worker:
             self._lesson = self._trainee.lesson(inputs, crops.classes, plan.distillation_weight)
 
     def run_epoch(self, server: Exchange, token: object, epoch: int) -> EpochWork:
-        """All its steps of an epoch, as far as the server lets it.
+        """Runs all steps of an epoch, until the server ends it.
 
         Args:
-            server: where gradients go.
+            server: receives the gradients.
             token: of the epoch, as the server knows it.
-            epoch: how many are done.
+            epoch: number of epochs done.
         """
         steps = self.steps(epoch)
         if not steps:
@@ -89,11 +89,11 @@ class Worker:
         return work
 
     def steps(self, epoch: int) -> list[Positions]:
-        """Its batches when so many epochs are done, as places in its shard's ``positions``."""
+        """Returns its batches after ``epoch`` epochs, as places in its shard's ``positions``."""
         return self._epochs.steps(self._shard, self._number, epoch)
 
     def push_of(self, weights: NDArray[np.float32], step: Positions, last: bool) -> Push:
-        """The gradient of a batch at these weights."""
+        """Returns the gradient of a batch at these weights."""
         self._trainee.set_weights(weights)
         if self._lesson is None or not len(step):
             return Push(None, 0.0, 0, self._shard.batch, last)

@@ -1,4 +1,4 @@
-"""Who works on a training, and on what."""
+"""Workers of a training, their shards, and the division of epochs into steps."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from ekya.fleet.policy.names import NodeName
 from ekya.learning.epochs import epoch_batches
 
 Positions = NDArray[np.int64]
-"""(N,) places in the crops of a whole training: fresh ones from 0 on, exemplars behind them."""
+"""(N,) positions in the crops of a whole training: fresh ones from 0 on, exemplars after them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerId:
-    """One worker of a training.
+    """Id of a worker of a training.
 
     Attributes:
         node: where it works.
-        place: which one it is there, from 0 on.
+        place: its number there, from 0.
     """
 
     node: NodeName
@@ -27,12 +27,12 @@ class WorkerId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """What a worker has to go through.
+    """Crops of one worker.
 
     Attributes:
         fresh, exemplars: positions, each sorted.
-        batch: crops in a step of its own, where it makes steps of its own.
-        share_milli: of what its node would give it, what it may use.
+        batch: crops in a step of this worker alone.
+        share_milli: thousandths of the worker's part of its node.
     """
 
     fresh: Positions
@@ -42,17 +42,17 @@ class Shard:
 
     @property
     def positions(self) -> Positions:
-        """All of them, sorted."""
+        """All positions, sorted."""
         return np.concatenate([self.fresh, self.exemplars])
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """How an epoch of a training is cut into steps.
+    """Division of an epoch into steps.
 
     Attributes:
-        together: whether a step is one of all workers.
-        fresh, exemplars: how many crops of each there are in all.
+        together: a step is one of all workers.
+        fresh, exemplars: number of crops of each in total.
         batch: crops in a step of all workers.
         seed: of the order.
     """
@@ -64,16 +64,16 @@ class EpochPlan:
     seed: int
 
     def steps(self, shard: Shard, number: int, epoch: int) -> list[Positions]:
-        """The steps of one worker in an epoch, as places in its shard's ``positions``.
+        """Returns the steps of one worker in an epoch, as places in its shard's ``positions``.
 
-        Together, the order is that of a training on one node, and of each of its batches a worker has what it
-        holds, which may be nothing: so what is learnt does not depend on who holds what. Otherwise each
-        worker has an order of its own.
+        Together, the order is that of a training on one node, and a worker's part of each batch is what it
+        holds, which may be nothing: so the result does not depend on the distribution of crops. Otherwise
+        each worker has a separate order.
 
         Args:
             shard: its crops.
             number: of the worker among all.
-            epoch: how many are done.
+            epoch: number of epochs done.
         """
         if not self.together:
             count = len(shard.fresh)

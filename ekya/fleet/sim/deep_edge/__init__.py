@@ -1,1 +1,1 @@
-"""Deep-Edge's world: a TX2, three Nanos, and the laws that its manager can only measure."""
+"""Deep-Edge's world: a TX2, three Nanos, and true performance laws that policies can only estimate."""

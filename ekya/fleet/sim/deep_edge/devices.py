@@ -1,9 +1,8 @@
-"""The machines of Deep-Edge's testbed (§V.A), as the laws of ``laws`` need them.
+"""Parameters of the machines of Deep-Edge's testbed (§V.A), for the functions of ``laws``.
 
-What the paper's text says is kept: step times of 1.89 s (TX2) and 2.69 s (Nano), which are read as those of
-the whole idle cluster, all four at a batch of 32; almost a fifth more at a GPU utilisation of 88% and 66%;
-cores and applications. Its figures have not survived, so all else is ours, chosen before any policy was
-run.
+From the paper's text: step times of 1.89 s (TX2) and 2.69 s (Nano), read as those of the whole idle cluster,
+all four at a batch of 32; almost a fifth more at a GPU utilisation of 88% and 66%; cores and applications.
+Its figures have not survived, so all other values are ours, chosen before any policy was run.
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ TX2, NANO, PI = "tx2", "nano", "pi4"
 SIFT = "sift"
 
 BATCH_MIN, BATCH_MAX = 2, 32
-"""b_min and b_max: an idle Nano holds 32, and the paper compares step times of both kinds at one size."""
+"""b_min and b_max: 32 fits on an idle Nano, and the paper compares step times of both kinds at one size."""
 
 MEM_LIMIT = 0.97
-"""Of the memory, what a training may fill it to."""
+"""Upper bound of memory utilisation with a training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +26,13 @@ class Worker:
     Attributes:
         cores: of its processor.
         forward_s: forward_i, for one sample on an idle machine.
-        backward_s: backward_i, for one step, whatever the size of its batch (§III.A).
-        cpu_part: of the compute time, what is the processor's: decoding, and launching kernels.
-        cpu_demand, gpu_demand: parts of its processor and GPU that a training asks for (95th percentile).
-        gpu_stress: by how much a fully used GPU slows the GPU's part: 1 + stress * utilisation².
-        model_mem, sample_mem: parts of its memory for framework and model, and for each sample of a batch.
+        backward_s: backward_i, for one step, independent of the batch size (§III.A).
+        cpu_part: part of the compute time spent on the processor: decoding, and launching kernels.
+        cpu_demand, gpu_demand: parts of its processor and GPU that a training demands (95th percentile).
+        gpu_stress: slow-down of the GPU's part by utilisation: 1 + stress * utilisation².
+        model_mem, sample_mem: parts of its memory for framework and model, and per sample of a batch.
         rest: its state with the background application alone.
-        sift_s: what SIFT takes on it when nothing else runs.
+        sift_s: execution time of SIFT on the otherwise idle machine.
     """
 
     cores: int
@@ -51,13 +50,13 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A kind of machine that keeps the parameters.
+    """A kind of machine that runs the parameter server.
 
     Attributes:
-        service_s: of one update on an idle server: what nobody else can have meanwhile.
-        cpu_stress: by how much a fully used processor slows that: 1 + stress * utilisation².
-        cpu_demand: of its processor while it serves without a pause.
-        model_mem, worker_mem: parts of its memory for the model, and for each worker.
+        service_s: exclusive service time of one update on an idle server.
+        cpu_stress: slow-down of the service by utilisation: 1 + stress * utilisation².
+        cpu_demand: part of its processor in use while it serves without a pause.
+        model_mem, worker_mem: parts of its memory for the model, and per worker.
         rest: its idle state.
     """
 
@@ -110,4 +109,4 @@ SERVERS = {
 }
 
 LINK_S = 0.06
-"""Of an update, the worker's own part on an idle machine, during which the server is free for others."""
+"""A worker's part of an update on an idle machine, in which the server is free for other workers."""

@@ -1,6 +1,6 @@
-"""How fast a step, an update and an application are in truth. No policy sees this; it has estimates.
+"""True times of steps, updates and applications. Policies do not see them; they have estimates.
 
-Deep-Edge §V.B lists what was observed; each function says which observation it gives.
+Deep-Edge §V.B lists observations; each function names the ones that it reproduces.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from ekya.fleet.policy.places import NodeState
 from ekya.fleet.sim.deep_edge.devices import LINK_S, Server, Worker
 
 _KNEE = 4
-"""How sharply use bends when it nears the whole."""
+"""Exponent that sets how sharply utilisation saturates near 1."""
 
 
 def saturated(demand: float) -> float:
-    """What is in use of a resource when so much is asked for: all of it, as long as that is little."""
+    """Returns a resource's utilisation for a demand: the demand itself while it is small, at most 1."""
     return demand / _stretch(demand)
 
 
 def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) -> float:
-    """t_i^compute = forward_i + backward_i / b_i, for one sample (§III.A).
+    """Returns t_i^compute = forward_i + backward_i / b_i, for one sample (§III.A).
 
     Grows with GPU and CPU utilisation, falls with the batch (Figures 9a to 9c), does not depend on memory.
 
@@ -27,7 +27,7 @@ def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) 
         worker: kind of machine.
         state: X_i^initial.
         batch: b_i.
-        share: of ``cpu_demand``, what the training may take; it stretches the processor's part of a step.
+        share: part of ``cpu_demand`` that the training may use; it stretches the processor's part of a step.
     """
     gpu_slower = 1 + worker.gpu_stress * state.gpu**2
     at_rest = _stretch(worker.rest.cpu + worker.cpu_demand)
@@ -37,12 +37,12 @@ def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) 
 
 
 def update_s(server: Server, server_cpu: float, steps: Sequence[tuple[float, float]]) -> list[float]:
-    """t_i^update of each worker: its own part, and the server's, for which it queues behind the others.
+    """Returns t_i^update of each worker: its own part, and the server's, for which workers queue.
 
-    Workers that compute, then wait for one server, are a closed queueing network. Schweitzer's mean value
-    analysis says how long: the service times one plus how many others are found there. So it grows with the
-    number of workers and the server's CPU utilisation (Figure 9f), and falls with batch sizes, which make the
-    others come less often (Figure 9e).
+    Workers that compute, then queue for one server, are a closed queueing network. By Schweitzer's mean value
+    analysis the time at the server is the service time times one plus the number of other workers there. So
+    it grows with the number of workers and the server's CPU utilisation (Figure 9f), and falls with batch
+    sizes, because the other workers then push less often (Figure 9e).
 
     Args:
         server: kind of machine.
@@ -61,10 +61,9 @@ def update_s(server: Server, server_cpu: float, steps: Sequence[tuple[float, flo
 
 
 def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0) -> NodeState:
-    """X_i^new while a training runs (Figure 5).
+    """Returns X_i^new while a training runs (Figure 5).
 
-    Memory grows with the batch (Figure 9d); where it would be above 1, the operating system ends the
-    training.
+    Memory grows with the batch (Figure 9d); above 1 the operating system kills the training.
     """
     return NodeState(
         cpu=saturated(state.cpu + share * worker.cpu_demand),
@@ -74,7 +73,7 @@ def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0
 
 
 def server_after(server: Server, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
-    """Of the parameter server, while workers push to it."""
+    """Returns the state of the parameter server while workers push to it."""
     updates_s = update_s(server, state.cpu, steps)
     busy = sum(
         server.service_s / (computing_s + updating_s)
@@ -85,10 +84,10 @@ def server_after(server: Server, state: NodeState, steps: Sequence[tuple[float, 
 
 
 def sift_s(worker: Worker, state: NodeState) -> float:
-    """What SIFT takes on a machine in a state, at the 95th percentile.
+    """Returns the execution time of SIFT on a machine in a state, at the 95th percentile.
 
-    It waits for a core as in Sakasegawa's formula for M/M/c, of which time slices spare it half; a used GPU
-    takes memory bandwidth from it; and above nine tenths of the memory it begins to lose pages.
+    SIFT waits for a core by Sakasegawa's formula for M/M/c, half of it because of time slices; GPU use takes
+    memory bandwidth from it; and above nine tenths of the memory paging begins.
     """
     cpu = min(state.cpu, 0.99)
     waits = cpu ** (sqrt(2 * (worker.cores + 1)) - 1) / (worker.cores * (1 - cpu))

@@ -1,4 +1,4 @@
-"""Deep-Edge's cost model and constraints (§III), over the laws: a stage is an epoch."""
+"""Physics of Deep-Edge's world: cost model and constraints (§III) over the laws; a stage is an epoch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,21 +15,21 @@ from ekya.fleet.sim.physics import Stage
 
 @dataclass(frozen=True, slots=True)
 class EdgePhysics:
-    """The cluster as it is, which differs from what was measured.
+    """Deep-Edge's physics on the true states of the machines, which differ from the measured ones.
 
     Data transfer and initialisation take no time, as the paper assumes (§III.C). Speeds do not vary within an
     epoch: its length is a sum of a hundred steps.
 
     Attributes:
-        truth: states of all machines without the fleet's trainings.
+        truth: true states of all machines without the fleet's trainings.
     """
 
     truth: Mapping[NodeName, NodeState]
 
     def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
-        """Constraints (1) to (3), memory that ends a process, and machines given out twice.
+        """Returns violations of constraints (1) to (3), memory overflows, and machines assigned twice.
 
-        Constraint (4), the deadlines, is counted in the stage instead: the baseline breaks it.
+        Violations of constraint (4), the deadlines, are counted in the stage instead: the baseline breaks it.
         """
         faults, given = [], set[NodeName]()
         for assignment in assignments:
@@ -49,7 +49,7 @@ class EdgePhysics:
     def stage(
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
-        """One epoch: as long as the worker that takes longest."""
+        """Returns one epoch, as long as that of the slowest worker."""
         nodes = view.places.nodes
         takes_s = max(self.epoch_s(nodes, assignment, others))
         late = sum(
@@ -62,13 +62,13 @@ class EdgePhysics:
         return Stage(seconds_to_us(takes_s), left, late_apps=late)
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """Nothing: transfer and initialisation are neglected (§III.C)."""
+        """Returns 0: transfer and initialisation are neglected (§III.C)."""
         return 0
 
     def epoch_s(
         self, nodes: Mapping[NodeName, Node], assignment: Assignment, others: Sequence[Assignment] = ()
     ) -> list[float]:
-        """epochTime_i of each part, in steps; the last may have a smaller batch, and updates as any other."""
+        """Returns epochTime_i of each part, in whole steps; a smaller last batch takes a full update."""
         sharing = [assignment, *(other for other in others if other.server == assignment.server)]
         parts = [part for one in sharing for part in one.parts]
         computing_s = [self.compute_s(nodes[part.node], part) for part in parts]
@@ -86,13 +86,13 @@ class EdgePhysics:
         ]
 
     def compute_s(self, node: Node, part: Part) -> float:
-        """t_i^compute of a part, for one sample."""
+        """Returns t_i^compute of a part, for one sample."""
         return laws.compute_s(
             WORKERS[node.kind], self.truth[node.name], part.batch, part.share_milli / FULL_GPU_MILLI
         )
 
     def exec_s(self, node: Node, part: Part, app: str) -> float:
-        """What an application takes beside a part, at the 95th percentile."""
+        """Returns the execution time of an application beside a part, at the 95th percentile."""
         if app != SIFT:
             raise ValueError(f"{app} is no application of this world; there is {SIFT}")
         return laws.sift_s(WORKERS[node.kind], self._after(node, part))

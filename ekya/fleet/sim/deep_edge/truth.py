@@ -1,4 +1,4 @@
-"""The laws as estimates without an error: for solvers that know."""
+"""The laws as error-free estimates, for solvers with perfect knowledge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,32 +12,32 @@ from ekya.fleet.sim.deep_edge.devices import PI, SERVERS, SIFT, WORKERS
 
 
 class Truth:
-    """The laws, as far as a solver can ask for them."""
+    """Implements ``EdgeEstimates`` with the laws."""
 
     def compute_s(self, worker: Training) -> float:
-        """t_i^compute."""
+        """Returns t_i^compute."""
         share = worker.share_milli / FULL_GPU_MILLI
         return laws.compute_s(WORKERS[worker.kind], worker.state, worker.batch, share)
 
     def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
-        """t_i^update, of a Pi."""
+        """Returns t_i^update with a Pi as parameter server."""
         steps = [(one.batch * self.compute_s(one), self.state_after(one).cpu) for one in workers]
         return laws.update_s(SERVERS[PI], server.cpu, steps)
 
     def state_after(self, worker: Training) -> NodeState:
-        """X_i^new."""
+        """Returns X_i^new."""
         share = worker.share_milli / FULL_GPU_MILLI
         return laws.state_after(WORKERS[worker.kind], worker.state, worker.batch, share)
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """What SIFT takes."""
+        """Returns the execution time of SIFT."""
         if app != SIFT:
             raise ValueError(f"{app} is no application of this world; there is {SIFT}")
         return laws.sift_s(WORKERS[kind], state)
 
 
 def as_it_is(places: Places, truth: Mapping[NodeName, NodeState]) -> Places:
-    """The same machines, with their states as they are instead of as measured."""
+    """Returns the machines with their true states instead of the measured ones."""
     return replace(
         places, nodes={name: replace(node, state=truth[name]) for name, node in places.nodes.items()}
     )

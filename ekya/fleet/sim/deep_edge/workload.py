@@ -1,7 +1,7 @@
-"""Deep-Edge's random experiments (§V.C), and the data points its estimators learn from (§V.B, Table I).
+"""Deep-Edge's random experiments (§V.C), and the data points of its estimators (§V.B, Table I).
 
-Every machine runs SIFT, whose deadline is 200 ms, and some stressors, drawn until SIFT keeps it. Seeds and
-ranges were written down before any policy was run on them.
+Every worker runs SIFT with a deadline of 200 ms, and random stressors under which SIFT keeps the deadline.
+Seeds and ranges were fixed before any policy was run on them.
 """
 
 from dataclasses import dataclass, replace
@@ -17,27 +17,27 @@ from ekya.fleet.sim.deep_edge import laws
 from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
 
 SEEDS = tuple(range(2020, 2140))
-"""Of the 120 experiments."""
+"""Seeds of the 120 experiments."""
 
 PROFILE_SEED = 1386
-"""Of the data points."""
+"""Seed of the data points."""
 
 POINTS = {TX2: 450, NANO: 1650, PI: 750}
-"""Training and test points together, as in Table I."""
+"""Numbers of training and test points together, as in Table I."""
 
 SAMPLES = 3855
-"""Of Caltech-256, in the paper's update of Inception."""
+"""Samples of Caltech-256 in the paper's update of Inception."""
 
 SITE = SiteName("edge")
 DEADLINE_S = 0.2
 
 STRESS_CHANCE = 0.5
 STRESS_CPU, STRESS_GPU, STRESS_MEM, STRESS_SERVER = 0.75, 0.9, 0.25, 0.6
-"""The most that a stressor adds to what a machine uses at rest; each is there by chance, and then uniform."""
+"""Most utilisation that a stressor adds; it runs with probability ``STRESS_CHANCE``, at a uniform level."""
 
 NOISE_COMPUTE, NOISE_UPDATE, NOISE_EXEC = 0.02, 0.06, 0.015
 NOISE_CPU, NOISE_GPU, NOISE_MEM = 0.03, 0.01, 0.01
-"""Relative standard deviations of what is measured once."""
+"""Relative standard deviations of a single measurement."""
 
 _TRAINS, _SERVES = {"trains": 1.0}, {"serves": 1.0}
 
@@ -47,9 +47,9 @@ class EdgeExperiment:
     """One update of a model on a loaded cluster.
 
     Attributes:
-        seed: it came from.
-        places: machines, with their states as measured.
-        truth: their states as they are.
+        seed: of the experiment.
+        places: machines with their measured states.
+        truth: true states of the machines.
         job: the update.
     """
 
@@ -62,10 +62,10 @@ class EdgeExperiment:
 def edge_experiment(
     seed: int, kinds: tuple[str, ...] = (TX2, NANO, NANO, NANO), epochs: int = 1
 ) -> EdgeExperiment:
-    """One of the 120, or one on other machines.
+    """Draws one of the 120 experiments, or one on other machines.
 
     Args:
-        seed: of everything that is drawn.
+        seed: of all random numbers.
         kinds: of the workers; the parameter server is a Pi.
         epochs: numEpoch.
     """
@@ -94,13 +94,13 @@ def edge_experiment(
 def profile_points(
     kind: str, count: int, seed: int = PROFILE_SEED, shares_milli: tuple[int, ...] = (1000,)
 ) -> list[ProfilePoint]:
-    """What the Profiler would bring home of a kind of machine: the laws, measured with noise.
+    """Draws data points of a kind of machine as the Profiler would measure them: the laws with noise.
 
     Args:
         kind: TX2 or Nano.
-        count: how many.
-        seed: of stress points and noise.
-        shares_milli: to which the training is held, one by chance for each point.
+        count: number of points.
+        seed: of stress levels and noise.
+        shares_milli: to which the training is throttled; drawn for each point.
     """
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
     worker, points = WORKERS[kind], list[ProfilePoint]()
@@ -133,7 +133,7 @@ def profile_points(
 
 
 def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ServerPoint]:
-    """The same of the parameter server."""
+    """Draws data points of the parameter server, likewise."""
     rng = np.random.default_rng([seed, 2])
     points = []
     for _ in range(count):
@@ -146,7 +146,7 @@ def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[Ser
 
 
 def _companion(rng: np.random.Generator) -> tuple[int, tuple[float, float]]:
-    """Another worker of the same training: its batch, and its step as the server meets it."""
+    """Draws another worker of the training: its batch, seconds per step, and CPU utilisation."""
     kind = str(rng.choice(sorted(WORKERS)))
     state, batch = _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1))
     worker = WORKERS[kind]
@@ -163,7 +163,7 @@ def _stressed(kind: str, rng: np.random.Generator) -> NodeState:
 
 
 def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
-    """Stressed, but so that the background application keeps its deadline."""
+    """Draws a stressed state in which the background application keeps its deadline."""
     while True:
         state = _stressed(kind, rng)
         if laws.sift_s(WORKERS[kind], state) <= DEADLINE_S:
