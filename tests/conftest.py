@@ -1,4 +1,4 @@
-"""What holds for every test: no Ray and two seconds, unless it is marked ``live``."""
+"""Fixtures and limits of all tests: unless marked ``live``, a test may not use Ray and has two seconds."""
 
 import gc
 import os
@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-# Before torch is imported anywhere: its threads only get in each other's way on small crops.
+# Set before torch is imported: its threads only slow each other down on small crops.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -16,12 +16,12 @@ from hypothesis import settings
 UNIT_LIMIT_S = 2.0
 BLOCKED_LIMIT_S = 20.0
 SLOWEST_MACHINE = 4.0
-"""By how much a machine may be slower than one on which every unit test keeps its limit."""
+"""Upper bound on how much slower a machine may be than one on which every unit test keeps its limit."""
 
 SLOW = "slow"
-"""Property of a test that took longer."""
+"""Name of the property that reports a slow test."""
 
-# The same examples every time, and no limit on one example: the limit below is on the whole test.
+# The same examples in every run; no deadline for one example, since the limit below is for the whole test.
 settings.register_profile("ekya", derandomize=True, deadline=None)
 settings.load_profile("ekya")
 
@@ -35,13 +35,13 @@ def _is_virtual(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Whole runs on virtual time come first: of what runs beside others, they take longest."""
+    """Runs whole runs on virtual time first: they take longest of the tests that run in parallel."""
     items.sort(key=lambda item: not _is_virtual(item))
 
 
 @pytest.fixture(autouse=True)
 def no_ray_in_unit_tests(request, monkeypatch):
-    """A test that is not live, or on virtual time, fails where it reaches for Ray."""
+    """Makes a test fail that uses Ray, unless it is live and not on virtual time."""
     if _is_live(request.node) and not _is_virtual(request.node):
         return
 
@@ -54,7 +54,7 @@ def no_ray_in_unit_tests(request, monkeypatch):
 
 
 def pytest_collection_finish():
-    """What was imported stays: no collection of rubbish need walk over its 700 000 objects."""
+    """Freezes the 700 000 imported objects, so that garbage collections skip them."""
     gc.collect()
     gc.freeze()
 
@@ -65,9 +65,9 @@ def pytest_sessionfinish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """A unit test has two seconds of processor time: one that takes more is named at the end.
+    """Limits a unit test to two seconds of processor time; a slower one is listed at the end.
 
-    It fails where no slow machine can be the reason, or where it sits waiting.
+    It fails only if a slow machine cannot be the reason, or if it blocks.
     """
     began_s, began_cpu_s, began_queued_s = time.monotonic(), time.process_time(), _queued_s()
     result = yield
@@ -86,7 +86,7 @@ def pytest_runtest_call(item):
 
 
 def _queued_s():
-    """How long this thread was ready to run and had no core: no test's fault."""
+    """Returns how long this thread was ready to run without a core, which is no fault of the test."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -107,7 +107,7 @@ _DATA = Path(os.environ.get("EKYA_DATA", _BESIDE))
 
 @pytest.fixture(scope="session")
 def data_dir():
-    """The folder of shared videos and weights; tests that need it are skipped where it is missing."""
+    """Folder of shared videos and weights; skips the test if it is missing."""
     if not _DATA.is_dir():
         pytest.skip(f"no shared data at {_DATA}; set EKYA_DATA to the folder that has it")
     return _DATA
@@ -115,13 +115,13 @@ def data_dir():
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """The same folder for tests that can do without it: None where it is missing."""
+    """Folder of shared videos and weights, or None if it is missing, for tests that can do without it."""
     return _DATA if _DATA.is_dir() else None
 
 
 @pytest.fixture(scope="session")
 def copied(tmp_path_factory):
-    """``copied(draw, folder)`` puts there what ``draw`` draws into a folder, once a process."""
+    """``copied(draw, folder)`` copies what ``draw`` writes into a folder; ``draw`` runs once per process."""
     drawn = {}
 
     def copy(draw, folder):

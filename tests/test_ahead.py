@@ -33,7 +33,7 @@ def fleet_file(folder: Path, golden: str = "model: resnext29", windows: object =
 
 
 class Here:
-    """A source in this process: a process of its own takes seconds to start."""
+    """Source in this process, since a separate process takes seconds to start."""
 
     died = None
 
@@ -59,7 +59,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watched:
-    """Counts, and stops where it is told to."""
+    """Progress that counts frames and is interrupted after ``stop_at``."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.done, self.expected, self.stop_at = 0, [], stop_at

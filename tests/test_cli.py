@@ -59,7 +59,7 @@ def fleet(tmp_path):
 
 
 class FakeWorld:
-    """Stands in for a world: keeps what it was asked, and leaves a run folder with a summary."""
+    """Fake world that records its calls and leaves a run folder with a summary."""
 
     def __init__(self, root):
         self.root = root
@@ -70,7 +70,7 @@ class FakeWorld:
     def run(self, fleet, options, console=None):
         self.asked.append((fleet, options))
         folder = RunFolder.create(self.root, "run")
-        # As the worlds do: they end early.
+        # The worlds handle Ctrl-C themselves: they end early.
         with contextlib.suppress(KeyboardInterrupt):
             self.meanwhile()
         folder.summary.write_text(json.dumps(self.summary))
@@ -88,7 +88,7 @@ def world(tmp_path, monkeypatch):
 
 
 def error_line(capfd):
-    """The one line on standard error."""
+    """Returns standard error, which must be one line; standard output must be empty."""
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("ekya: ")
@@ -295,7 +295,7 @@ def test_a_run_is_resumed_by_path_or_name_with_its_own_fleet(world, fleet, tmp_p
 
 @pytest.fixture
 def comparing(monkeypatch):
-    """``ekya.sim.compare`` that answers with two runs, the second one with less accuracy."""
+    """Fake of ``ekya.sim.compare`` whose accuracies depend on the seed alone; returns its calls."""
     asked = []
 
     def compare(fleet, schedulers, seeds, options):

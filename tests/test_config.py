@@ -54,7 +54,7 @@ def load(folder, raw, **changes):
 
 
 def refusal(folder, raw, **changes):
-    """The sentence, without the file that it must begin with; it must be one line."""
+    """Returns the one-line error message without the file name that it must begin with."""
     with pytest.raises(UserError) as caught:
         load(folder, raw, **changes)
     text = str(caught.value)
@@ -64,7 +64,7 @@ def refusal(folder, raw, **changes):
 
 
 def changed(path, value):
-    """The test's fleet with one key set, which ``path`` leads to."""
+    """Returns the test's fleet with the value at ``path`` replaced."""
     raw = fleet_dict()
     place = raw
     for part in path[:-1]:
@@ -432,7 +432,7 @@ def test_cameras_from_the_command_line_come_after_the_videos(folder):
 
 def test_a_password_in_a_fleet_file_is_never_written_again(folder, monkeypatch):
     for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN"):
-        monkeypatch.setenv(name, "")  # so that it is unset in the end
+        monkeypatch.setenv(name, "")  # so that monkeypatch unsets it after the test
     raw = fleet_dict()
     for stream, name in zip(raw["streams"], ("cam-1", "cam_1"), strict=True):
         url = f"rtsp://admin:tops3cret-{name}@10.0.0.5/live"

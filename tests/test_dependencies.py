@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for can be had for every Python and machine that Ekya names."""
+"""Tests that the dependencies in pyproject.toml resolve for every supported Python and platform."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ PATIENCE_S = 120
 
 
 def compiling(uv: str, python: str, platform: str) -> subprocess.Popen[str]:
-    """Asks the package index; nothing is installed, and nothing may have to be compiled."""
+    """Starts a resolution against the package index; installs nothing, and allows only wheels."""
     command = [uv, "pip", "compile", "--quiet", "--color", "never", "--no-python-downloads"]
     command += ["--python", sys.executable, "--python-version", python, "--python-platform", platform]
     command += ["--only-binary", ":all:", "--extra", "test", str(PROJECT)]
@@ -26,7 +26,7 @@ def compiling(uv: str, python: str, platform: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def resolutions():
-    """One under way for each Python and platform: nearly all of their time they wait for the index."""
+    """Resolutions for all pairs of Python and platform, run in parallel: they mostly wait for the index."""
     uv = pytest.importorskip("uv").find_uv_bin()
     under_way = {pair: compiling(uv, *pair) for pair in product(PYTHONS, PLATFORMS)}
     yield under_way

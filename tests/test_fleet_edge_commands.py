@@ -1,4 +1,4 @@
-"""`ekya fleet profile`, `manager` and `worker`, as far as they go without measuring, Ray and a network."""
+"""Tests of ``ekya fleet profile``, ``manager`` and ``worker`` without measuring, Ray or a network."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def refused(capfd, *words):
 
 @pytest.fixture
 def measures(monkeypatch):
-    """A Profiler that measures points of the testbed, and what it was asked for."""
+    """Fake profiler that returns points of the testbed; the fixture is the list of requested points."""
     asked = []
 
     def profiled(run, _backend, done):

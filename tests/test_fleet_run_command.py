@@ -1,4 +1,4 @@
-"""``ekya fleet run`` as it is typed: what is refused before anything is begun, and how."""
+"""Tests of the command line of ``ekya fleet run``: errors that are reported before anything starts."""
 
 import pytest
 import yaml
@@ -49,7 +49,7 @@ def test_its_help_has_examples(capfd) -> None:
 
 
 def on_a_machine_with(gpus):
-    """``choose_backend`` there."""
+    """Returns a ``choose_backend`` for a machine with this number of GPUs."""
     inventory = GpuInventory(
         tuple(Gpu(at, "a GPU", 8, 7, f"GPU-{at}") for at in range(gpus)), "600.1", "GPUs"
     )

@@ -1,4 +1,4 @@
-"""`ekya fleet simulate`, as a user calls it."""
+"""Tests of the command line of ``ekya fleet simulate``."""
 
 import json
 
@@ -28,13 +28,13 @@ def played(capfd, *words):
 
 @pytest.fixture
 def knows(monkeypatch):
-    """Deep-Edge's deciders know the laws: fitting takes seconds, and another test does it."""
+    """Gives Deep-Edge's policies the true models: fitting takes seconds and has its own test."""
     truth = Models(Truth(), KNOWN, (), {})
     monkeypatch.setattr(deep_edge_testbed, "learned", lambda _held_back, _fitted: truth)
 
 
 SMALL = {"deep-edge": ("--jobs", "1")}
-"""What makes a world quick that has its own number of nodes."""
+"""Arguments that shorten a world whose number of nodes is fixed."""
 
 
 @pytest.mark.usefixtures("knows")
@@ -59,7 +59,7 @@ def test_in_andreas_moves_are_for_nothing_unless_a_start_takes_something(capfd) 
     assert all(run["migrations"] > 0 for run in (free[0], free[1], paid[0]))
     assert paid[0]["lost_s"] > 0
     assert paid[0]["total_cost"] > free[0]["total_cost"]
-    # Ours is told of it, and who moves nobody does not care.
+    # Our policy plans with the cost of a move; a policy that never moves a job is unaffected.
     assert paid[1]["migrations"] < free[1]["migrations"]
     assert {**paid[2], "host": free[2]["host"]} == free[2]
 

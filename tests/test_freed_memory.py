@@ -1,4 +1,4 @@
-"""What a process has freed goes back to the machine."""
+"""Tests that memory freed by a process is returned to the operating system."""
 
 import resource
 import sys
@@ -9,7 +9,7 @@ import pytest
 from ekya.freed_memory import give_back_freed
 
 PIECE, PIECES = 100_000, 1000
-"""Small enough that the C library keeps them when they are freed, and a hundred megabytes together."""
+"""Pieces small enough that the C library keeps them when they are freed; 100 MB in total."""
 
 
 def resident_bytes():

@@ -1,4 +1,4 @@
-"""The journal of a run: what was written is read, up to the last whole turn."""
+"""Tests of the journal of a run: it is read up to the last complete step."""
 
 import json
 import os
@@ -22,14 +22,14 @@ from ekya.journal import FileJournal, read_journal
 
 RECORDED = Path(__file__).parent / "control" / "golden" / "thief.jsonl"
 SOME_TURNS = 12
-"""Enough to hold every kind of line, and few enough to be read many times."""
+"""Enough steps to contain every kind of line, and few enough to be read many times."""
 
 CAM = StreamId("cam é\n1")
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The beginning of a recorded run: its bytes, and where each line ends."""
+    """Beginning of a recorded run: its bytes, the end of each line, its options and its steps."""
     lines = RECORDED.read_bytes().splitlines(keepends=True)[: 1 + 2 * SOME_TURNS]
     ends = [sum(map(len, lines[: number + 1])) for number in range(len(lines))]
     path = tmp_path_factory.mktemp("whole") / "journal.jsonl"
@@ -46,7 +46,7 @@ def test_a_journal_cut_anywhere_is_read_to_its_last_whole_turn(recorded, tmp_pat
     cut = ends[0] + round(part * (len(content) - ends[0]))
     path = tmp_path_factory.getbasetemp() / "cut.jsonl"
     path.write_bytes(content[:cut])
-    # A line is whole without its line break.
+    # A line is complete even without its line break.
     whole = sum(end - 1 <= cut for end in ends[2::2])
     assert read_journal(path) == ("thief", options, turns[:whole])
 
@@ -81,7 +81,7 @@ def test_what_was_written_is_read(recorded, tmp_path):
 
 
 def test_a_line_is_there_before_the_next_is_written(recorded, tmp_path):
-    """Events are with the operating system before they are applied, whatever happens to this process."""
+    """Events reach the operating system before they are applied, so a crash cannot lose them."""
     _, _, options, turns = recorded
     path = tmp_path / "journal.jsonl"
     journal = journal_at(path, options)
@@ -170,7 +170,7 @@ def test_a_full_disk_is_said_in_one_sentence(recorded, tmp_path, monkeypatch):
 
 
 def test_a_journal_on_a_full_disk_is_closed_without_another_try(recorded, tmp_path):
-    """The limit on a file's size stands for the disk's: the operating system refuses the rest of a line."""
+    """Simulates a full disk by a file size limit: the operating system refuses the rest of a line."""
     _, _, options, turns = recorded
     path = tmp_path / "journal.jsonl"
     journal = FileJournal(path, "thief", options)

@@ -18,7 +18,7 @@ def two_cities(root):
 
 @pytest.fixture
 def place(tmp_path, copied, monkeypatch):
-    """A working folder with a data set of two cities in it."""
+    """Working folder that contains a data set of two cities."""
     copied(two_cities, tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""A machine is measured in a process of its own; whatever happens there is told in one sentence."""
+"""Tests of measuring a machine in a separate process: every failure is reported in one sentence."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def fleet(tmp_path, text=FLEET):
 
 
 def running(program):
-    """Starts a program in place of the probe's, which finds the answer's path as its last argument."""
+    """Returns a starter that runs ``program`` as the probe; its last argument is the path of the answer."""
 
     def start(command, **options):
         return subprocess.Popen([sys.executable, "-c", program, command[-1]], **options)

@@ -1,4 +1,4 @@
-"""`ekya profile`: the file is there after every stream, and is gone on with where it ended."""
+"""Tests of ``ekya profile``: the file is written after every stream, and a recording can be resumed."""
 
 import json
 
@@ -41,7 +41,7 @@ def stream_of(name, windows=3):
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """A recorder of two streams, which keeps what it was asked and can be interrupted."""
+    """Fake recorder of two streams that keeps its arguments and can be interrupted."""
 
     class Recorder:
         asked = None

@@ -1,4 +1,4 @@
-"""``ekya record``: what it writes, what it refuses, and what is left after Ctrl-C."""
+"""Tests of ``ekya record``: output files, user errors, and the result after Ctrl-C."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def fleet_file(camera, tmp_path):
 
 
 def written(folder, camera, **changes):
-    """A fleet of a camera, one that nobody answers for, and a recording."""
+    """Writes a fleet file with a recording, a camera, and a camera that does not answer."""
     url = camera.url.replace("//", f"//me:{SECRET}@")
     raw = {
         "name": "crossing",

@@ -1,4 +1,4 @@
-"""The fleet file of recorded cameras: what it says of losses, and with which golden models it may."""
+"""Tests of the fleet file of recorded cameras: it contains their losses if the golden model allows that."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def recording(gaps, fps=25.0, file=Path("gate.avi")):
     st.integers(10, 24000).map(lambda hundredths: hundredths / 100),
 )
 def test_exactly_the_frames_of_gaps_do_not_arrive(lengths, fps):
-    """Frames have the times that the source of videos gives them."""
+    """Frame times are computed as by the video source."""
     bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
     gaps = [Gap(begin, end, "so") for begin, end in zip(bounds[::2], bounds[1::2], strict=False)]
     script = PlayConfig(script=losses_of(recording(gaps, fps))).script

@@ -1,4 +1,4 @@
-"""``ekya replay``: what it plays, what it refuses, and what it tells."""
+"""Tests of ``ekya replay``: what it plays, user errors and its report."""
 
 import json
 import sys
@@ -59,7 +59,7 @@ def written(folder, script):
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """What the worlds were asked to run. They leave a journal in which the camera is lost at 3 s."""
+    """Fake worlds, whose journal has the camera lost at 3 s; returns the list of fleets that they ran."""
     asked = []
 
     def run(fleet, options, console):

@@ -123,7 +123,7 @@ def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
     appender = PredictionAppender(path)
     for frame in range(25):
         appender.add(prediction(frame, window=frame // 10))
-    # No flush: this is the crash. Windows 0 and 1 are on disk, also without a merge.
+    # No flush, as in a crash. Windows 0 and 1 are on disk even before a merge.
     assert read_predictions(path).frame.tolist() == list(range(20))
     resumed = PredictionAppender(path)
     for frame in range(15, 30):

@@ -1,4 +1,4 @@
-"""From a fleet file to the loop's constants and the first λ."""
+"""Tests of deriving the loop's constants and the first λ from a fleet file."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_the_loop_is_told_what_is_maximised_and_what_streams_were_promised():
 
 
 def test_a_latency_limit_that_no_share_could_keep_is_the_users_error():
-    """At 10 frames a second an answer stands for a tenth of a second at least."""
+    """At 10 frames a second an answer is used for at least 0.1 s."""
     assert first_inference_options(fleet(max_age_s=0.3), CAMERA, 10.0, COSTS)
     with pytest.raises(
         UserError, match=r"'streams\.cam-2\.max_age_s': 0\.05 is too little.* use at least 0\.1"
@@ -47,7 +47,7 @@ def test_a_latency_limit_that_no_share_could_keep_is_the_users_error():
 
 
 def begins_with(weights, model="mobilenet_v3_small"):
-    """The shipped fleet with another edge model."""
+    """Returns the shipped fleet with another edge model and initial weights."""
     return fleet().model_copy(update={"edge": EdgeSpec(model=model, weights=weights)})
 
 

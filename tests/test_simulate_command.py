@@ -1,4 +1,4 @@
-"""`ekya simulate`: one table, one JSON, the same bytes for the same seeds."""
+"""Tests of ``ekya simulate``: one table, one JSON document, the same bytes for the same seeds."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def trace(tmp_path):
 
 
 def said(capfd, *arguments):
-    """Exit code, standard output and standard error."""
+    """Returns exit code, standard output and standard error."""
     code = cli.main(["simulate", *map(str, arguments)])
     out, err = capfd.readouterr()
     return code, out, err

@@ -1,4 +1,4 @@
-"""A fleet's open sizes, chosen for a machine."""
+"""Tests of choosing a fleet's open sizes for a machine."""
 
 import pytest
 import torch

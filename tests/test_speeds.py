@@ -1,4 +1,4 @@
-"""`ekya speeds`, and what a run makes of what it kept."""
+"""Tests of ``ekya speeds``, and of runs that use the kept speeds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`profiles.parquet`: what is written comes back, and what is damaged is named."""
+"""Tests of ``profiles.parquet``: it is read as it was written, and errors name the damage."""
 
 import json
 from dataclasses import replace
@@ -144,7 +144,7 @@ def written(tmp_path):
 
 
 def change(path, column, row, value):
-    """Puts another value into one cell; rows count from 1."""
+    """Replaces the value of one cell; rows count from 1."""
     table = pq.read_table(path)
     values = table.column(column).to_pylist()
     values[row - 1] = value

@@ -1,4 +1,4 @@
-"""What a person sees of the loop's turns."""
+"""Tests of what the console shows of the loop's steps."""
 
 from script import CAM_1, OPTIONS, S
 from whole_runs import run
@@ -11,7 +11,7 @@ from ekya.watching import WarningTeller, Watcher
 
 
 class Shown:
-    """A screen that keeps what it shows."""
+    """Fake screen that records what it shows."""
 
     def __init__(self):
         self.states = []

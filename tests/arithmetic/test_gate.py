@@ -25,7 +25,7 @@ def test_a_device_that_computes_rightly_passes_in_every_type():
     checked = gate().check()
     assert len(checked) == 2 * len(DTYPES)
     assert failures(checked) == []
-    # What is seen is the rounding of the type, and no more than that.
+    # The errors are those of rounding to the type, and no larger.
     errors = {one.dtype: one.error for one in checked if one.operation == "product"}
     assert 0 < errors["float32"] < 1e-5 < errors["float16"] < errors["bfloat16"] < 5e-3
 
@@ -68,7 +68,7 @@ def test_the_limit_is_a_hundredth(error, passed):
 
 
 class CountedGate:
-    """Fails on some numbers of SMs, and counts how often it is asked."""
+    """Gate that fails for some numbers of SMs and records its calls."""
 
     def __init__(self, driver, gpu, bad=()):
         self.driver, self.gpu, self.bad = driver, gpu, bad

@@ -12,7 +12,7 @@ from ekya.learning.forward import PLAIN
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 
-# Here and not in a test: what the drawing library takes to be imported is no test's own time.
+# Imported outside of the tests, so that loading the drawing library does not count as a test's time.
 sys.path.insert(0, str(FOLDER))
 bench = importlib.import_module("inference_ways")
 

@@ -1,4 +1,4 @@
-"""A few damaged files of every kind; the recipe does 200 of each."""
+"""Test of a few damaged files of every kind; the recipe does 200 of each."""
 
 import pytest
 from fuzz_sources import BAD, KINDS, cases

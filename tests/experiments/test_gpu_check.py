@@ -38,7 +38,7 @@ def told(name, met=True):
 
 @pytest.fixture
 def checks(tmp_path, monkeypatch):
-    """Checks whose bodies are given, in one module or in that which a name says, as ``module__check``."""
+    """Makes checks with the given bodies, in one module or in the one named by ``module__check``."""
 
     def make(**bodies):
         named = [(name, name.rpartition("__")[0] or "things") for name in bodies]
@@ -175,7 +175,7 @@ def test_without_a_gpu_it_says_one_line_and_leaves_the_docs_alone(capsys, monkey
 
 @pytest.fixture
 def with_gpu(monkeypatch, tmp_path):
-    """A machine with a GPU, and docs of its own."""
+    """Machine with a GPU, and a separate copy of the documents."""
     page, document = tmp_path / "gpu.md", tmp_path / "gpu_check.json"
     page.write_text(f"Before.\n{BEGIN}\nNot yet.\n{END}\nAfter.\n")
     monkeypatch.setattr(gpu_check, "read_layouts", lambda: SmReport((SmLayout(8, 16, 4),), "one"))
@@ -231,7 +231,7 @@ def test_what_was_left_out_is_no_failure(checks, with_gpu):
     assert "| two | measured | left out" in with_gpu[0].read_text()
 
 
-# Of other wheels than torch and torchvision; a check that needs more is left out where it is missing.
+# Packages that torch and torchvision bring, and others without which a check is skipped.
 BROUGHT = {"torch", "torchvision", "numpy", "cuda"}
 MORE = {"gpu_check_counters": {"pynvml"}, "gpu_check_swap": {"safetensors"}}
 
@@ -244,7 +244,7 @@ def test_a_check_needs_torch_and_what_its_wheels_bring(module):
 
 
 def imported_by(module):
-    """Top-level names of packages, neither ours nor Python's, by all that is imported with a module."""
+    """Returns top-level names of the third-party packages that a module imports, transitively."""
     waiting, seen, foreign = [module], set(), set()
     while waiting:
         name = waiting.pop()
@@ -264,7 +264,7 @@ def places(name):
 
 
 def imports_of(path):
-    """Those that happen with the import of a file, not within its functions."""
+    """Yields the imports that run when a file is imported, not those within its functions."""
     waiting = list(ast.parse(path.read_text()).body)
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""The checks of counters and memory, on a GPU that is not there: what they find must be able to fail."""
+"""Tests of the checks of counters and memory, on a fake GPU: each check must be able to fail."""
 
 import importlib
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The checks' own arithmetic; what they measure needs a GPU."""
+"""Tests of the checks' arithmetic; their measurements need a GPU."""
 
 import importlib
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.bindings")
-# Here and not in a test: what torch takes to be imported is no test's own time.
+# Imported outside of the tests, so that loading torch does not count as a test's time.
 check = importlib.import_module("gpu_check_inference")
 
 PLAIN = check.Row("layout", "plain", 6, 1.0, 1.5, 6000.0, 1.0, 0.0)

@@ -1,4 +1,4 @@
-"""The check of whole runs: its fleet, and what it makes of summaries."""
+"""Tests of the check of whole runs: its fleet, and its evaluation of summaries."""
 
 import importlib
 import json
@@ -50,7 +50,7 @@ def test_the_fleet_is_one_that_can_be_read_and_has_that_many_cameras(tmp_path, s
     fleet = load_fleet(path)
     assert (len(fleet.streams), fleet.windows, fleet.gpus) == (streams, 2, gpus)
     assert len({stream.source.seed for stream in fleet.streams}) == streams
-    # What changes, changes before the labels of the first window are chosen, or in the second one.
+    # Drift comes before the labels of the first window are chosen, or in the second window.
     assert 0 < fleet.streams[0].source.scenes[1].at_s < fleet.window_s / 2
     assert all(stream.source.scenes[0].at_s == 0 for stream in fleet.streams)
     assert fleet.window_s <= 30

@@ -13,7 +13,7 @@ from ekya.gpu.green_process import GreenProcess
 from ekya.gpu.levels import LevelPool
 
 pytest.importorskip("cuda.bindings")
-# Here and not in a test: what torch takes to be imported is no test's own time.
+# Imported outside of the tests, so that loading torch does not count as a test's time.
 shares = importlib.import_module("gpu_check_shares")
 kernels = importlib.import_module("gpu_check_kernels")
 CHECKS = importlib.import_module("gpu_check").CHECKS
@@ -21,7 +21,7 @@ MODULES = {check.module: importlib.import_module(check.module) for check in CHEC
 
 
 class FakeKernels:
-    """Kernels on a GPU that is not there: how fast depends on the multiprocessors of the stream alone."""
+    """Kernels on a fake GPU, whose speed depends only on the multiprocessors of the stream."""
 
     def __init__(self, world):
         self.world, self.sms = world, world.driver.sms
@@ -36,7 +36,7 @@ class FakeKernels:
 
 
 class World:
-    """One GPU, one process, and what the checks find in place of CUDA."""
+    """One GPU, one process, and the fakes that replace CUDA in the checks."""
 
     def __init__(self, folder):
         self.driver, self.gpu, self.power, self.bad = FakeDriver(), FakeGpu(), 1.0, ()
@@ -50,7 +50,7 @@ class World:
         return GreenProcess(levels, self.gpu, lambda: SmClaims(self.file, pool.layout.groups))
 
     def sms_of(self, stream):
-        """The last group has those that make no whole one."""
+        """Returns the SMs of a stream; the last group has those that do not fill one."""
         if stream in (self.plain, FakeGpu.DEFAULT):
             return set(range(132))
         groups = self.driver.groups_on(stream)
@@ -82,7 +82,7 @@ def world(tmp_path, monkeypatch):
         "current_stream",
         lambda: SimpleNamespace(cuda_stream=made.gpu.current(), synchronize=stream.synchronize),
     )
-    # The backward pass of a CPU tensor runs in the calling thread, so it finds the thread's stream.
+    # The backward pass of a CPU tensor runs in the calling thread, so it finds that thread's stream.
     return made
 
 
@@ -94,7 +94,7 @@ def met(check):
 def test_a_gpu_that_does_what_it_should_meets_every_expectation(world, name, monkeypatch):
     monkeypatch.setattr(shares, "RESIZES", 20)
     found = met(getattr(shares, name))
-    # A resize is timed by the machine that this runs on.
+    # The time of a resize depends on this machine.
     found.pop("a resize in the running process", None)
     assert found and all(found.values()), found
 

@@ -1,4 +1,4 @@
-"""The check of a hand-over, with two threads for two processes and a GPU that is not there."""
+"""Tests of the check of a hand-over, with threads instead of processes and a fake GPU."""
 
 import importlib
 import threading
@@ -30,7 +30,7 @@ def findings(measured, way=check.OBJECT_STORE):
 
 @pytest.mark.parametrize("way", check.WAYS)
 def test_weights_come_by_either_way_and_those_that_serve_answer(way, models, monkeypatch):
-    # Torch draws for all threads from one place.
+    # torch has one random generator for all threads.
     monkeypatch.setattr(check, "_model", lambda _, seed: models[seed])
     gpu = FakeGpu()
     monkeypatch.setattr(check, "open_ipc", lambda: gpu.process().ipc())

@@ -1,4 +1,4 @@
-"""The checks of training and inference at shares: by rates that are given, and once for real on the CPU."""
+"""Tests of the checks of training and inference at shares: with given rates, and once for real on the CPU."""
 
 import importlib
 from dataclasses import replace
@@ -15,7 +15,7 @@ from ekya.gpu.window_meter import GpuMeter
 from ekya.workers.speed_jobs import ProbeSpec, Rate
 
 pytest.importorskip("cuda.bindings")
-# Here and not in a test: what torch takes to be imported is no test's own time.
+# Imported outside of the tests, so that loading torch does not count as a test's time.
 check = importlib.import_module("gpu_check_work")
 energy = importlib.import_module("gpu_check_energy")
 
@@ -25,7 +25,7 @@ QUARTERS = (250, 500, 750, 1000)
 
 @pytest.fixture
 def world(monkeypatch):
-    """Two processes by a law: as fast as their share, and beside another one so much slower."""
+    """Fake processes as fast as their share, slowed down by ``beside`` when both work."""
 
     class World:
         beside, alone_at_a_quarter, free_p99_ms, asked, left = 1.0, 1.0, 9.0, [], 0
@@ -102,7 +102,7 @@ class Refusing(Usable):
 
 
 class Dying(CpuShares):
-    """A backend in whose processes nothing works."""
+    """Backend whose processes die."""
 
     def attach(self, job):
         raise ValueError("an illegal address")
@@ -132,7 +132,7 @@ def test_joules_of_images_are_power_over_speed():
     with GpuMeter([Reader()], every_s=60.0, clock_ns=iter(range(0, 10**12, 10**9)).__next__) as meter:
         (found,) = energy.of_images(meter, lambda: Rate(1.0, 1000, images_per_s=200.0))
     assert found.met
-    # The stand-in counts 100 J from one reading to the next, and a second passes between them.
+    # The fake counts 100 J from one reading to the next, and a second passes between them.
     assert found.figures["joules_per_1000_images"] == pytest.approx(500.0)
 
 
@@ -170,7 +170,7 @@ def test_without_the_library_of_the_driver_energy_is_left_out(monkeypatch):
 @pytest.mark.live
 @pytest.mark.long
 def test_real_processes_fill_the_table(tmp_path):
-    """On the CPU, in small; how fast they are depends on who else uses this machine."""
+    """Runs on the CPU, in small; the rates depend on the load of this machine."""
     page = tmp_path / "gpu.md"
     page.write_text(f"{BEGIN}\n{END}\n")
     found = findings()

@@ -1,4 +1,4 @@
-"""What the comparison of late gradients plays; on real crops it takes minutes."""
+"""Tests of the comparison of late gradients; on real crops it takes minutes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the comparison of estimates is made of; recording itself takes minutes."""
+"""Tests of the comparison of estimates; recording itself takes minutes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -13,14 +13,14 @@ NAMES = sorted(
 )
 
 
-# Here and not in a test: what torch and the drawing library take to be imported is no test's own time.
+# Imported outside of the tests, so that loading torch and matplotlib does not count as a test's time.
 for name in NAMES:
     importlib.import_module(name)
 
 
 @pytest.fixture
 def recipe():
-    """A recipe by its name, imported as it is when it runs."""
+    """Imports a recipe by its name, in the way that it is imported when it runs."""
     return importlib.import_module
 
 

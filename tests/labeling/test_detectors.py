@@ -102,7 +102,7 @@ def ssdlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_torchvision_detector_runs_from_a_local_file(ssdlite: Path) -> None:
-    # Untrained, it is unsure of everything, so everything is let through.
+    # An untrained detector is unsure of everything, so all scores are accepted.
     detector = open_detector(SSDLITE, ssdlite, min_score=0.0)
     image = np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8)
     found = detector.detect(image)
@@ -140,7 +140,7 @@ def test_weights_of_the_wrong_shape_truncated_or_foreign_are_named(ssdlite: Path
 
 
 class Bomb:
-    """What a pickle can be: whoever reads it carelessly carries it out."""
+    """Pickle that executes code when it is loaded unsafely."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -21,7 +21,7 @@ from ekya.streams.frame import Frame
 
 
 class Scripted:
-    """Detections that were written down, whatever the picture shows."""
+    """Fake detector that returns given detections for every picture."""
 
     names = ("person", "car", "kite")
 
@@ -92,7 +92,7 @@ def test_what_a_golden_detector_half_believes_is_neither_object_nor_background()
 
 
 class Reddest(nn.Module):
-    """The class is the strongest colour."""
+    """Classifier that returns the strongest colour."""
 
     def forward(self, crops: Tensor) -> Tensor:
         return crops.mean(dim=(2, 3))
@@ -150,7 +150,7 @@ def test_a_golden_spec_names_a_model_and_an_onnx_file_is_a_detector(tmp_path: Pa
 
 
 class Still:
-    """A source whose every picture carries its index, and which does not know how many there are."""
+    """Source whose pictures carry their index and whose length is unknown."""
 
     def __init__(self, frames: int) -> None:
         self.count = frames
@@ -188,8 +188,8 @@ def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
         boxes = proposer.propose(Frame(i, i, background, None)).boxes
     assert boxes.tolist() == [[10, 10, 50, 50], [120, 60, 180, 90]], "one object, one box, whatever its class"
     moving = background.copy()
-    moving[12:48, 12:48] = 255  # inside what the detector knows
-    moving[130:170, 200:250] = 255  # where it sees nothing
+    moving[12:48, 12:48] = 255  # inside a box of the detector
+    moving[130:170, 200:250] = 255  # where the detector finds nothing
     boxes = proposer.propose(Frame(30, 30, moving, None)).boxes
     assert len(boxes) == 3
     np.testing.assert_allclose(boxes[2], [200, 130, 250, 170], atol=4)

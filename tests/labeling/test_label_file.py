@@ -18,7 +18,7 @@ HEAD = LabelHead(by="onnx", names=NAMES, finds=True)
 
 
 def found(*rows: tuple[float, int, float]) -> Detections:
-    """Boxes of 10 x 20 pixels from x on, with class and confidence."""
+    """Returns boxes of 10 x 20 pixels that begin at x, with class and confidence."""
     boxes = np.array([[x, 0, x + 10, 20] for x, _, _ in rows], np.float32).reshape(-1, 4)
     return Detections(
         boxes, np.array([c for _, c, _ in rows], np.int64), np.array([s for _, _, s in rows], np.float32)

@@ -1,4 +1,4 @@
-"""ONNX detectors of every layout, made here: each answers what was written into it."""
+"""Tests of ONNX detectors of every layout, which are built here to return given answers."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def write(
     kind: int = TensorProto.FLOAT,
     **notes: str,
 ) -> Path:
-    """A network that answers these, whatever it sees; one convolution looks at the picture."""
+    """Writes a network that always returns these answers; one convolution reads the picture."""
     kernel = numpy_helper.from_array(np.zeros((2, 3, 1, 1), np.float32), "kernel")
     nodes = [helper.make_node("Cast", ["images"], ["seen"], to=TensorProto.FLOAT)]
     nodes += [helper.make_node("Conv", ["seen", "kernel"], ["looked"])]
@@ -59,7 +59,7 @@ def centres() -> np.ndarray:
 
 
 def rows(count: int, objectness: bool) -> np.ndarray:
-    """(count, 4 or 5 + 3): a dog, twice the same kite, the less sure last; all else is nothing."""
+    """Returns rows (count, 4 or 5 + 3): one dog, and one kite twice, the less sure last; others are empty."""
     told = np.zeros((count, 8 if objectness else 7), np.float32)
     told[[3, 5, 6], :4] = centres()[[0, 1, 1]]
     if objectness:

@@ -1,4 +1,4 @@
-"""A detector on every n-th frame, and its boxes followed between."""
+"""Tests of a detector that runs on every n-th frame while its boxes are tracked in between."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SIDE = 40
 
 
 def picture(at):
-    """A patch that moves four pixels a frame over a street that moves three the other way."""
+    """Draws a patch that moves four pixels a frame over a street that moves three the other way."""
     rng = np.random.default_rng(1)
     blocks = rng.integers(0, 200, (60, 80, 1)).astype(np.uint8)
     street = np.repeat(blocks.repeat(4, axis=0).repeat(4, axis=1), 3, axis=2)
@@ -29,7 +29,7 @@ def where(at):
 
 
 class Watching:
-    """A detector that sees the patch and counts how often it was asked."""
+    """Fake detector that finds the patch and records its calls."""
 
     names = ("car",)
 

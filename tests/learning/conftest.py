@@ -1,4 +1,4 @@
-"""Small pictures that a small amount of training tells apart: a bright bar whose place is the class."""
+"""Small pictures that are learnt quickly: the position of a bright bar is the class."""
 
 from collections.abc import Callable, Iterator
 
@@ -44,12 +44,12 @@ def make_bars() -> MakeBars:
 
 @pytest.fixture(scope="session")
 def fresh_model() -> EdgeModel:
-    """Random weights; tests leave it as it is."""
+    """Model with random weights; tests must not change it."""
     return build_edge_model(NAMES, 0, seed=7)
 
 
 def tiny_trunk() -> Trunk:
-    """Five blocks like the real one, but with few channels."""
+    """Returns five blocks like those of a real trunk, with few channels."""
 
     def block(channels_in: int, channels_out: int) -> nn.Module:
         conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
@@ -61,7 +61,7 @@ def tiny_trunk() -> Trunk:
 
 @pytest.fixture
 def tiny_model(monkeypatch: pytest.MonkeyPatch, make_bars: MakeBars) -> EdgeModel:
-    """A plugged-in architecture that trains in milliseconds; its normalisation knows the bars."""
+    """Plug-in architecture that trains in milliseconds; its normalisation statistics fit the bars."""
     monkeypatch.setitem(EDGE_MODELS, "tiny", tiny_trunk)
     model = build_edge_model(NAMES, 0, seed=7, architecture="tiny").train()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models that were one once."""
+"""Copies of a model with other weights."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from ekya.learning.edge import EdgeModel, clone
 
 
 def retrained(model: EdgeModel, blocks: int, seed: int) -> EdgeModel:
-    """A copy with other weights in its last blocks and its head."""
+    """Returns a copy with other weights in its last ``blocks`` blocks and its head."""
     other = clone(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models that are asked together answer as each does by itself."""
+"""Tests that models in one batch give the same answers as each model alone."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_models_of_two_architectures_are_refused(tiny_model, monkeypatch) -> Non
 
 
 class Halves(nn.Module):
-    """Swaps the halves of its channels, as a ShuffleNet does: which of them are whose, grouping must know."""
+    """Swaps the halves of its channels like a ShuffleNet, which is wrong for channels grouped by model."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         first, second = images.chunk(2, dim=1)

@@ -1,4 +1,4 @@
-"""What counts as running out of memory, and that nothing is measured where no GPU is."""
+"""Tests of recognising out-of-memory errors, and of measuring without a GPU."""
 
 import pytest
 import torch

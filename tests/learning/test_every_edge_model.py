@@ -1,4 +1,4 @@
-"""What retraining, profiling, checkpoints and the worlds rely on, of every edge model."""
+"""Tests that hold for every edge model, for retraining, profiling, checkpoints and the worlds."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ from ekya.learning.trainer import Retraining
 
 NAMES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 TOO_SLOW = "resnet101"
-"""No model of a stream; what is trained here would take it ten times as long as a test may."""
+"""Not used for streams; the trainings of these tests would take ten times as long as a test may."""
 
 STREAMS = [name for name in CUTS if name != TOO_SLOW]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def counted() -> None:
-    """Counting an architecture takes most of a second, once; no single test should have to pay for it."""
+    """Counts each architecture once, which takes most of a second, outside of the tests."""
     for name in STREAMS:
         for blocks in (0, 1):
             epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 1, 1, 32, name)
@@ -38,7 +38,7 @@ def counted() -> None:
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, EdgeModel]:
-    """One of each with statistics that are not those of fresh weights; tests leave them as they are."""
+    """One model of each architecture, with statistics unlike fresh weights; tests must not change them."""
     return {name: _lived_in(build_edge_model(NAMES, 0, seed=3, architecture=name)) for name in STREAMS}
 
 
@@ -73,7 +73,7 @@ def trained(model: EdgeModel, make_bars, blocks: int, **more) -> EdgeModel:
 
 
 def changed(before: EdgeModel, after: EdgeModel) -> set[str]:
-    """Blocks with any weight or statistic that moved, by name."""
+    """Returns the names of the blocks in which a weight or statistic has changed."""
     names = block_names(before.architecture)
     return {
         name
@@ -104,7 +104,7 @@ def test_crops_of_any_size_become_logits(models, name: str, resolution: int) -> 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_at_32_pixels_the_last_block_still_sees_where_things_are(models, name: str) -> None:
-    """A ResNet's last block sees one pixel, as it always did; of the smaller models, two by two are left."""
+    """The last block of a ResNet sees one pixel; that of the smaller models sees 2 × 2."""
     images = torch.zeros(1, 3, 32, 32)
     with torch.inference_mode():
         for block in models[name].blocks:
@@ -173,7 +173,7 @@ def test_two_streams_asked_together_are_answered_as_by_themselves(
             weight.mul_(1.1)
     both, crops = (models[name], other), (make_bars(3, 4).crops, make_bars(2, 5).crops)
     if (name, joining) == ("shufflenet_v2_x1_0", "grouped"):
-        with pytest.raises(ValueError, match="cannot be joined"):  # it shuffles channels itself
+        with pytest.raises(ValueError, match="cannot be joined"):  # its channel shuffle does not allow it
             BatchedPredictor(both, joining)
         return
     together = BatchedPredictor(both, joining)
@@ -235,7 +235,7 @@ def test_gradients_of_a_convolution_in_groups_are_counted_by_the_channels_of_a_g
 def test_torchvisions_weights_are_taken_and_its_classifier_is_not(name: str, tmp_path) -> None:
     net = torchvision.models.get_model(name, weights=None).eval()
     loaded = from_torchvision(net.state_dict(), name, NAMES, 0, tmp_path / "w.pth")
-    if CUTS[name].full_size is not None:  # what is kept of the picture's size is ours, the weights are not
+    if CUTS[name].full_size is not None:  # our models keep the picture's size here
         net.get_submodule(CUTS[name].full_size).stride = (1, 1)
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     inside = {}

@@ -1,4 +1,4 @@
-"""A model as a block of bytes: every architecture comes back to the bit, and nothing else passes for it."""
+"""Tests of a model as a block of bytes: exact to the bit for every architecture, and damage is refused."""
 
 import pickle
 from dataclasses import replace

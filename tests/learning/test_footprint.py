@@ -1,4 +1,4 @@
-"""What is counted of a retraining's memory, beside what a real one holds."""
+"""Tests of the estimated memory of a retraining against that of a real one."""
 
 import weakref
 
@@ -23,7 +23,7 @@ SIDE = 16
 
 
 class Living(TorchDispatchMode):
-    """The most bytes of tensors that lived at once, but for those of a model that was there before."""
+    """Records the peak bytes of live tensors, without those of a model that existed before."""
 
     def __init__(self, before):
         super().__init__()
@@ -59,7 +59,7 @@ def labelled(count, seed):
 
 
 def held_bytes(architecture, config, training, validation):
-    """By a real retraining on the CPU, and the frozen weights, of which it needs no copy there."""
+    """Returns the peak bytes of a real retraining on the CPU, plus its frozen weights, not copied there."""
     start = build_edge_model(CLASSES, 0, 0, architecture)
     retraining = Retraining(
         start,

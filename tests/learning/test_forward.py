@@ -1,4 +1,4 @@
-"""However a model is run, its answers are the same."""
+"""Tests that every way of running a model gives the same answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Passes that are recorded answer as those that are not; the recorder here repeats the work as CUDA would."""
+"""Tests that recorded passes answer like direct ones; the fake recorder repeats the work as CUDA would."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from ekya.learning.predictor import Predictor
 
 @dataclass
 class Repeats:
-    """Records by remembering the work. Each replay writes to the same place, as a graph does."""
+    """Fake recorder that keeps the work; each replay writes to the same buffer, as a CUDA graph does."""
 
     level: int = 1
     broken: str = ""
@@ -60,7 +60,7 @@ def test_whatever_comes_in_whatever_order_the_answers_are_those_of_the_work(call
         recorder.level = level
         crops = crops_of(count, seed)
         kept.append((graphs(crops, 3), brightness(crops, 3)))
-    # Looked at only now: no later pass may have changed an earlier answer.
+    # Compared only now: no later pass may have changed an earlier answer.
     assert all(torch.equal(found, expected) for found, expected in kept)
 
 
@@ -121,5 +121,5 @@ def test_on_a_gpu_a_graph_answers_as_the_model_and_stays_on_its_stream(tiny_mode
             seen.add(recorder.stream())
             for _ in range(2):
                 _, confidence = predictor.predict(crops, 32)
-                np.testing.assert_allclose(confidence, sure, atol=1e-2)  # a GPU leaves digits out
+                np.testing.assert_allclose(confidence, sure, atol=1e-2)  # a GPU computes with fewer digits
     assert len(seen) == 2

@@ -63,7 +63,7 @@ def test_concatenate_keeps_order() -> None:
 
 
 def of_classes(*rows: tuple[int, int, int]) -> LabelledCrops:
-    """Crops by (class, track, time)."""
+    """Returns crops by (class, track, time)."""
     labelled = labelled_with([track for _, track, _ in rows], [time for _, _, time in rows])
     return LabelledCrops(
         labelled.crops, np.array([index for index, _, _ in rows], np.int64), labelled.tracks, labelled.t_us
@@ -71,7 +71,7 @@ def of_classes(*rows: tuple[int, int, int]) -> LabelledCrops:
 
 
 def test_every_class_is_measured_whatever_came_last() -> None:
-    """Cars come first and a bus last; parted without regard to classes, buses alone would validate."""
+    """Cars come first and a bus last: without regard to classes, validation would hold buses only."""
     cars = [(1, track, track) for track in range(20)]
     buses = [(3, 100 + track, 50 + track) for track in range(5)]
     training, validation = split_by_track_and_time(of_classes(*cars, *buses))
@@ -97,7 +97,7 @@ def test_a_track_has_the_class_that_most_of_its_crops_have() -> None:
 
 
 def test_classes_count_as_often_as_they_were_seen() -> None:
-    """Nine of ten cars train and one of two buses: unweighted, buses would be half of the measure."""
+    """Nine of ten cars and one of two buses train: unweighted, buses would be half of the measure."""
     training, validation = np.array([1] * 9 + [3]), np.array([1, 3])
     assert class_mix_weights(training, validation).tolist() == [10 / 6, 2 / 6]
     assert class_mix_weights(np.array([1, 1, 5]), np.array([1, 1])).tolist() == [1.0, 1.0]

@@ -45,7 +45,7 @@ def test_a_few_crops_of_an_object_stand_for_all_of_them() -> None:
 
 
 def of_objects(classes: list[int], crops: int) -> LabelledCrops:
-    """Objects one after the other, so many crops each."""
+    """Returns ``crops`` crops of each object, object by object."""
     count = len(classes) * crops
     return LabelledCrops(
         np.zeros((count, 8, 8, 3), np.uint8),

@@ -26,7 +26,7 @@ HEAD = replace(BLOCKS, trainable_blocks=0)
 
 @pytest.fixture
 def trial(tiny_model: EdgeModel, make_bars):
-    """Of 120 training and 20 validation crops; each look at the clock takes half a second."""
+    """Micro-profile of 120 training and 20 validation crops; each reading of the clock adds half a second."""
     ticks = itertools.count()
     return MicroProfile(
         start=tiny_model,
@@ -44,7 +44,7 @@ def trial(tiny_model: EdgeModel, make_bars):
 
 @pytest.fixture
 def head_trial(trial: MicroProfile, make_bars):
-    """Of 80 training and 20 validation crops: fifty objects, two crops each. Small batches, to learn fast."""
+    """Micro-profile of fifty objects with two crops each, 80 to train, 20 to validate, in small batches."""
     return replace(trial, family=replace(HEAD, batch_size=4), way=Trying.ON_FOLDS, training=make_bars(80, 1))
 
 
@@ -72,7 +72,7 @@ def test_a_family_is_tried_for_a_few_epochs_on_a_subset(trial: MicroProfile) -> 
 
 
 def test_the_head_is_measured_on_every_object_and_learns(head_trial: MicroProfile) -> None:
-    """Two crops show one object each time: they are worth one."""
+    """Two crops of one object count as one."""
     curve = head_trial.run()
     assert len(curve.accuracies) == HEAD_EPOCHS + 1
     assert 25 <= curve.validation_crops <= 50
@@ -81,7 +81,7 @@ def test_the_head_is_measured_on_every_object_and_learns(head_trial: MicroProfil
 
 
 def test_of_many_objects_one_crop_each_is_tried(head_trial: MicroProfile, make_bars) -> None:
-    """Sixty training objects of two crops that are called the same, and ten to validate."""
+    """Sixty training objects with two crops each, all of one class, and ten to validate."""
     many = make_bars(120, 1, classes=(1,))
     validation = make_bars(20, 2, classes=(1,), first_track=500)
     tried = replace(head_trial, training=many, validation=validation)
@@ -128,7 +128,7 @@ def test_a_subset_is_drawn_by_the_seed(make_bars) -> None:
 def test_the_promised_cost_is_that_of_the_retraining(
     trial: MicroProfile, make_bars, fraction: float, remembered: int
 ) -> None:
-    """Counted on the retraining itself, exemplars and validation included."""
+    """Compares with the cost counted on the retraining itself, including exemplars and validation."""
     memory = ExemplarMemory(60)
     if remembered:
         memory = memory.update(trial.start, make_bars(200, 3, first_track=900))

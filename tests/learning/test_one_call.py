@@ -1,4 +1,4 @@
-"""Models that are asked in one call answer as each does by itself, whatever they have in common."""
+"""Tests that one call of several models gives the same answers as each model alone."""
 
 import itertools
 
@@ -20,7 +20,7 @@ EVERY_WAY = [PACKED, PLAIN, *(ForwardWay(joining=joining) for joining in sorted(
 
 
 def call_of(models, way=PLAIN):
-    """All models under their place, and their members."""
+    """Returns a call that holds all models by their index, and its members."""
     call = OneCall("cpu", way)
     members = [call.add(place, model, Predictor(model, "cpu", way)) for place, model in enumerate(models)]
     return call, members
@@ -36,7 +36,7 @@ def assert_as_one_by_one(call, asked) -> None:
 
 
 def family(base):
-    """Retrained to other depths: the base twice, two that share a retrained block, one that shares none."""
+    """Returns the base twice and retrained models: two share a retrained block, one shares no block."""
     shallow = retrained(base, 1, 1)
     return [base, shallow, retrained(base, 3, 2), retrained(shallow, 0, 3), base, retrained(base, 5, 4)]
 
@@ -74,7 +74,7 @@ def counting(blocks, passes):
 
 
 def test_what_is_alike_passes_a_block_once(tiny_model, make_bars) -> None:
-    """Of three models two have all blocks in common, and the third the first two."""
+    """Two of the three models have all blocks in common; the third shares the first two."""
     call, members = call_of([tiny_model, retrained(tiny_model, 0, 1), retrained(tiny_model, 3, 2)])
     passes = []
     for member in members:

@@ -25,7 +25,7 @@ SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 
 @pytest.fixture(scope="module", autouse=True)
 def counter_loaded() -> None:
-    """The first count loads half of torch's compiler; no single test should have to pay for it."""
+    """Loads the counter, which imports half of torch's compiler, outside of the tests."""
     with FlopCounterMode(display=False):
         torch.nn.Linear(2, 2)(torch.zeros(1, 2)).sum().backward()
 

@@ -25,7 +25,7 @@ def pictures(*shades: int) -> np.ndarray:
 
 
 def shades_of(crops: np.ndarray) -> torch.Tensor:
-    """A pass that takes the mean, and halves it: exact in every float."""
+    """Fake forward pass: half of each crop's mean, exact in every float type."""
     return torch.from_numpy(crops).float().mean(dim=(1, 2, 3), keepdim=False)[:, None] / 2
 
 

@@ -62,7 +62,7 @@ def test_a_label_that_the_model_does_not_know_counts_as_wrong(fresh_model: EdgeM
 
 
 def test_a_predictor_that_is_not_needed_any_more_gives_its_weights_back_at_once(tiny_model) -> None:
-    """Two a window for each stream wait for no collection of rubbish."""
+    """Two predictors per window and stream must not wait for garbage collection."""
     predictor = Predictor(tiny_model)
     copied = weakref.ref(predictor.model)
     gc.disable()

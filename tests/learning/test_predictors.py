@@ -1,4 +1,4 @@
-"""Models that have blocks in common hold and prepare them once, and answer as each does by itself."""
+"""Tests that models hold and prepare their common blocks once, and answer as each model alone."""
 
 import gc
 import weakref
@@ -18,12 +18,12 @@ WAYS = [PLAIN, ForwardWay(channels_last=True, packed_for=(6, 32) if can_pack() e
 
 
 def sent(model):
-    """As it comes from another process, with weights of its own."""
+    """Returns a model as received from another process, with its own weights."""
     return from_bytes(to_bytes(model))
 
 
 def shared(one, other) -> list[bool]:
-    """Of each block, whether two predictors have the same one, prepared and as it came."""
+    """Returns for each block whether two predictors share it, both prepared and original."""
     together = zip(one.model.blocks, other.model.blocks, one.source.blocks, other.source.blocks, strict=True)
     return [mine is its and mine_came is its_came for mine, its, mine_came, its_came in together]
 

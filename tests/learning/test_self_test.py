@@ -1,4 +1,4 @@
-"""The self-test keeps what answers rightly and is faster here, whatever the instruction set."""
+"""Tests that the self-test selects correct and faster ways, for any instruction set."""
 
 import json
 import os

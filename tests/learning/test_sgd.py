@@ -8,7 +8,7 @@ from ekya.learning.sgd import Sgd, SgdRecipe
 
 @pytest.fixture
 def suffix():
-    """A block and a head, which have rates of their own."""
+    """A block and a head, which have separate learning rates."""
     return Suffix(nn.Sequential(nn.Conv2d(3, 4, 1)), nn.Linear(4, 2))
 
 
@@ -62,7 +62,7 @@ def test_coasting_changes_nothing(suffix):
 def test_along_a_curve_late_gradients_bear_smaller_steps_and_foresight_makes_them_larger(
     rate, late, foresees, settles
 ):
-    """The curve is w² / 2, so its gradient at w is w; momentum is 0.9."""
+    """The loss is w² / 2, so its gradient at w is w; momentum is 0.9."""
     suffix = Suffix(nn.Sequential(), nn.Linear(1, 1))
     sgd = Sgd(suffix, SgdRecipe(learning_rate=rate, weight_decay=0.0))
     weight = suffix.head.bias

@@ -1,4 +1,4 @@
-"""Answers through a shared trunk are those of the models themselves."""
+"""Tests that a shared trunk gives the same answers as the models themselves."""
 
 import numpy as np
 import pytest

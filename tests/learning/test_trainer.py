@@ -19,7 +19,7 @@ from ekya.learning.trainer import Retraining, fraction_of_tracks
 LAST_BLOCK = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
 
 QUICK = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1)
-"""Random features of a tiny model want larger steps than a real one."""
+"""Random features of a tiny model need larger steps than a real one."""
 
 
 def retrained(
@@ -57,7 +57,7 @@ def test_retraining_learns_and_keeps_the_frozen_blocks_to_the_bit(
     training, validation = make_bars(64, 1), make_bars(30, 2, first_track=500)
     before = {name: tensor.clone() for name, tensor in weights(tiny_model).items()}
     model, curve = retrained(tiny_model, config, training, validation)
-    assert curve[-1] >= (0.7 if config.trainable_blocks == 0 else 0.9)  # random features are poor
+    assert curve[-1] >= (0.7 if config.trainable_blocks == 0 else 0.9)  # random features are weak
     mix = class_mix_weights(training.classes, validation.classes)
     assert accuracy(model, validation, mix) == pytest.approx(curve[-1])
     frozen = len(tiny_model.blocks) - config.trainable_blocks
@@ -224,7 +224,7 @@ def test_models_of_a_retraining_share_what_it_froze_and_nothing_else(
 
 
 class NumbersAsked(TorchDispatchMode):
-    """Counts how often a tensor is asked for a number, which stops a GPU."""
+    """Counts reads of a tensor's value on the host, which stall a GPU."""
 
     count = 0
 
@@ -278,7 +278,7 @@ def test_without_activations_kept_the_same_is_learnt(
         curves.append(curve)
         crops.append(sum(passed))
     assert curves[0] == curves[1]
-    # Once for good; or by the teacher, before training, and in each epoch.
+    # With kept activations one pass; without, a pass of the teacher before training and one in each epoch.
     assert crops == [40 + 12 + 30, 40 + 12 + 30 + config.epochs * (40 + 12 + 30)]
 
 

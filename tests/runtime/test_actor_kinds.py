@@ -1,4 +1,4 @@
-"""Classes of actors by name: what others may call is there, and only the actor's process imports it."""
+"""Tests of actor classes by name: their methods are known, and only the actor's process imports them."""
 
 import inspect
 import os

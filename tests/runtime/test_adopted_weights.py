@@ -1,4 +1,4 @@
-"""A retraining elsewhere: told of epoch by epoch, adopted by the trainer, served as any other."""
+"""Tests of remote retrainings: reported epoch by epoch, adopted by the trainer, served like any other."""
 
 import time
 from types import SimpleNamespace
@@ -61,7 +61,7 @@ def actor(monkeypatch, tmp_path):
 
 
 def told(actor, kind):
-    """All events up to the first of a kind."""
+    """Returns all events up to the first of a kind."""
     events, until_s = [], time.monotonic() + 5
     while not any(isinstance(event, kind) for event in events):
         assert time.monotonic() < until_s
@@ -108,7 +108,7 @@ def test_weights_that_cannot_be_read_or_whose_labels_are_gone_fail_their_job(act
 
 
 class Trainer:
-    """What the executor asks of a retraining actor."""
+    """Fake retraining actor that records its calls."""
 
     def __init__(self):
         self.asked = []
@@ -140,7 +140,7 @@ def executor(ledger):
 
 
 def bring(executor, *accuracies, over=False):
-    """As many epochs as accuracies; the best is made only if it is wanted."""
+    """Brings as many epochs as accuracies; the weights of the best are made only on request."""
     best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
     made = Brought(f"weights {best + 1}".encode(), accuracies[best], best + 1)
     executor.bring(START, accuracies, lambda: made, over)
@@ -174,7 +174,7 @@ def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not
     executor.execute([cmd.ServeModel(CAM, JOB, 1)])
     asked, (_, *handed_over) = trainer.asked
     assert asked == ("adopt", START, b"weights 1", 0.7, "labels")
-    # Ray hands over once what it is given as the last argument is there.
+    # Ray calls ``hand_over`` once its last argument is available.
     assert handed_over[:4] == [CAM, JOB, ONE, []] and handed_over[4] in executor._errands
     assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 

@@ -1,4 +1,4 @@
-"""Jobs that a GPU has no memory for are not begun, and the loop plans without them; on virtual time."""
+"""Tests that jobs too large for a GPU's memory do not start and are planned without, on virtual time."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 HEAD, BLOCK = RetrainConfig(4, 16, 0, 0, 1.0), RetrainConfig(4, 16, 0, 1, 1.0)
 MIB = 1 << 20
 MODEL_MIB = {0: 100, 1: 1000}
-"""All that a retraining needs here, by the blocks that train."""
+"""Memory of a retraining here, by its number of trained blocks."""
 
 
 def footprint(family):
@@ -31,7 +31,7 @@ def footprint(family):
 
 
 class Memory:
-    """So much is free on each GPU."""
+    """Fake source of the free memory of each GPU."""
 
     def __init__(self, *free_mib):
         self.free_mib = list(free_mib)
@@ -42,7 +42,7 @@ class Memory:
 
 
 class Behind:
-    """An executor that is told what to tell."""
+    """Fake inner executor that returns given events."""
 
     def __init__(self):
         self.executed, self.events, self.asked_until = [], [], []
@@ -66,7 +66,7 @@ class Rig:
         self.budget.wait(0)
 
     def start(self, job, stream=A, config=HEAD):
-        """Whether it began, and what is told of it."""
+        """Returns whether the retraining has begun, and the events about it."""
         command = cmd.StartRetraining(stream, JobId(job), 1, config, 300, 0.5, 1.0)
         self.budget.execute([command])
         return command in self.behind.executed, self.told()
@@ -128,7 +128,7 @@ def test_two_that_begin_together_do_not_get_the_same_memory():
     ids=lambda event: type(event).__name__,
 )
 def test_a_claim_is_over_when_the_driver_sees_its_memory_or_never_will(over):
-    """After its first epoch a job has taken all that it will take."""
+    """After its first epoch a job has allocated all its memory."""
     rig = Rig(700, 0)
     assert rig.start(1)[0]
     assert not rig.start(2, C)[0]
@@ -227,7 +227,7 @@ def test_the_preparation_holds_what_its_largest_trial_needs_until_it_ends(ends):
 
 
 class Kept:
-    """A journal in memory."""
+    """Journal in memory."""
 
     def __init__(self):
         self.events, self.commands = [], []
@@ -240,7 +240,7 @@ class Kept:
 
 
 class SmallTrials(JobSizes):
-    """A micro-profile fits where a retraining of its family does not."""
+    """Sizes with which a micro-profile fits where a retraining of its family does not."""
 
     def micro_profile(self, family):
         return 0
@@ -251,7 +251,7 @@ class SmallTrials(JobSizes):
     [("thief", JobSizes), ("ekya", JobSizes), ("ekya", SmallTrials), ("serial", SmallTrials)],
 )
 def test_a_whole_run_trains_what_fits(name, sizes):
-    """From window 2 on the memory is gone for blocks; heads are trained, and the run goes on to its end."""
+    """From window 2 on there is no memory for blocks; heads are trained, and the run goes on to its end."""
     fleet = ScriptedFleet(OPTIONS, three_cameras(), 1, ())
     memory, kept, chosen = Memory(99_999), Kept(), make_scheduler(name)
     places = JobPlaces({CAM_1: 0, CAM_2: 0, CAM_3: 0}, 0)

@@ -1,4 +1,4 @@
-"""What an actor finds wrong with its input reaches the user as one sentence."""
+"""Tests that an actor's errors about its input reach the user as one sentence."""
 
 import logging
 
@@ -16,7 +16,7 @@ SENTENCE = "golden.onnx: is not an ONNX file; name another"
 
 
 class Worker:
-    """An actor's class."""
+    """Actor class whose constructor can fail."""
 
     def __init__(self, fine):
         if not fine:

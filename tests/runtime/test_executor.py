@@ -1,4 +1,4 @@
-"""What the live executor asks of actors, told to actors that only write it down."""
+"""Tests of the live executor's calls of actors, with fake actors that only record them."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ CURVE = FamilyCurve(16, 0, 0, 64, (0.4, 0.5), 1.0, 0.5)
 
 @dataclass
 class Method:
-    """A method of an actor; what it would return stands for itself."""
+    """Method of a fake actor; returns a new placeholder if no result is given."""
 
     name: str
     asked: list
@@ -42,7 +42,7 @@ class Method:
 
 @dataclass(eq=False)
 class Actor:
-    """Writes down what it is asked."""
+    """Fake actor that records its calls."""
 
     asked: list = field(default_factory=list)
     gives: dict = field(default_factory=dict)
@@ -112,7 +112,7 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
 
 
 def fail(monkeypatch):
-    """Every answer is that its actor has died."""
+    """Makes every reply a ``RayActorError``."""
 
     def die(_reference):
         raise RayActorError
@@ -172,7 +172,7 @@ def passed_to(own):
 
 
 def tell_of_a_trial(executor, monkeypatch):
-    """The micro-profiler has tried a family, and what it has passed has come."""
+    """Reports the trial of a family, and the arrival of the crops that it passed."""
     told = [ev.ProfileReady(0, CAM, 1, CURVE, 0.1)]
     monkeypatch.setattr(ray, "get", lambda reference: told if reference == "news" else "passed crops")
     executor._actors.preparation.gives["passed"] = ("what passed", "it has come")
@@ -230,7 +230,7 @@ def test_there_is_nothing_to_go_back_to_twice_nor_after_other_labels(executor, o
 
 @pytest.fixture
 def on_the_gpu(executor, own):
-    """Weights go from trainer to inference on the GPU."""
+    """Executor that shares weights from trainer to inference over CUDA IPC, with a hot swap under way."""
     executor._on_the_gpu = True
     own.retraining.gives |= {"lend": ("lent", "its accuracy"), "hand_over": ("bytes", "kept")}
     own.inference.gives["take"] = "taken"
@@ -287,7 +287,7 @@ def test_of_weights_that_were_lost_with_their_trainer_it_is_never_told_that_they
 def test_weights_that_are_kept_sooner_than_those_before_them_are_told_after_them(
     on_the_gpu, own, monkeypatch
 ):
-    """Otherwise the older ones would be what a worker that dies is made again from."""
+    """Otherwise a worker that dies would be restarted with the older weights."""
     own.retraining.gives["hand_over"] = ("newer bytes", "newer kept")
     on_the_gpu.execute([cmd.ServeModel(CAM, JobId(1), 5)])
     swaps = [ev.ModelSwapped(0, CAM, ModelVersion(n), JobId(1), 0.9, 5) for n in (1, 2)]
@@ -312,7 +312,7 @@ def test_a_loan_that_fails_is_said_and_that_the_object_store_is_used(on_the_gpu,
 
 
 class Together:
-    """Two streams whose inference shares a process, with what the fleet's actors would do."""
+    """Fake actors of a fleet whose two streams share one inference process."""
 
     def __init__(self):
         self.process, self.preparation = Actor(), Actor()

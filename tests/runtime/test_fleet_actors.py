@@ -1,4 +1,4 @@
-"""Which streams' inference shares a process, and what is made when a worker has died."""
+"""Tests of streams whose inference shares a process, and of restarting dead workers."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 
 
 class Made:
-    """An actor that was made: its name, its environment and what it was given; calls are kept."""
+    """Fake actor with its name, environment and orders; records its calls."""
 
     def __init__(self, _kind, name, environment, _gpu_part, orders, *loaded):
         self.name, self.environment, self.orders, self.loaded = name, environment, orders, loaded
@@ -132,7 +132,7 @@ def test_streams_whose_shared_process_dies_again_have_one_each(fleet_of, role):
     for deaths in (1, 2):
         dead = fleet.streams["cam-1"].worker(role)
         fleet.has_died(dead)
-        fleet.has_died(dead)  # A death may be heard of twice, and is one.
+        fleet.has_died(dead)  # a death that is reported twice counts once
         for stream in ("cam-1", "cam-3"):
             fleet.make_again(stream, role, 77)
         assert fleet.beside("cam-1", role) == (("cam-3",) if deaths == 1 else ())
@@ -151,7 +151,7 @@ def test_deaths_that_are_far_apart_leave_streams_together(fleet_of, monkeypatch)
 
 @pytest.fixture
 def spares_of(fleet_of, monkeypatch):
-    """A fleet with spare processes that are warm, or dead."""
+    """Makes a fleet with warm, cold or dead spare processes, and restarts the inference of cam-2."""
 
     def of(warm=True, dead=False):
         fleet = fleet_of("gpu")
@@ -211,7 +211,7 @@ def test_where_memory_is_short_no_spare_process_is_made(fleet_of, monkeypatch):
 
 @pytest.fixture
 def starting(fleet_of, monkeypatch):
-    """A fleet of which these actors die, so many times each, before they are ready."""
+    """Makes a fleet whose given actors die the given number of times before they are ready."""
 
     def of(process, deaths):
         fleet = fleet_of(process)

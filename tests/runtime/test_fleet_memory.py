@@ -1,4 +1,4 @@
-"""A fleet whose inference does not fit is told so before anything is started."""
+"""Tests that a fleet whose inference does not fit in GPU memory is refused before anything starts."""
 
 import pytest
 

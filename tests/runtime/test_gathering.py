@@ -1,4 +1,4 @@
-"""Threads that ask at the same time: answered in one call, each its own, and nobody is forgotten."""
+"""Tests of gathering concurrent requests of threads in one call: each thread receives its own reply."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from ekya.runtime.gathering import Gathering
 
 
 class Doubling:
-    """Doubles numbers, as soon as it may; writes down what it was asked at once."""
+    """Doubles numbers once ``may`` is set; records the requests of each call."""
 
     def __init__(self):
         self.calls = []
@@ -70,7 +70,7 @@ def test_those_that_come_while_the_call_waits_for_its_turn_come_along():
 
 
 def test_only_who_makes_the_call_waits_for_what_the_share_is_owed():
-    """The scope of a token bucket ends when the debt is paid; the others' answers are there before."""
+    """The scope of a token bucket ends when the debt is paid; the other threads have their replies before."""
     doubling, turn, paid = Doubling(), threading.Event(), threading.Event()
 
     @contextmanager
@@ -93,7 +93,7 @@ def test_only_who_makes_the_call_waits_for_what_the_share_is_owed():
 
 
 def test_a_question_is_made_up_when_the_call_begins():
-    """Weights that came while a frame waited for its turn are those that are asked."""
+    """A request uses weights that arrived while its frame waited for the call."""
     turn, newest = threading.Event(), [1]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The retraining actor's side of a hand-over: through the object store, and before that on the GPU."""
+"""Tests of the retraining actor's side of a hand-over: over CUDA IPC first, then through the object store."""
 
 import time
 from functools import cache
@@ -35,7 +35,7 @@ def model_of(seed):
 
 
 class Trainer:
-    """Its weights after an epoch are those that are drawn with the epoch's number."""
+    """Fake trainer whose weights after an epoch are seeded with the epoch's number."""
 
     def __init__(self):
         self.epochs, self.wanted = 0, 1
@@ -45,7 +45,7 @@ class Trainer:
         return self.epochs == 2
 
     def prepare(self):
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def run_epoch(self):
         while self.epochs == self.wanted:
@@ -60,7 +60,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch):
     for seed in range(3):
-        model_of(seed)  # torch draws for all threads from one place
+        model_of(seed)  # torch has one random generator for all threads
     made = Trainer()
     monkeypatch.setattr(module, "retraining_of", lambda *_, **__: made)
     yield made
@@ -76,7 +76,7 @@ def process(monkeypatch):
 
 @pytest.fixture
 def waited(monkeypatch):
-    """What was waited for in Ray, which is not here."""
+    """Fake of ``ray.wait``; returns its calls."""
     asked = []
     monkeypatch.setattr(
         module, "ray", SimpleNamespace(wait=lambda *waited, **limits: asked.append((waited, limits)))

@@ -1,4 +1,4 @@
-"""The inference actor as a plain object whose cameras are fed by hand."""
+"""Tests of the inference actor as a plain object whose frames are fed by hand."""
 
 import gc
 import threading
@@ -39,7 +39,7 @@ SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
 class Aborted:
-    """A feed whose decoder died whenever it was started."""
+    """Feed whose decoder died at every start."""
 
     ended, lost, died, damaged = True, None, "killed by signal SIGABRT", 0
 
@@ -60,7 +60,7 @@ class Aborted:
 
 
 class HandFed:
-    """A feed that gives what it is handed and never ends."""
+    """Feed that returns the frames it is given and never ends."""
 
     ended, lost, died, damaged = False, None, None, 0
 
@@ -94,7 +94,7 @@ def orders_of(common, stream):
 
 @pytest.fixture
 def common(monkeypatch, tmp_path):
-    """Of two streams."""
+    """Orders that the actor's two streams have in common."""
     setup = SimpleNamespace(
         settings=SETTINGS,
         window_us=WINDOW_US,
@@ -221,10 +221,10 @@ def test_where_a_loan_fails_the_bytes_serve(actor, good, gpu):
 
 
 def test_a_frame_that_waits_for_its_turn_has_it_before_the_share_is_taken_away(actor):
-    """Otherwise the loop would wait for a share, and nobody would hear that the camera is back."""
+    """Otherwise the loop would wait for the share, and the camera's return would never be reported."""
     every, cam = InferenceConfig(1, SIDE), actor._streams[CAM]
     actor.configure(CAM, every, 1000, 1)
-    cam._process.handle.charge(400_000_000)  # more than has been earned: the next batch waits
+    cam._process.handle.charge(400_000_000)  # more than is earned: the next batch waits
     show(cam, 0)
     wait_for(lambda: cam._control.looking)
     assert actor.configure(CAM, every, 0, 3).share_milli == 0
@@ -243,7 +243,7 @@ def show(stream, index):
 
 @pytest.fixture
 def two(common, good):
-    """An actor of two streams of which the second knows the classes by other names."""
+    """Actor of two streams with different models: that of the second one gives other answers."""
     streams = tuple(orders_of(common, stream) for stream in (CAM, OTHER))
     made = InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
     made.load((1, 0), to_bytes(turned_around(good)), to_bytes(good))
@@ -355,7 +355,7 @@ def test_what_frames_really_took_is_told_of_each_stream_by_itself(two, monkeypat
 
 
 def test_a_stream_that_has_lost_the_gpu_takes_its_process_with_it(two, monkeypatch):
-    """Made again beside the others it would fail again, and so would they."""
+    """Restarted beside the other streams it would fail again, and so would they."""
     error, ended = torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), []
 
     def explode(*_):

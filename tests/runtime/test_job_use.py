@@ -1,4 +1,4 @@
-"""What a job has used, told in the two ways that it is told."""
+"""Tests of a job's use, as seconds of a whole GPU and as used microseconds."""
 
 from ekya.core.speed import SpeedCurve
 from ekya.gpu.protocol import Measured, Resized
@@ -8,7 +8,7 @@ HALF_IS_EIGHT_TENTHS = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
 
 
 class Handle:
-    """Has used what it is told to have."""
+    """Handle that reports a given use."""
 
     def __init__(self):
         self.used_us = 0

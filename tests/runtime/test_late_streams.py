@@ -1,4 +1,4 @@
-"""Nothing is told of a stream before it is added, and nothing of it is forgotten but measurements."""
+"""Tests that a stream's events are held back until it is added, except measurements, which are dropped."""
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig

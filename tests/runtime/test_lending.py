@@ -1,4 +1,4 @@
-"""Weights from a trainer to inference in memory of a GPU that is not there."""
+"""Tests of sharing weights from trainer to inference, over a fake of CUDA IPC."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What a new user does first: the shipped fleet, live, from the command line. It must be worth it here."""
+"""Acceptance test: on the shipped fleet, live from the command line, retraining must improve accuracy."""
 
 import json
 import subprocess

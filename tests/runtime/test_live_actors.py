@@ -1,4 +1,4 @@
-"""Real Ray actors: on which GPU they find themselves, and when it is told that one has been ended."""
+"""Tests of real Ray actors: the GPU that each one sees, and when the end of one is reported."""
 
 import logging
 import os
@@ -19,26 +19,23 @@ UUID = "GPU-1f0c0000-0000-0000-0000-000000000000"
 
 
 class Worker:
-    """Says what it sees."""
+    """Actor class that reports its environment."""
 
     def ready(self):
-        """What is set before anything is imported."""
+        """Returns the environment variable that is set before anything is imported."""
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def process(self):
-        """Its number."""
+        """Returns the process id."""
         return os.getpid()
 
     def join(self):
-        """Takes long."""
         time.sleep(60)
 
     def worry(self):
-        """Warns of something."""
         logging.getLogger("ekya.somewhere").warning("memory is short")
 
     def poll(self, timeout_s):
-        """News of its own it has none."""
         return []
 
 
@@ -74,7 +71,7 @@ def test_what_an_actor_warns_of_is_among_its_news_although_its_log_goes_to_a_fil
 
 
 def is_gone(pid):
-    """Whether a process holds nothing any more; its parent may not have asked yet what became of it."""
+    """Returns whether a process has ended; its parent may not have reaped it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

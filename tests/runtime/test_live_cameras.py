@@ -1,4 +1,4 @@
-"""A real run over real RTSP cameras: one is killed and comes back, and nobody learns its password."""
+"""Live run over real RTSP cameras: one is killed and comes back, and no password is written anywhere."""
 
 import json
 import os
@@ -30,7 +30,7 @@ EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(m
 
 @pytest.fixture
 def cameras(tmp_path, shared_data):
-    """The gate's fleet file holds its password, the yard's is in a variable."""
+    """RTSP cameras: the gate's password is in the fleet file, the yard's in an environment variable."""
     require_server()
     video = street_video(tmp_path, shared_data)
     with RtspCamera(video, LOGIN) as gate, RtspCamera(video, LOGIN) as yard:
@@ -96,7 +96,7 @@ def test_a_killed_camera_is_lost_and_back_and_its_password_is_nowhere(cameras, f
     assert "gate is lost: the camera ended the connection" in said
     places = [output, *(path for path in runs.rglob("*") if path.is_file())]
     assert len(places) > 10
-    # Ray's own logs are kept where its session was.
+    # Ray keeps its own logs in the folder of its session.
     places += [path for path in Path("/tmp/ray").rglob("*") if path.is_file() and not path.is_symlink()]
     assert [str(path) for path in places if SECRET.encode() in path.read_bytes()] == []
     assert left_over(mark) == []
@@ -114,7 +114,7 @@ def test_a_killed_camera_is_lost_and_back_and_its_password_is_nowhere(cameras, f
 
 
 def check_journal(folder):
-    """While the gate was away, only the yard was planned for, with all that there was."""
+    """Checks that only the yard was planned for while the gate was lost."""
     name, constants, turns = read_journal(folder.journal)
     assert all(
         turn.same for turn in replay(turns, constants, make_scheduler(name).needs, make_scheduler(name).plan)
@@ -143,7 +143,7 @@ def any_frames(folder):
 
 
 def left_over(mark):
-    """Processes that the run has left behind, known by a variable that they inherited."""
+    """Returns processes that the run has left behind, found by an inherited environment variable."""
     found = []
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:

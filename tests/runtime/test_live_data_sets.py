@@ -1,4 +1,4 @@
-"""Every kind of data set on real Ray actors: replayed by the wall clock, labelled, retrained and scored."""
+"""Live run of every kind of data set on Ray actors: replayed in real time, labelled, retrained, scored."""
 
 import json
 
@@ -15,16 +15,16 @@ from ekya.shipped import shipped_path
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 CLASSES = ("person", "car", "bicycle")
-"""What all of them show."""
+"""Classes that all data sets show."""
 
 WINDOW_S, WINDOWS = 20, 2
 SIZE = (320, 160)
 RATES = {"crops": 5, "listed": 10, "street": 5, "waymo": 10}
-"""Frames a second, by stream."""
+"""Frames per second, by stream."""
 
 
 def sources(folder):
-    """One of each kind, longer than the run."""
+    """Creates one source of each kind, longer than the run; returns their fleet file entries."""
     seconds = WINDOW_S * WINDOWS + 2
     draw_cityscapes(folder / "city", {"aachen": seconds * RATES["street"]}, size=SIZE)
     draw_sample_list(folder / "list", "south", seconds * RATES["listed"], size=SIZE, video=True)
@@ -60,7 +60,7 @@ def test_all_of_them_are_replayed_and_none_loses_a_frame(tmp_path, capfd):
         frames = read_predictions(folder.predictions(stream)).frame
         assert len(frames) == pytest.approx(RATES[stream] * WINDOW_S * WINDOWS, abs=2), stream
         assert of["counted_objects"] + of["excluded_objects"] > 0, stream
-        # Waymo's sample shows the same three objects all the time; those that were labelled count for none.
+        # Waymo's sample shows the same three objects all the time, and labelled ones do not count.
         assert stream == "waymo" or of["mean_accuracy"] > 0.5, stream
     assert told["labelling_gpu_s"] > 0
     assert told["retrainings"]["started"] >= 1

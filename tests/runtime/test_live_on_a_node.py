@@ -1,4 +1,4 @@
-"""A run inside a Ray actor, on one of several Ray nodes, under a tier that knows other servers."""
+"""Tests of a run inside a Ray actor, on one of several Ray nodes, below a tier that knows other servers."""
 
 import json
 import os
@@ -43,7 +43,10 @@ PATIENCE_S = 120
 
 
 class Tier(NobodyAbove):
-    """Holds the beginning until it is told to; trains what may be trained, and ends when that serves."""
+    """Tier that delays the start until ``begin`` is set, and trains all remote retrainings itself.
+
+    With ``ends`` the run stops when new weights serve.
+    """
 
     def __init__(self, ends):
         self.ready, self.begin, self.stop = threading.Event(), threading.Event(), threading.Event()
@@ -84,7 +87,7 @@ class Tier(NobodyAbove):
                 self._inner.execute([command])
 
     def _train(self, command):
-        """In the place of another server; what it brings is what the trainer there would after an epoch."""
+        """Trains one epoch in place of another server, and brings its weights."""
         material = self._exchange.material(command.stream).fetch(PATIENCE_S)
         task = guest_task(JobName("guest"), command, material, WEST)
         retraining = Retraining(
@@ -111,7 +114,7 @@ SOON = Elsewhere(0)
 
 
 class Server:
-    """Runs one server's Ekya in a thread that is not its process's main thread."""
+    """Runs one server's Ekya in a thread that is not the main thread of its process."""
 
     def __init__(self, ends):
         self.tier = Tier(ends)
@@ -175,7 +178,7 @@ def events_of(folder, kind):
 
 
 def serves_new_weights(folder):
-    """By what would be there after a crash."""
+    """Returns whether new weights would serve after a crash, by the state on disk."""
     if not folder.state.is_file():
         return False
     with StateStore(folder.state) as store:
@@ -193,7 +196,7 @@ def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes,
         "west/inference/gpu-0",
         "west/retraining/gpu-0",
     }
-    # Trainers and micro-profiler come behind what watches the cameras.
+    # Trainers and the micro-profiler start after inference.
     ends_s = time.monotonic() + PATIENCE_S
     there = actors_of_the_run()
     while not expected <= {told["Name"] for told in there}:

@@ -1,4 +1,4 @@
-"""A live run in which the micro-profiler hangs: it does not give its share back, and is not waited for."""
+"""Live run in which the micro-profiler hangs: it does not release its share, so it is ended."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_who_does_not_give_its_share_back_is_ended_and_the_run_goes_on(fleet, tm
     threading.Thread(target=stop_the_micro_profiler, args=(folder, stopped), daemon=True).start()
     run_live(fleet, RunOptions(runs=tmp_path / "runs", dashboard=False), Console(stderr=True))
 
-    # Its successor is late as well where it takes longer than the limit to load its model.
+    # Its successor is overdue as well if loading its model takes longer than the limit.
     overdue = events_of(folder, ev.ShareOverdue)[0]
     assert overdue.holder.work is Work.PREPARATION
     assert LIMIT_US <= overdue.waited_us < 2 * LIMIT_US

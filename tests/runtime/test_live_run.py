@@ -1,4 +1,4 @@
-"""Real Ray, real processes: a small fleet, of which a worker dies, which is interrupted and resumed."""
+"""Live run with real Ray and real processes: workers die, and the run is interrupted and resumed."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def events_of(folder, kind):
 
 
 def an_actor(mark, kind):
-    """The process of an actor; whatever a run starts inherits its mark."""
+    """Returns the process of an actor, found by the mark that all processes of a run inherit."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
@@ -56,7 +56,7 @@ def an_actor(mark, kind):
 
 
 def kill_an_actor(mark, kind):
-    """Ends an actor's process as a crash would."""
+    """Kills an actor's process, as in a crash."""
     an_actor(mark, kind).kill()
 
 
@@ -65,7 +65,7 @@ def has_torch(process):
 
 
 def has_opened(folder, windows):
-    """Opened and decided on: a turn that is cut in its middle is no turn to go on from."""
+    """Returns whether this many windows have opened in complete steps, from which a run can be resumed."""
     if not folder.journal.is_file() or '"WindowOpened"' not in folder.journal.read_text():
         return False
     return len(events_of(folder, ev.WindowOpened)) >= windows
@@ -89,13 +89,13 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
     wait_for(lambda: has_opened(folder, 1))
     assert has_torch(an_actor(mark, "InferenceActor"))
     assert not has_torch(an_actor(mark, "SchedulerActor"))
-    # What the inference's death changes is planned without the scheduler.
+    # The plan after the death of the inference is made without the scheduler.
     kill_an_actor(mark, "SchedulerActor")
     kill_an_actor(mark, "InferenceActor")
     wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == dying)
     kill_an_actor(mark, "RetrainingActor")
     wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying)
-    # On a busy machine it is away for more than a window: what comes after its death has to come first.
+    # Restarting can take more than a window on a busy machine; let frames arrive after it before Ctrl-C.
     time.sleep(0.75 * WINDOW_S)
     wait_for(lambda: has_opened(folder, 2))
     assert not has_torch(psutil.Process(process.pid)), "the driver computes nothing"
@@ -131,7 +131,7 @@ def test_a_run_survives_a_dead_worker_and_ctrl_c_and_resume_goes_on(fleet_file, 
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["frames"]["arrived"] > interrupted["frames"]["arrived"]
-    # Of before it hardly says anything: on a busy machine a process is away for a whole window.
+    # The interrupted part is not checked: on a busy machine a process can be away for a whole window.
     arrived, analysed = (summary["frames"][k] - interrupted["frames"][k] for k in ("arrived", "analysed"))
     assert analysed > arrived / 3
     assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1, 2]

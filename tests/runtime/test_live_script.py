@@ -1,4 +1,4 @@
-"""Scripts in a live run: real actors, real processes, and the events that the script says."""
+"""Live runs with scripts: real actors and processes, and the events of the script."""
 
 import json
 
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.live, pytest.mark.long]
 
 S = 1_000_000
 LATE_S = 3.0
-"""How much later than the script says something may happen on a busy machine."""
+"""Upper bound on the delay of a scripted event on a busy machine."""
 
 
 @pytest.fixture(params=["stream", "gpu"])
 def fleet(request, tmp_path):
-    """Two cameras of the shipped fleet: the first is lost for a while, the second joins."""
+    """Two cameras of the shipped fleet: the first is lost for a while, the second joins later."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": 12, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 700, "fraction": 0.15}

@@ -1,4 +1,4 @@
-"""In a process of its own: what is frozen stays so."""
+"""Tests of freezing loaded objects, in separate processes since a freeze would outlast the test."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A process that has lost its GPU ends as if it had been killed, and one that has not goes on."""
+"""Tests that a process that has lost its GPU ends as if it had been killed, and that others go on."""
 
 import signal
 import subprocess

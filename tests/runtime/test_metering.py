@@ -1,4 +1,4 @@
-"""When what the GPUs did in a window is told."""
+"""Tests of when the GPU use of a window is reported."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ USE = GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 
 
 
 class Executor:
-    """Comes back at these times."""
+    """Executor whose waits end at given times."""
 
     def __init__(self, *times_us):
         self._times_us, self.executed = list(times_us), []
@@ -31,7 +31,7 @@ class Executor:
 
 
 class Meter:
-    """Numbers what it gives."""
+    """Meter that numbers its readings."""
 
     def __init__(self, silent=False):
         self.taken, self._silent = 0, silent

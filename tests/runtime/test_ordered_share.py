@@ -1,4 +1,4 @@
-"""A job's handle under orders that come late, from several threads, or to one that cannot let go at once."""
+"""Tests of share orders that come late, from several threads, or to a handle that releases slowly."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from ekya.runtime.ordered_share import OrderedShare
 
 
 class Slow:
-    """A handle that lets go of a share at the third try."""
+    """Handle that releases a share at the third attempt."""
 
     def __init__(self):
         self.asked = []
@@ -41,7 +41,7 @@ def test_an_overtaken_order_does_nothing():
 
 
 def test_a_handle_that_rounds_has_settled_where_it_says_so():
-    """Groups of SMs are a little more than the shares that they are granted for."""
+    """Groups of SMs are slightly larger than the shares that they are granted for."""
     handle = Slow()
     handle.resize = lambda share_milli: Resized(484, 3)
     assert OrderedShare(handle).resize(1, 480) == Resized(484, 3)
@@ -115,7 +115,7 @@ def test_parts_are_numbered_each_by_itself_and_the_handle_holds_their_sum():
 
 
 def test_another_part_overtakes_nobody():
-    """A part that lets go while another one grows is answered all the same."""
+    """The order of a part that shrinks while another one grows is still answered."""
     handle = Slow()
     share = OrderedShare(handle)
     tries = []

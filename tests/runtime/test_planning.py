@@ -1,4 +1,4 @@
-"""The scheduler's process dies while the run goes on."""
+"""Tests of planning when the scheduler's process dies during a run."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from ekya.runtime.planning import ActorPlanner
 
 @dataclass
 class Actors:
-    """Schedulers by their numbers: which of them are dead, and which have started."""
+    """Fake scheduler actors by number: dead ones, and ones that are still starting."""
 
     dead: set[int] = field(default_factory=set)
     starting: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""The micro-profiler's actor as a plain object: which weights it compares, and what it has passed on."""
+"""Tests of the micro-profiler's actor as a plain object: compared weights, and passed crops."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -41,7 +41,7 @@ HEAD = Family(trainable_blocks=0, head_width=0, batch_size=8)
 
 
 class Handle:
-    """A share that never makes anybody wait."""
+    """Handle of a share that never blocks."""
 
     def scope(self):
         return nullcontext()
@@ -61,7 +61,7 @@ good = pytest.fixture(knowing, scope="module")
 
 @pytest.fixture(scope="module")
 def materials():
-    """Of windows 0 to 2."""
+    """Collected material of windows 0 to 2."""
     collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
     kept = []
     for frame, _ in standing(3 * FRAMES):
@@ -73,7 +73,7 @@ def materials():
 
 @pytest.fixture
 def unbegun(monkeypatch):
-    """No run has begun."""
+    """Actor before a run begins."""
     monkeypatch.setattr(ekya.runtime.preparation_actor, "stand_back", lambda: None)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
     monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
@@ -92,12 +92,12 @@ def actor(unbegun):
 
 
 def unheard_of():
-    """Weights that the actor is to have already."""
+    """Fails the test: the actor must have these weights already."""
     pytest.fail("these weights were loaded before")
 
 
 def everything_told(actor, materials, window, version, earlier, speed=LINEAR):
-    """Of a window's preparation."""
+    """Returns all events of a window's preparation, by type."""
     asked = cmd.PrepareStream(CAM, (), (HEAD,))
     actor.begin(cmd.BeginPreparation(window, 500, (asked,), training_speed=speed), window)
     actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, unheard_of, earlier)
@@ -108,7 +108,7 @@ def everything_told(actor, materials, window, version, earlier, speed=LINEAR):
 
 
 def prepare(actor, materials, window, version, earlier):
-    """What is told of a window's labels."""
+    """Returns the event about a window's labels."""
     return everything_told(actor, materials, window, version, earlier)[ev.LabelsReady]
 
 
@@ -122,7 +122,7 @@ def test_newer_weights_are_compared_and_the_trial_goes_on_with_the_better_ones(a
 
 
 def test_weights_of_which_the_actor_knows_nothing_are_compared_with_nothing(actor, good, materials):
-    """As when it died, and was started again between two windows."""
+    """Covers an actor that died and was restarted between two windows."""
     actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
     assert prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION).compared is None
 
@@ -138,7 +138,7 @@ def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, 
 
 
 def test_what_a_trial_took_is_what_its_batches_used_as_time_of_a_whole_gpu(actor, good, materials):
-    """Not the time of its thread: on a GPU that says nothing of what the GPU did."""
+    """On a GPU the time of the thread says nothing about the GPU's work."""
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     line = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.ProfileReady]
     fast = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
@@ -157,7 +157,7 @@ def told_until_the_end(actor):
 
 
 def test_a_model_that_is_not_loaded_yet_is_fetched_when_its_stream_hands_in(actor, good, materials):
-    """As in a run that goes on, or when the actor was started again: nothing is known at first."""
+    """Covers a resumed run and a restarted actor, in which nothing is loaded at first."""
     actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]

@@ -1,4 +1,4 @@
-"""A run begins with the streams that can be decoded, if there is one."""
+"""Tests that a run begins if at least one stream can be decoded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Real RTSP cameras are recorded while one of them is away; then everything that needs recordings runs."""
+"""Live test: records real RTSP cameras while one is away, then runs everything that needs recordings."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def fleet_file(cameras, tmp_path, data_dir):
 
 @pytest.fixture
 def recorded(cameras, fleet_file, tmp_path, monkeypatch):
-    """The folder of the recording, and what the command told."""
+    """Records the cameras; returns the folder of the recording and the report of the command."""
     monkeypatch.chdir(tmp_path)
     out, told = tmp_path / "out", tmp_path / "told.json"
     recording = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What an interrupted server of several knew, from its journal."""
+"""Tests of what an interrupted server of several restores from its journal."""
 
 import pytest
 
@@ -39,14 +39,14 @@ CURVE = FamilyCurve(16, 0, 0, 64, (0.6, 0.7), 1.0, 0.5)
 
 
 class Server:
-    """Runs by hand. Whatever may be retrained is, on another server."""
+    """Server driven by hand, which retrains on another server where possible."""
 
     def __init__(self, folder):
         self.journal = FileJournal(folder.journal, "thief", OPTIONS)
         self.state = first_state()
 
     def plan(self, view):
-        """The scheduler's, and what is done elsewhere."""
+        """Returns the scheduler's plan with the remote retrainings."""
         away = {
             stream.stream: Away(GAMMA, Elsewhere(view.window_end_us - S), "retrains on another server")
             for stream in view.streams
@@ -68,7 +68,7 @@ def labels(t_us, window):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Interrupted in window 2, while a retraining elsewhere was awaited and a guest was here."""
+    """Run interrupted in window 2, with a pending remote retraining and lent spare capacity."""
     folder = RunFolder.create(tmp_path, "run")
     server = Server(folder)
     added = ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),))

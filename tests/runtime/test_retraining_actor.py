@@ -1,4 +1,4 @@
-"""The retrainings of several streams in one process: each goes on by itself, and news come together."""
+"""Tests of the retrainings of several streams in one process: independent, with their events together."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ GAMMA = RetrainConfig(1, 8, 0, 0, 1.0)
 
 
 class Trainer:
-    """Of one epoch, which lasts until it may end."""
+    """Fake trainer of one epoch, which lasts until ``may_end`` is set."""
 
     def __init__(self, name, scope):
         self.name, self._scope = name, scope
@@ -32,7 +32,7 @@ class Trainer:
         self.done = False
 
     def prepare(self):
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def run_epoch(self):
         with self._scope():
@@ -47,7 +47,7 @@ class Trainer:
 
 @pytest.fixture
 def trainers(monkeypatch):
-    """By the weights that they begin from."""
+    """Fake trainers by their initial weights."""
     made = {}
 
     def make(start, *_, scope, **__):

@@ -1,4 +1,4 @@
-"""Orders to the retraining actor: answered when its batch is over, in whatever order they come."""
+"""Tests of orders to the retraining actor: answered after the current batch, in any order of arrival."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
 
 
 class Trainer:
-    """Batches that end when they are told to."""
+    """Fake trainer whose batches last until ``end`` is set."""
 
     done = False
 
@@ -31,7 +31,7 @@ class Trainer:
         self.batches = 0
 
     def prepare(self):
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def run_epoch(self):
         with self._scope():

@@ -1,4 +1,4 @@
-"""The retraining actor when its trainer runs out of memory: it tells, and takes the next retraining."""
+"""Tests of the retraining actor when its trainer runs out of memory: it reports this and goes on."""
 
 import time
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
 
 
 class Trainer:
-    """Has no memory for blocks."""
+    """Fake trainer that has no memory to train blocks."""
 
     def __init__(self, config, scope):
         self._config, self._scope, self._epochs = config, scope, 0
@@ -60,7 +60,7 @@ def actor(monkeypatch, tmp_path):
 
 
 def told_by(actor, last):
-    """What it tells, up to an event of this kind."""
+    """Returns its events up to the first of a kind."""
     told, until_s = [], time.monotonic() + 5
     while not any(isinstance(event, last) for event in told):
         assert time.monotonic() < until_s, told

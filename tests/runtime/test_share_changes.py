@@ -1,4 +1,4 @@
-"""Share changes as calls of actors: what is called when, what is told, and who is ended."""
+"""Tests of share changes as calls of actors: order of calls, events, and ended actors."""
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
 
 @dataclass(eq=False)
 class Call:
-    """A call under way; ``answer`` is what it gives, or the error that it raises."""
+    """Pending call; ``answer`` is its reply, or the error that it raises."""
 
     actor: str
     method: str
@@ -35,7 +35,7 @@ class Call:
 
 
 class Actor:
-    """Writes down what is called of it."""
+    """Fake actor that records its calls."""
 
     def __init__(self, name, calls):
         self._name, self._calls = name, calls
@@ -53,7 +53,7 @@ class Actor:
 
 @dataclass
 class Fleet:
-    """Two streams on 1000 thousandths, with time that passes by hand."""
+    """Two streams on a pool of 1000 thousandths, with a clock that is set by hand."""
 
     now: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -76,12 +76,12 @@ class Fleet:
         return self.now
 
     def new_calls(self):
-        """Who was called since the last time, and with what."""
+        """Returns the calls since the last time: actor, method and arguments."""
         calls, self.calls[:] = list(self.calls), []
         return [(call.actor, call.method, *call.arguments) for call in calls]
 
     def begin(self, name):
-        """What begins a job; it is a call as any other."""
+        """Returns the call that begins a job."""
         return Actor(name, self.calls).start.remote
 
 

@@ -1,4 +1,4 @@
-"""What a call for several streams costs is charged to each by what was looked at for it."""
+"""Tests of dividing the cost of a call for several streams by their analysed pictures."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ekya.runtime.shared_use import SharedUse
 
 
 class Handle:
-    """Says what it was told to, once."""
+    """Handle that reports a given use once."""
 
     def __init__(self):
         self.used_us = self.wall_us = 0
@@ -59,7 +59,7 @@ def test_several_are_charged_by_their_pictures_whenever_each_asks(handle, use):
 
 
 def test_a_batch_that_the_gpu_has_not_done_yet_is_charged_when_it_is(handle, use):
-    """What is used without anything that was looked at since is kept for whoever comes next."""
+    """Use without pictures since the last report is charged to the next stream that counts some."""
     use.count("a", 4)
     assert use.measured("a").used_us == 0
     pass_time(handle, 1000, 80)

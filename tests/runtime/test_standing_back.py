@@ -1,4 +1,4 @@
-"""In a process of its own: niceness cannot be taken back."""
+"""Tests of lowered priority, in a separate process since niceness cannot be reduced again."""
 
 import json
 import subprocess

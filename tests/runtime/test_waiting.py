@@ -1,4 +1,4 @@
-"""A run that somebody ends early does not wait for its next event."""
+"""Tests that a run that is ended early does not wait for its next event."""
 
 import threading
 
@@ -13,7 +13,7 @@ LOST = ev.StreamLost(7 * S, "cam", "no frames")
 
 
 class World:
-    """Time goes on as far as somebody waits; ``events`` come at their time."""
+    """World whose time advances by waiting; ``events`` come at their time."""
 
     def __init__(self, events=(), then=None):
         self.now_us, self.events, self.then, self.waits = 0, list(events), then, 0

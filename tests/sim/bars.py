@@ -1,4 +1,4 @@
-"""A street of bright bars whose place tells the class, and an edge model that learns it in milliseconds."""
+"""Street of bright bars whose position is the class, and an edge model that learns it in milliseconds."""
 
 import numpy as np
 import torch
@@ -21,11 +21,11 @@ NAMES = ("left", "middle", "right")
 SIDE = 16
 CARD = CostCard("a device", 1e9, 2e9, 1e9, 0.0, 1e9, 1e9, 0)
 PARKED = 4
-"""Frames for which an object stands before the next one takes its place."""
+"""Number of frames for which an object stands before the next one takes its place."""
 
 
 def tiny_trunk():
-    """Three blocks with few channels."""
+    """Returns three blocks with few channels."""
 
     def block(channels_in, channels_out):
         conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
@@ -35,17 +35,17 @@ def tiny_trunk():
 
 
 def class_at(place, index):
-    """What stands at a place; a new object every few frames."""
+    """Returns the class at a place; a new object comes every ``PARKED`` frames."""
     return int(np.random.default_rng((place, index // PARKED)).integers(len(NAMES)))
 
 
 def frame_at(index):
-    """Four places, each 16 pixels wide; what is seen there is a bar in one of three positions."""
+    """Returns a frame of four places, each 16 pixels wide and with a bar in one of three positions."""
     image = np.full((16, 80, 3), 40, np.uint8)
     boxes, classes, tracks = [], [], []
     for place in range(4):
         of = class_at(place, index)
-        # An object that has gone leaves room, so that the next one is another track.
+        # A frame between two objects is empty, so that the next one is another track.
         if index % PARKED == PARKED - 1:
             continue
         left = 20 * place
@@ -59,24 +59,24 @@ def frame_at(index):
 
 
 def frames(count):
-    """A stream of so many frames."""
+    """Returns a stream of ``count`` frames."""
     return (frame_at(index) for index in range(count))
 
 
 class Golden:
-    """Sees the bars."""
+    """Golden model that recognises the bars."""
 
     background = None
 
     def label(self, items):
-        """The class of each box."""
+        """Returns the class of each box."""
         return [
             np.array([self._bar(item.picture, box) for box in item.boxes], np.int64).reshape(-1)
             for item in items
         ]
 
     def operations(self, items):
-        """A million a box."""
+        """Returns a million operations per box."""
         return sum(1_000_000 * len(item.boxes) for item in items)
 
     @staticmethod
@@ -86,7 +86,7 @@ class Golden:
 
 
 def standing(count):
-    """Twenty bars that stay where they are for a window, so that many of them are labelled."""
+    """Yields frames of twenty bars that stand still for a window, so that many of them are labelled."""
     boxes = np.array([[20 * place, 0, 20 * place + 16, 16] for place in range(20)], np.float32)
     for index in range(count):
         image = np.full((16, 400, 3), 40, np.uint8)
@@ -98,7 +98,7 @@ def standing(count):
 
 
 def knowing_model():
-    """A model that knows the bars; ``tiny`` must be among the edge models."""
+    """Trains a model that knows the bars; ``tiny`` must be a registered edge model."""
     fresh = build_edge_model(NAMES, 0, 3, "tiny")
     (frame, truth), *_ = standing(1)
     pictures = crop_objects(frame.image, truth.boxes, SIDE)
@@ -121,7 +121,7 @@ def knowing_model():
 
 
 def knowing():
-    """A model that knows the bars, as a module's fixture; its tests find ``tiny`` among the edge models."""
+    """Module-scoped fixture: a model that knows the bars; registers ``tiny`` as an edge model."""
     torch.set_num_threads(1)
     EDGE_MODELS["tiny"] = tiny_trunk
     yield knowing_model()
@@ -129,7 +129,7 @@ def knowing():
 
 
 def turned_around(model):
-    """What it was surest of is now what it thinks least of."""
+    """Returns a copy whose most likely class is now the least likely one."""
     bad = clone(model)
     with torch.no_grad():
         bad.head.weight.neg_()

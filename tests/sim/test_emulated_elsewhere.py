@@ -1,4 +1,4 @@
-"""Weights that need no share are really trained, when they come and not before."""
+"""Tests of remote retrainings, which need no local share: they are trained only when weights arrive."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def base():
 
 @pytest.fixture(scope="module")
 def labels(base):
-    """Of windows 1 and 2."""
+    """Labels of windows 1 and 2."""
     collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
     seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None))
     serving = Classifier(base, NAMES)

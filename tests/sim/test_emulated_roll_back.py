@@ -1,4 +1,4 @@
-"""Weights that served badly: the earlier ones are compared with them on new labels, and serve again."""
+"""Tests of rolling back: new labels compare weights with the earlier ones, which serve again if better."""
 
 import gc
 import weakref
@@ -47,7 +47,7 @@ good = pytest.fixture(knowing, scope="module")
 
 
 class World:
-    """One camera, driven by hand."""
+    """One camera of the emulated world, driven by hand."""
 
     def __init__(self, root, model, stack):
         folder = RunFolder.create(root, "back")
@@ -74,7 +74,7 @@ class World:
             self.executor.wait(t_us)
 
     def labels(self, window):
-        """The labels of the window before are made; its turn is not over yet."""
+        """Labels the previous window and returns the event; the preparation is not ended yet."""
         self.until(window * WINDOW_US)
         self.executor.execute([cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))])
         events = []
@@ -83,11 +83,11 @@ class World:
         return next(event for event in events if isinstance(event, ev.LabelsReady))
 
     def turn(self, window, *commands):
-        """What is done about them."""
+        """Executes the commands and ends the preparation."""
         self.executor.execute([*commands, cmd.EndPreparation(window)])
 
     def serve(self, model):
-        """As when a retraining has brought these weights."""
+        """Makes ``model`` serve, as if a retraining had produced it."""
         self.camera.version = ModelVersion(self.camera.version + 1)
         self.camera.model = model
         self.camera.inference.swap(model, self.camera.version, self.executor.now_us)

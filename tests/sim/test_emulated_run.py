@@ -1,4 +1,4 @@
-"""Whole runs of the emulated world, with real frames, real models and real training."""
+"""Tests of whole runs in the emulated world, with real frames, models and training."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def fleet(fleet_file):
 
 @pytest.fixture(scope="module")
 def alone(fleet, tmp_path_factory):
-    """The folder of a run by itself, with the thief."""
+    """Folder of a single run with the thief scheduler."""
     folder = RunFolder.create(tmp_path_factory.mktemp("alone"), "run")
     emulate(folder, fleet, "thief", SEED, quietly)
     return folder
@@ -61,17 +61,17 @@ def alone(fleet, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(fleet, tmp_path_factory):
-    """The same run again, beside one that never retrains."""
+    """Comparison of the same run with one that never retrains."""
     runs = tmp_path_factory.mktemp("compared")
     return compare(fleet, ("thief", "no-retrain"), (SEED,), RunOptions(runs=runs))
 
 
 def quietly(_batch, _turn):
-    """Nobody watches."""
+    """Observes nothing."""
 
 
 def written(folder):
-    """Summary, but for what it took the host, and journal."""
+    """Returns the journal and the summary, without its host costs."""
     summary = json.loads(folder.summary.read_text())
     assert summary.pop("host")["wall_s"] > 0
     return json.dumps(summary), folder.journal.read_bytes()
@@ -122,13 +122,13 @@ def test_compared_schedulers_are_scored_on_the_same_objects(compared):
     first = [run["streams"]["cam-1"]["windows"][0]["accuracy"] for run in compared["runs"]]
     assert first[0] == pytest.approx(first[1], abs=0.05)
     assert compared["runs"][1]["retrainings"]["started"] == 0
-    # It serves the base model, so on the same frames only those that were skipped can differ.
+    # It serves the base model, so on the same frames only skipped ones can differ.
     for stream in compared["runs"][1]["streams"].values():
         assert stream["gain"] == pytest.approx(0.0, abs=0.03)
 
 
 def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, alone, tmp_path, capsys):
-    """Every label count, micro-profile and epoch of the run stands in the trace, with the same figures."""
+    """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
     file = tmp_path / "profiles.parquet"
     asked = ["profile", str(fleet_file), "--seed", str(SEED), "--out", str(file)]
     assert main([*asked, "--streams", "cam-1"]) == 0
@@ -178,7 +178,7 @@ def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, alone, tmp_path
 
 @pytest.fixture
 def dying(monkeypatch):
-    """The decoders of these sources are killed before they have opened anything."""
+    """Kills the decoders of given sources before they have opened anything."""
 
     def of(*specs):
         def opened(spec, classes):

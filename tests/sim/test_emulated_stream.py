@@ -1,4 +1,4 @@
-"""A camera on virtual time: every frame is answered once, and the share decides how many are looked at."""
+"""Tests of a camera on virtual time: each frame is answered once, and the share limits the analysed ones."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from ekya.workers.proposed import Proposed
 
 PERIOD_US = 100_000
 LOOK_GPU_S = 0.06
-"""What one object in one frame costs; every frame shows one."""
+"""Cost of one object in one frame; every frame shows one object."""
 
 PROPOSER_GPU_S = 0.01
 IMAGE = np.zeros((4, 4, 3), np.uint8)
@@ -33,7 +33,7 @@ CARD = SimpleNamespace(
 
 @dataclass
 class Worker:
-    """Answers with the model's version; wants the boxes of some frames, as a collector does."""
+    """Fake worker that answers the model's version, and wants the boxes of some frames like a collector."""
 
     wanted: frozenset[int] = frozenset()
     version: int = BASE_VERSION
@@ -93,7 +93,7 @@ def camera(count=40, given=True, worker=None):
 
 
 def costs_of(share_milli, operations):
-    """What a camera without boxes has used, and how many of its frames were looked at."""
+    """Returns the GPU-seconds used by a camera without boxes, and the number of its analysed frames."""
     stream, _ = camera(given=False, worker=Worker(operations=operations))
     stream.configure(EVERY, share_milli, 0)
     looked = len(analysed(rows_after(stream)))
@@ -140,18 +140,18 @@ def test_every_kth_frame_is_looked_at():
 
 
 def test_when_it_cannot_keep_up_the_newest_frame_wins():
-    """A look takes 2.5 frames: 0 begins at 0, 2 at 2.5, then the newest of each time."""
+    """Analysing takes 2.5 frame periods: frame 0 begins at 0, frame 2 at 2.5, then the newest each time."""
     stream, _ = camera(12)
     stream.configure(EVERY, 240, 0)
     rows = rows_after(stream, 12)
     assert analysed(rows) == [0, 2, 4, 7, 9]
-    # What comes while a look is going on is answered by that look.
+    # Frames that arrive during an analysis are answered by that analysis.
     assert [row.answered_by for row in rows] == [0, 0, 2, 2, 4, 4, 4, 7, 7, 9, 9, 9]
 
 
 @st.composite
 def histories(draw):
-    """Shares and λ as they change at some times."""
+    """Draws changes of share and λ at some times."""
     times = sorted(draw(st.lists(st.integers(0, 3_900_000), max_size=4)))
     return [
         (
@@ -223,12 +223,12 @@ def test_without_a_share_nothing_is_looked_at_until_there_is_one():
     rows = rows_after(stream)
     assert analysed(rows) == list(range(10, 40))
     assert all(row.answered_by == NOT_ANSWERED for row in rows[:10])
-    # Frame 10 has waited; the look at it begins with the share and ends after frame 11 has come.
+    # Frame 10 has waited; its analysis begins with the share and ends after frame 11 has arrived.
     assert rows[10].answered_by == 10
 
 
 def test_a_look_in_progress_keeps_its_share():
-    """The look at frame 0 takes 6 frames at a tenth of the GPU, whatever comes meanwhile."""
+    """Analysing frame 0 takes 6 frame periods at a tenth of the GPU, although the share grows meanwhile."""
     stream, _ = camera(10)
     stream.configure(EVERY, 100, 0)
     stream.configure(EVERY, 1000, PERIOD_US)
@@ -252,7 +252,7 @@ def test_new_weights_answer_from_the_next_look_on():
 
 
 def test_boxes_that_must_be_found_are_found_once_and_charged():
-    """Wanted frames have theirs found as they come, the others when they are looked at."""
+    """Boxes of wanted frames are found on arrival, those of other frames when they are analysed."""
     stream, worker, rows, _ = play([(0, InferenceConfig(5, 32), 1000)], given=False, wanted=frozenset({3, 5}))
     assert analysed(rows) == list(range(0, 40, 5))
     assert worker.proposed == [0, 3, 5, 10, 15, 20, 25, 30, 35]
@@ -263,7 +263,7 @@ def test_boxes_that_must_be_found_are_found_once_and_charged():
 @settings(max_examples=40)
 @given(histories(), st.frozensets(st.integers(0, 39)))
 def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_charged(history, wanted):
-    """A look takes longer than a frame, so a frame can still wait when the next that is wanted comes."""
+    """Analysing takes longer than a frame period: a frame can still wait when the next wanted one comes."""
     stream, worker, rows, _ = play(history, given=False, wanted=wanted)
     assert worker.seen == worker.proposed == sorted(set(worker.proposed))
     looks = analysed(rows)

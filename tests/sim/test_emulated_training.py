@@ -1,4 +1,4 @@
-"""A retraining on virtual time: its work stays the same, however its share changes."""
+"""Tests of a retraining on virtual time: changes of its share do not change its work."""
 
 import weakref
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ CARD = CostCard("a device", 1e9, 2e9, 1e9, 0.0, 1e9, 1e9, 0)
 
 
 class Trained:
-    """A retraining whose epochs give these accuracies."""
+    """Fake retraining whose epochs give these accuracies."""
 
     def __init__(self, *accuracies):
         self.config = RetrainConfig(len(accuracies), 16, 0, 1, 1.0)
@@ -61,7 +61,7 @@ def begin(*accuracies, share_milli=1000, now_us=0, speed=LINEAR):
 
 
 def run_to_end(training, resizes=(), report_at=()):
-    """Events with their time; shares change at their times, and what was used is asked for at others."""
+    """Runs a training with resizes and reports at given times; returns events, GPU-seconds and end time."""
     told, used, now_us = [], 0.0, 0
     acts = sorted([(at, "resize", share) for at, share in resizes] + [(at, "report", 0) for at in report_at])
     while not any(isinstance(event, RetrainFinished) for event in told):
@@ -98,7 +98,7 @@ def test_the_speed_curve_says_what_a_share_is_worth():
 
 
 def test_a_resize_in_the_middle_of_a_step_keeps_what_is_done():
-    """1 s at a whole GPU leaves 0.5 of the preparation, which takes 2 s at a quarter."""
+    """After 1 s at a whole GPU, 0.5 GPU-seconds of the preparation remain, which take 2 s at a quarter."""
     training = begin(0.5)
     training.resize(250, S)
     assert training.due_us == 3 * S
@@ -144,14 +144,14 @@ resizes = st.lists(st.tuples(st.integers(0, 30 * S), st.sampled_from([0, 100, 25
 @settings(max_examples=80)
 @given(resizes, st.lists(st.integers(0, 40 * S), max_size=4), st.sampled_from([LINEAR, BENT]))
 def test_resizing_conserves_the_work(resized, report_at, speed):
-    """However often it is resized and asked: the same GPU-seconds, told and used, and the time adds up."""
+    """Any resizes and reports give the same GPU-seconds, reported and used, and the times add up."""
     resized = [*resized, (31 * S, 1000)]
     training = begin(0.5, 0.6, 0.7, speed=speed)
     told, used, end_us = run_to_end(training, resized, report_at)
     total = PREPARE_GPU_S + 3 * EPOCH_GPU_S
     assert told[-1].gpu_s == total
     assert [event.gpu_s for event in told[:-1]] == [3.5, 5.5, 7.5]
-    # Every step ends on a whole microsecond.
+    # Step ends are rounded to a whole microsecond.
     assert used == pytest.approx(total, abs=4e-6)
     share_milli, since_us, worked = 1000, 0, 0.0
     for at_us, share in [*sorted(resized), (end_us, 0)]:

@@ -1,4 +1,4 @@
-"""Generated traces: seeded, spread as in the paper, and whole."""
+"""Tests of generated traces: seeded, complete, and distributed as in the paper."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ def trace():
 
 
 def outcomes(trace, window):
-    """(γ, start, accuracy after, gpu_s) of every stream, as lists by stream."""
+    """Yields for each stream a list of (γ, start accuracy, accuracy after, GPU-seconds)."""
     for stream in trace.streams:
         here = stream.windows[window]
         start = here.start_of(Origin(window - 1)).served_accuracy
@@ -60,7 +60,7 @@ def test_each_epoch_brings_less_than_the_one_before():
 
 
 def test_curves_of_two_families_cross_in_some_window(trace):
-    """With few epochs the head alone is ahead, with many it is behind."""
+    """With few epochs the head alone is better, with many it is worse."""
     crossing = 0
     for stream in trace.streams:
         for window in stream.windows[1:]:

@@ -1,4 +1,4 @@
-"""Share changes of one process: carried out at once, told of, and refused where others have the share."""
+"""Tests of share changes in one process: immediate, reported, and refused if others hold the share."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Data sets with labels from their folders to scores: prepared, labelled, run, compared and recorded."""
+"""Test of labelled data sets from folder to score: prepared, labelled, run, compared and recorded."""
 
 import json
 

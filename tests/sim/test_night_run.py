@@ -1,4 +1,4 @@
-"""A night in the city, in the emulated world: models see less, and nothing else is different."""
+"""Test of a scripted night in the emulated world: accuracy falls, and nothing else changes."""
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ NIGHT = {"event": "night", "at_s": 6, "for_s": 6, "brightness": 0.2, "noise": 10
 
 
 def scores(folder, script):
-    """Accuracy by window, and what came, of one camera of the shipped fleet in windows of 6 s."""
+    """Returns accuracy and counted objects by window, for one shipped camera in windows of 6 s."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"window_s": 6, "windows": 2, "gpus": 1, "preparation": {"share_milli": 500, "fraction": 0.15}}
     raw["streams"] = [raw["streams"][3] | {"play": {"script": script}}]

@@ -1,4 +1,4 @@
-"""A trainer that runs out of memory, on virtual time: its γ is given up, and everything else goes on."""
+"""Tests of a trainer that runs out of memory, on virtual time: its γ is dropped, and all else goes on."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def tiny():
 
 
 class Records:
-    """Keeps nothing."""
+    """Record that keeps nothing."""
 
     def add(self, *_):
         pass
@@ -70,7 +70,7 @@ class Records:
 
 
 class Told:
-    """A journal in memory."""
+    """Journal in memory."""
 
     def __init__(self):
         self.events, self.commands = [], []

@@ -1,4 +1,4 @@
-"""The problems that schedulers are measured on."""
+"""Tests of the problems on which schedulers are measured."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The public implementation's JSON profiles, read as a trace."""
+"""Tests of reading the public implementation's JSON profiles as a trace."""
 
 import copy
 import json

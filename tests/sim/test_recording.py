@@ -1,4 +1,4 @@
-"""A recorded stream says what trainings really gave."""
+"""Tests that a recorded stream contains the outcomes of real trainings."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
 
 
 class Recorded:
-    """A recorded stream with what it was recorded from."""
+    """Recorded stream with the inputs of its recording."""
 
     def __init__(self, every_start, gammas=GAMMAS):
         torch.set_num_threads(1)
@@ -161,9 +161,9 @@ def test_where_models_are_good_the_one_of_who_retrains_all_the_same_is_followed_
 
 
 def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
-    """Same weights as the emulated world's retraining with a γ that is shorter than the one recorded.
+    """An emulated retraining, with a γ shorter than the recorded one, gives the same weights.
 
-    It is spared the crops that the micro-profiler has passed through the frozen blocks.
+    It reuses the crops that the micro-profiler has passed through the frozen blocks.
     """
     config = RetrainConfig(1, 8, 0, 1, 0.5)
     labels, passed = labels_of(recorded, 1), PassedCrops()
@@ -182,7 +182,7 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
         len(labels.validation.crops),
     )
 
-    # What counts is measured on objects that nobody labelled, also in the window after.
+    # Accuracy is measured on unlabelled objects, also in the next window.
     model = emulated.best.model
     assert [standing.window for standing in epoch.standings] == [1, 2]
     for standing in epoch.standings:
@@ -192,7 +192,7 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
         counts = ~np.isin(seen.reference.tracks, labelled_tracks)
         right = answers[counts] == seen.reference.classes[counts]
         assert standing.accuracy == pytest.approx(right.mean())
-        # Of the last window nothing is labelled any more.
+        # Objects of the last window are never labelled.
         assert np.all(counts) == (standing.window == WINDOWS - 1)
 
 

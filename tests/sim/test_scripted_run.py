@@ -1,4 +1,4 @@
-"""A fleet whose cameras follow scripts, in the emulated world: real frames, a tiny model, real training."""
+"""Tests of a fleet with scripts in the emulated world: real frames, a tiny model, real training."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -62,7 +62,7 @@ OPTIONS = LoopOptions(
 
 
 QUICK_CARD = replace(CARD, batch_inference_ops_per_s=4e9)
-"""In 0.45 s two streams can be labelled, one of them by what serves and what served before."""
+"""Fast enough to label two streams in 0.45 s, one of them by serving and earlier weights."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Bars:
 
 @dataclass
 class Config:
-    """What ``misfortunes`` reads of a stream."""
+    """Settings of a stream that ``misfortunes`` reads."""
 
     id: StreamId
     play: PlayConfig
@@ -96,7 +96,7 @@ class Told:
         return [(turn.now_us, one) for turn in self.turns for one in turn.commands if isinstance(one, kind)]
 
     def shares_at(self, t_us):
-        """Inference shares as they were last commanded by then, of streams that are not lost."""
+        """Returns the latest commanded inference shares of the streams that are not lost."""
         shares = {}
         for turn in self.turns:
             if turn.now_us > t_us:

@@ -1,4 +1,4 @@
-"""What is kept of a stream, and what answers to it are worth."""
+"""Tests of the kept frames of a stream, and of scoring answers to them."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_objects_can_be_left_out(window):
 
 
 def test_where_frames_are_left_out_the_last_analysed_one_answers(window):
-    """Objects stand for a few frames: an old answer is right for as long as the same class is there."""
+    """Objects stand for a few frames: an old answer is right as long as the same class is there."""
     truth = window.reference.classes.astype(np.int64)
     for every in (2, 5):
         score, _ = window.score(truth, len(NAMES), every)

@@ -1,4 +1,4 @@
-"""A trace played under a scheduler, through the loop of every world."""
+"""Tests of playing a trace under a scheduler, through the loop of every world."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ PROFILED = Needs(labels=True, inference_profile=True, micro_profile=True)
 
 @dataclass(frozen=True)
 class HalfAndHalf:
-    """Half of each stream's part to inference, half to the γ that is said to bring most."""
+    """Scheduler that gives half of a stream's part to inference, and half to the γ with the best estimate."""
 
     needs: Needs = PROFILED
     name: str = "half-and-half"
@@ -219,7 +219,7 @@ def test_max_min_lifts_the_worst_stream_of_a_trace():
 
 
 def _worst(played):
-    """Mean over the windows after the first of the stream that does worst."""
+    """Returns the mean, over all windows after the first, of the lowest accuracy of a stream."""
     return fmean(min(windows) for windows in list(zip(*played.accuracy.values(), strict=True))[1:])
 
 
@@ -231,7 +231,7 @@ def test_costs_of_families_are_those_of_their_gammas():
 
 
 def test_the_same_seed_gives_the_same_bytes_and_they_are_these():
-    """The golden file is what this very scheduler gave; written anew by hand where the world changes."""
+    """The golden file is the output of this scheduler; rewrite it by hand when the world changes."""
     said = json.dumps(summary_of(PLAYED), indent=1, ensure_ascii=False) + "\n"
     again = summary_of(simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5)))
     assert json.dumps(again, indent=1, ensure_ascii=False) + "\n" == said

@@ -1,4 +1,4 @@
-"""Weights of a trace that were not trained on the GPUs here, and what an oracle is told."""
+"""Tests of traces with weights that are not trained locally, and of the truth that an oracle receives."""
 
 from dataclasses import replace
 

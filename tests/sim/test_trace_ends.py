@@ -1,4 +1,4 @@
-"""Streams of a trace that end before others."""
+"""Tests of streams of a trace that end before others."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def with_first(windows, last_part=1.0):
 
 
 def accuracy_of_first(trace):
-    """In window 1, served by the base model; and what is told of ends until the last window is over."""
+    """Returns the accuracy in window 1 under the base model, and the events until the last window is over."""
     executor = TraceExecutor(trace, Conditions(gpus=2.0).loop_options(trace), Estimates())
     executor.wait(0)
     executor.execute([cmd.SetInference(FIRST.stream, TRACE.inference_configs[-1], 1000)])

@@ -1,4 +1,4 @@
-"""The trace world: what is recorded is what happens, at the speed of its share."""
+"""Tests of the trace world: recorded outcomes happen at the speed of their share."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def standing(window, accuracy, validation=None):
 
 
 def training(window=1, started_from=BASE):
-    """Two epochs of 4 GPU-seconds, from 0.4 to 0.6 and 0.8; in later windows 0.1 less each."""
+    """Returns two epochs of 4 GPU-seconds, from accuracy 0.4 to 0.6 and 0.8; 0.1 less per later window."""
     return Training(
         FAMILY,
         1.0,
@@ -105,7 +105,7 @@ def executor_of(trace=TRACE, estimates=None, **conditions):
 
 
 def events_until(executor, until_us, kind=object):
-    """What has happened until then, but for shares that have changed."""
+    """Returns the events until then, without resized shares."""
     found = []
     while executor.now_us < until_us:
         found += executor.wait(until_us).events
@@ -170,7 +170,7 @@ def test_what_comes_home_is_told_of_and_may_serve_while_the_rest_is_on_its_way()
     assert (progress.epoch, progress.validation_accuracy, progress.gpu_s) == (1, pytest.approx(0.6), 0.0)
     assert (type(swapped), swapped.validation_accuracy) == (ev.ModelSwapped, pytest.approx(0.6))
     assert events_until(executor, 36 * S) == []
-    # It goes on from the weights that it began with, whatever serves.
+    # It continues from its own initial weights, independent of the serving ones.
     executor.receive(AWAY, 2, True)
     progress, finished = executor.wait(36 * S).events
     assert (progress.epoch, progress.validation_accuracy) == (2, pytest.approx(0.8))
@@ -221,7 +221,7 @@ def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():
     executor.wait(30 * S)
     executor.execute([cmd.SetInference(CAM, HALF, 200)])
     executor.wait(60 * S)
-    # 8 s of the base model at half the share, 2 s of the new one so, 10 s at the λ that keeps up.
+    # At half the share 8 s of the base model and 2 s of the new one; then 10 s at the λ that keeps up.
     assert executor.mean_accuracy(CAM, 1) == pytest.approx(
         (8 * 0.4 * 0.5 + 2 * 0.8 * 0.5 + 10 * 0.8 * 0.7) / 20
     )
@@ -249,7 +249,7 @@ def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_an
     executor.wait(26 * S)
     executor.wait(60 * S)
     executor.wait(60 * S)
-    # Of the 20 objects between the 25th and the 30th second a fifth comes before the swap.
+    # A fifth of the 20 objects between second 25 and second 30 comes before the hot swap.
     expected = (10 * 0.7 + 4 * 0.7 + 16 * 0.6 + 10 * 0.2) / 40
     assert executor.mean_accuracy(CAM, 1) == pytest.approx(expected)
     assert executor.mean_accuracy(CAM, 2) == pytest.approx(0.5)
@@ -290,7 +290,7 @@ def test_an_oracle_is_told_what_counts():
     told = prepare(executor_of(estimates=Estimates(error_sd=0.5, exact=True)))
     assert told[0].serving_accuracy == 0.4
     assert told[1].options[0].accuracy_after == pytest.approx(0.8)
-    # 0.1 above the start on average in the first of two equal epochs, 0.3 in the second, and 0.4 in the end.
+    # Mean gain: 0.1 in the first of two equal epochs, 0.3 in the second; 0.4 in the end.
     assert told[1].options[0].early_part == pytest.approx(0.5)
 
 
@@ -359,7 +359,7 @@ GENERATED = {speed: generate_trace(5, 3, 2, EXACT, speed) for speed in (LINEAR, 
 
 @st.composite
 def one_phase_plans(draw):
-    """A window at its opening, and any shares, γ and λ for its streams."""
+    """Draws a window at its opening, with any shares, γ and λ for its streams."""
     trace = GENERATED[draw(st.sampled_from([LINEAR, MEASURED_SPEED]))]
     view = view_of(trace, 1, 3000)
     assignments = []
@@ -381,7 +381,7 @@ def one_phase_plans(draw):
 
 
 def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
-    """What the trace world makes of one phase that is left alone until the window's end."""
+    """Returns each stream's accuracy when the trace world runs one phase unchanged until the window's end."""
     executor = executor_of(trace, gpus=3.0)
     executor.wait(view.now_us)
     for job, a in enumerate(phase.assignments):
@@ -408,7 +408,7 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
 def test_the_value_of_a_phase_is_the_objectives_where_estimates_are_true(drawn):
     trace, view, phase = drawn
     promised = [value for _, value in evaluate(view, [phase]).per_stream]
-    # Each epoch ends on a whole microsecond.
+    # Epoch ends are rounded to a whole microsecond.
     assert played(trace, view, phase) == pytest.approx(promised, abs=1e-6)
 
 

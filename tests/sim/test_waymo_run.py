@@ -1,4 +1,4 @@
-"""Whole runs of the emulated world over made segments of the Waymo Open Dataset, in both versions."""
+"""Test of a whole run in the emulated world on generated Waymo segments, in both versions."""
 
 import json
 
@@ -17,7 +17,7 @@ SEGMENTS = waymo_sample.sample_segments(4, 60, (320, 200))
 
 
 def write_fleet(folder):
-    """A camera of version 1 and one of version 2; the golden model is the shipped one, by a class map."""
+    """Writes a fleet with one camera of each version; a class map adapts the shipped golden model."""
     for segment in SEGMENTS:
         waymo_sample.write_v1(folder / "v1", segment)
         waymo_sample.write_v2(folder / "v2", segment)
@@ -44,6 +44,6 @@ def test_both_versions_are_labelled_retrained_and_scored_alike(tmp_path):
     assert summary["labelling_gpu_s"] > 0
     for stream in summary["streams"].values():
         assert stream["damaged_frames"] == 0
-        # Two objects a frame; those of which some were labelled do not count.
+        # Two objects per frame; those of labelled tracks do not count.
         assert stream["counted_objects"] + stream["excluded_objects"] == 2 * 2 * 60
         assert stream["counted_objects"] > 0

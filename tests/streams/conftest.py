@@ -1,4 +1,4 @@
-"""A source for tests of processes: its frames carry their index, and it can come to a bad end."""
+"""Source for tests of processes: its frames carry their index, and it can end by a crash."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A camera that serves JPEG pictures over HTTP, as many do: one answer that never ends."""
+"""HTTP camera that serves JPEG pictures in one endless response (``multipart/x-mixed-replace``)."""
 
 import base64
 import threading
@@ -10,10 +10,10 @@ import numpy as np
 
 
 class MjpegCamera:
-    """Serves pictures whose brightness counts up, from ``with`` until its end.
+    """Serves pictures of increasing brightness, from ``with`` until its end.
 
-    ``stop`` and ``start`` are the plug; ``login`` is asked for where it is set; while ``frozen`` the
-    connection stands and nothing comes.
+    ``stop`` and ``start`` unplug and replug the camera; ``login`` is required if it is set; while ``frozen``
+    the connection stays open and no picture is sent.
     """
 
     def __init__(self, fps=20.0, login=None, size=(64, 48)):
@@ -80,6 +80,6 @@ def _handler(camera):
                 time.sleep(1.0 / camera.fps)
 
         def log_message(self, *_):
-            """Tests need no access log."""
+            """Suppresses the access log."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""A real RTSP server on this machine, from Debian's packages, that shows a video as a camera would."""
+"""RTSP server on this machine, from Debian packages, that streams a video like a camera."""
 
 import os
 import socket
@@ -25,13 +25,13 @@ def _missing():
 
 
 def require_server():
-    """Skips a test, and says why, where there is no RTSP server."""
+    """Skips the test, with a reason, if there is no RTSP server."""
     if _missing():
         pytest.skip(f"no RTSP server on this machine; apt-get install {PACKAGES}")
 
 
 class RtspCamera:
-    """An RTSP server on a port of its own, from ``start`` until ``kill``."""
+    """RTSP server on a free port, from ``start`` until ``kill``."""
 
     def __init__(self, video, login=None):
         self.video = video
@@ -47,7 +47,7 @@ class RtspCamera:
 
     @property
     def connected(self):
-        """Whether anybody holds a connection to it."""
+        """Returns whether a client is connected."""
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return any(
             remote.endswith(f":{self.port:04X}") and state == "01" for _, _, remote, state, *_ in lines
@@ -81,7 +81,7 @@ class RtspCamera:
 
 
 def street_video(folder, data):
-    """A video of the shared data, or where there is none one made here: bright boxes on a dark street."""
+    """Returns a video of the shared data or, without it, creates one: bright boxes on a dark street."""
     if data is not None:
         return data / "videos" / "ahmetozlu_input_video.mp4"
     path = folder / "street.avi"

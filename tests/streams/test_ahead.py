@@ -7,7 +7,7 @@ from ekya.streams.ahead import read_ahead
 
 
 class Made:
-    """Numbers, of which it is known how many were made and whether they were given up."""
+    """Numbers that record how many were made and whether their generator was closed."""
 
     def __init__(self, count, fails_at=None):
         self.made = 0

@@ -1,4 +1,4 @@
-"""Live cameras over HTTP; RTSP is in ``test_rtsp.py``."""
+"""Tests of live cameras over HTTP; RTSP is in ``test_rtsp.py``."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from ekya.streams.process import Pace, SourceProcess
 
 
 def watched(feed, seconds, pause_s=0.0, until=lambda arrived: False):
-    """What came in so many seconds, and what the feed said of being lost, in order."""
+    """Returns the frames that arrived within ``seconds``, and the successive values of ``feed.lost``."""
     arrived, said = [], []
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and not until(arrived):
@@ -35,7 +35,7 @@ def camera():
 
 @pytest.fixture
 def feed():
-    """Opens a feed and closes it in the end."""
+    """Opens feeds and closes them after the test."""
     feeds = []
 
     def open_(spec):
@@ -99,7 +99,7 @@ def test_frames_from_before_the_run_are_left_out(camera, feed):
 
 def test_a_rate_that_the_stream_says_wrongly_is_measured(camera, feed):
     camera.fps = 10.0
-    # FFmpeg takes any MJPEG stream for one of 25 frames a second.
+    # FFmpeg assumes 25 frames a second for every MJPEG stream.
     assert feed(CameraSpec(url=camera.url)).wait_open() == pytest.approx(10.0, rel=0.2)
 
 

@@ -98,7 +98,7 @@ def test_tracks_are_unique_keep_their_class_and_move_continuously(view: str) -> 
         for track, kind in zip(truth.tracks.tolist(), truth.classes.tolist(), strict=True):
             assert class_of.setdefault(track, kind) == kind
     next_frame, a_second = _overlaps(pairs, 1), _overlaps(pairs, 5)
-    # A street at 10 frames a second: an object overlaps itself well one frame on, and hardly five on.
+    # At 10 frames a second an object overlaps itself well in the next frame, and hardly five frames later.
     assert min(next_frame) > 0.25
     assert 0.5 < np.median(next_frame) < 0.8
     assert np.mean(np.array(a_second) < 0.5) > 0.8

@@ -1,4 +1,4 @@
-"""The shipped scripts keep the promises that their card makes."""
+"""Tests that the shipped scripts keep the promises of their card."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_scene_outlasts_the_window_that_can_learn_from_it() -> None:
     for spec in sources.values():
         starts = [scene.at_s for scene in spec.scenes] + [float(window_s * windows)]
         for start, end in pairwise(starts):
-            # What is seen in window k is learnt in k+1. The first scene is there to be left.
+            # What is seen in window k is learnt in k+1. The first scene only has to last through window 0.
             lasts_through = start // window_s + (1 if start > 0 else 0)
             assert end >= min(lasts_through + 1, windows) * window_s
 

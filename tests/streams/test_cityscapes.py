@@ -20,7 +20,7 @@ def five_pictures(root: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path, copied):
-    """A city with five pictures and their outlines."""
+    """City with five pictures and their outlines."""
     copied(five_pictures, tmp_path)
     return tmp_path
 

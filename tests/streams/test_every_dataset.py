@@ -1,4 +1,4 @@
-"""What ``ekya prepare`` may rely on with every data set. A new one adds itself to ``SAMPLES``."""
+"""Tests that hold for every data set of ``ekya prepare``. A new one is added to ``SAMPLES``."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ SAMPLES: Mapping[str, Callable[[Path], None]] = {
     "image-folder": image_folder,
     "waymo": waymo,
 }
-"""How a small one is made in a folder."""
+"""For each data set, a function that creates a small sample in a folder."""
 
 
 def test_every_data_set_has_a_sample_here():
@@ -52,7 +52,7 @@ def dataset(request, tmp_path, copied):
 
 
 def examined(dataset, tmp_path):
-    """Name, findings and source of every stream."""
+    """Yields name, findings and source of every stream."""
     root = tmp_path / "data"
     classes = dataset.classes_in(root)
     for name, count in dataset.survey(root).frames.items():

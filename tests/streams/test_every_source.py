@@ -1,4 +1,4 @@
-"""What every source keeps, whatever it reads. A new one adds itself to ``SOURCES``."""
+"""Tests that hold for every source. A new one is added to ``SOURCES``."""
 
 import gc
 from collections.abc import Callable, Mapping
@@ -91,17 +91,17 @@ SOURCES: Mapping[str, Callable[[Path], SourceSpec]] = {
     "sample_list of a video": list_of_a_video,
     "image_folder": image_folder,
 }
-"""By the key ``kind`` of a fleet file, each made small in a folder."""
+"""For each ``kind`` of a fleet file, a function that creates a small source in a folder."""
 
 
 def classes_of(spec: SourceSpec) -> tuple[str, ...]:
-    """Those of the fleet; a data set that does not know one of them refuses it."""
+    """Returns the fleet's classes; a data set refuses a class that it does not have."""
     return WAYMO_CLASSES if isinstance(spec, WaymoSpec) else CLASSES
 
 
 @pytest.fixture(scope="module", params=SOURCES)
 def spec(request, tmp_path_factory):
-    """Its files are made once; tests only read them."""
+    """Specification of a source whose files are made once; tests only read them."""
     return SOURCES[request.param](tmp_path_factory.mktemp("source"))
 
 
@@ -210,7 +210,7 @@ def test_a_live_source_that_is_opened_often_leaves_nothing_open(live_spec):
         if number == 1:
             before = _open_files()
     gc.collect()
-    assert _open_files() <= before + 1  # the server's side of the last one may not be closed yet
+    assert _open_files() <= before + 1  # the server may not have closed the last connection yet
 
 
 def _read_one(spec):

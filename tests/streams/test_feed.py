@@ -1,4 +1,4 @@
-"""Recordings whose decoder dies; cameras are in ``test_camera.py``."""
+"""Tests of recordings whose decoder dies; cameras are in ``test_camera.py``."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from ekya.streams.video import VideoSpec
 
 @pytest.fixture
 def feed():
-    """Opens a feed and closes it in the end."""
+    """Opens feeds and closes them after the test."""
     feeds = []
 
     def open_(spec):
@@ -33,7 +33,7 @@ def kill(feed):
 
 
 def indices(feed, kills=0, between=5):
-    """Of all frames until the end, while the decoder is killed so often, some frames after its start."""
+    """Returns all frame indices; kills the decoder ``kills`` times, ``between`` frames after each start."""
     seen, alive_since = [], 0
     deadline_s = time.monotonic() + 60.0
     while not feed.ended:

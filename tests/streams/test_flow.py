@@ -11,14 +11,14 @@ BOXES = np.array([[60, 40, 100, 80], [180, 90, 250, 140]], np.float32)
 
 
 def texture(seed, height, width):
-    """Something that can be recognised: blocks of four pixels, each of another brightness."""
+    """Returns a pattern that can be recognised: blocks of 4 × 4 pixels of random brightness."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 1)).astype(np.uint8)
     return np.repeat(blocks.repeat(4, axis=0).repeat(4, axis=1)[:height, :width], 3, axis=2)
 
 
 def street(shifts, ground=(0, 0)):
-    """Objects over a ground, each moved by its shift, and the ground by its own: the camera moves."""
+    """Draws objects on a ground, each moved by its own shift; a shifted ground simulates a moving camera."""
     picture = np.roll(texture(0, HEIGHT, WIDTH), (ground[1], ground[0]), axis=(0, 1))
     for number, (box, (right, down)) in enumerate(zip(BOXES.astype(int), shifts, strict=True)):
         x0, y0, x1, y1 = box + np.array([right, down, right, down])
@@ -57,7 +57,7 @@ def test_a_box_grows_with_what_comes_nearer():
     far = street([(0, 0)] * 2)
     near = far.copy()
     x0, y0, x1, y1 = BOXES[1].astype(int)
-    thing = np.kron(far[y0:y1, x0:x1], np.ones((2, 2, 1), np.uint8))  # twice the size, of which we take 1.1
+    thing = np.kron(far[y0:y1, x0:x1], np.ones((2, 2, 1), np.uint8))  # scaled by 2, then sampled down to 1.1
     rows = (np.arange(round(1.1 * (y1 - y0))) / 1.1 * 2).astype(int)
     columns = (np.arange(round(1.1 * (x1 - x0))) / 1.1 * 2).astype(int)
     near[y0 : y0 + len(rows), x0 : x0 + len(columns)] = thing[rows][:, columns]

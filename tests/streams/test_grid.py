@@ -1,4 +1,4 @@
-"""A camera's pictures on an even grid: which picture a slot holds, and what of it is a gap."""
+"""Tests of mapping a camera's pictures to an even time grid: the picture of each slot, and gaps."""
 
 import numpy as np
 from hypothesis import given
@@ -14,7 +14,7 @@ def picture(number):
 
 
 def grid(fps=10.0, limit=100):
-    """A grid, and the numbers of the pictures that it has put so far."""
+    """Returns a grid, and the list of picture numbers that it has put."""
     put = []
     return FrameGrid(fps, limit, lambda image: put.append(int(image[0, 0, 0]))), put
 

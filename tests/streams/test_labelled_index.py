@@ -15,7 +15,7 @@ FRAMES = (
 
 
 class Anything:
-    """Shows every frame that has no problem."""
+    """Fake that shows every frame, with its problem if it has one."""
 
     fps = 2.0
 

@@ -1,4 +1,4 @@
-"""Recordings played faster, and again and again."""
+"""Tests of recordings that are played faster or in a loop."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""One live camera as a video file: its length, its outages, and what ends it early."""
+"""Tests of recording one live camera to a video file: length, outages and early ends."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def brightnesses(path):
 
 
 def later(seconds, *acts):
-    """Does one thing after the other, so many seconds apart."""
+    """Calls the functions one after the other in a thread, each after ``seconds``."""
 
     def act():
         for one in acts:
@@ -54,7 +54,7 @@ def test_a_recording_is_as_long_as_it_took_and_shows_what_happened(recorder, tmp
     assert (one.file, one.fps, one.frames, one.duration_s) == (path, 20.0, 40, 2.0)
     assert (one.width, one.height, one.gaps, one.problem) == (64, 48, (), None)
     assert one.size_bytes == path.stat().st_size
-    # The camera's pictures get brighter by 8 from one to the next.
+    # Successive pictures of the camera differ by 8 in brightness.
     steps = np.diff(brightnesses(path)) % 240
     assert len(steps) == 39
     assert np.count_nonzero(steps > 4) >= 20

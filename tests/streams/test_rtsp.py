@@ -1,4 +1,4 @@
-"""Live cameras over RTSP, against a real server that is killed and brought back."""
+"""Tests of live cameras over RTSP, against a real server that is killed and restarted."""
 
 import time
 

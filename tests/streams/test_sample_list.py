@@ -17,7 +17,7 @@ NAMES = "idx,class,x0,y0,x1,y1\n"
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten pictures, the first of which is 000000.jpg, each as bright as its number says."""
+    """Ten pictures 000000.jpg to 000009.jpg, whose brightness is 20 times their number."""
     (tmp_path / "north").mkdir()
     for number in range(10):
         path = tmp_path / "north" / f"{number:06d}.jpg"
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def shown(folder: Path, text: str, classes: tuple[str, ...] = PAPER_CLASSES, **keys: object):
-    """Brightness, time and objects of each frame."""
+    """Returns the number that brightness encodes, the time in seconds and the objects of each frame."""
     (folder / "north.csv").write_text(text)
     spec = SampleListSpec.model_validate(
         {"samples": folder / "north.csv", "frames": folder / "north", **keys}

@@ -1,4 +1,4 @@
-"""What a script does to a recording's frames, and which scripts make no sense."""
+"""Tests of scripts: their effect on a recording's frames, and scripts that are refused."""
 
 import time
 

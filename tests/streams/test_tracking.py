@@ -7,7 +7,7 @@ from ekya.streams.tracking import IouTracker
 
 @settings(max_examples=60, deadline=None)
 @given(
-    steps=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3)),  # parts of its size, a frame
+    steps=st.tuples(st.floats(-0.3, 0.3), st.floats(-0.3, 0.3)),  # per frame, in parts of the box size
     size=st.tuples(st.floats(40, 120), st.floats(40, 120)),
     hidden=st.sets(st.integers(5, 28), max_size=8),
     seed=st.integers(0, 1000),

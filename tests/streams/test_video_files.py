@@ -51,7 +51,7 @@ def test_an_unknown_key_is_refused() -> None:
 
 
 class Flaky:
-    """A decoder that fails at some positions, as real ones do, and never says that it is at the end."""
+    """Fake decoder that fails at some positions, as real ones do, and never reports its end."""
 
     script = ""
 
@@ -121,7 +121,7 @@ def test_a_rate_in_the_header_is_only_a_hint(tmp_path: Path) -> None:
         writer.write(np.zeros((48, 64, 3), np.uint8))
     writer.release()
     content = bytearray(path.read_bytes())
-    # DefaultDuration, in nanoseconds: what a reader takes for the rate.
+    # DefaultDuration in nanoseconds, from which readers derive the rate.
     at = content.index(b"\x23\xe3\x83\x84") + 4
     content[at : at + 4] = (10_000_000).to_bytes(4, "big")
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Videos that grow while a camera is watched: rate, sizes, and a disk that takes no more."""
+"""Tests of videos that grow during a recording: rate, sizes and a full disk."""
 
 import shutil
 import subprocess

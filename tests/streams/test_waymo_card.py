@@ -1,4 +1,4 @@
-"""The sample that comes with the card is what its script draws, and opens as the card says."""
+"""Tests that the card's sample is what its script draws, and opens as the card says."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Any damage to any file is an error that names it, or frames that are counted; never anything else."""
+"""Tests that damage to a file gives an error that names it, or counted frames, and nothing else."""
 
 import shutil
 
@@ -16,7 +16,7 @@ FRAMES = 2
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A folder for each version, and the bytes of its files."""
+    """For each version, a folder and the bytes of its files."""
     found = {}
     for write in (write_v1, write_v2):
         root = tmp_path_factory.mktemp(write.__name__)
@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
 
 
 def check_all(root):
-    """Opens and reads a folder by name and by place: frames, some of them counted, or an error."""
+    """Reads a folder by segment and by location; expects complete or counted frames, or an error."""
     for spec in (
         WaymoSpec(root=root, segments=(SEGMENT.name,)),
         WaymoSpec(root=root, location=SEGMENT.location),

@@ -1,4 +1,4 @@
-"""Preparing: what is there and what is not, every frame looked at, and an index that a source opens from."""
+"""Tests of preparing Waymo data: missing parts, examination of every frame, and the index."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Version 2: what belongs together is found, whatever the order of rows, and what is broken is counted."""
+"""Tests of Waymo version 2: rows are matched in any order, and broken ones are counted."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ def files(tmp_path):
 
 
 def rewrite(file, change):
-    """The file with its table changed."""
+    """Rewrites the file with its table changed by ``change``."""
     pq.write_table(change(pq.read_table(file)), file, row_group_size=4)
 
 

@@ -1,4 +1,4 @@
-"""Version 1: what of a ``.tfrecord`` file can be read when a part of it cannot."""
+"""Tests of Waymo version 1: the intact parts of a damaged ``.tfrecord`` file are read."""
 
 import io
 import re
@@ -121,7 +121,7 @@ def test_the_messages_are_those_of_the_proto_file():
 
 
 def test_a_frame_is_read_by_the_numbers_of_its_fields():
-    # By hand, as the data set writes it: field number and wire type, length, content.
+    # Encoded by hand like the data set: field number and wire type, length, content.
     context = b"\x0a\x03seg" + b"\x22\x09" + b"\x12\x03Day" + b"\x1a\x02SF"
     image = b"\x08\x01" + b"\x12\x04JPEG"
     numbers = {1: 10.0, 2: 20.0, 5: 4.0, 4: 2.0}
@@ -158,7 +158,7 @@ def test_pictures_come_with_their_own_cameras_labels(tmp_path):
 
 
 def changed(tmp_path, change):
-    """A file whose second frame was changed, with the checksums that belong to it."""
+    """Writes a file whose second frame is changed by ``change``, with correct checksums."""
     records = [frame_record(SEGMENT, frame) for frame in range(3)]
     message = messages.FrameMessage.FromString(records[1])
     change(message)

@@ -1,4 +1,4 @@
-"""Segments as a stream, in both versions: order, time, tracks, classes, and what is counted."""
+"""Tests of Waymo segments as a stream, in both versions: order, time, tracks, classes and counted damage."""
 
 import logging
 import re
@@ -19,7 +19,7 @@ from ekya.streams.waymo.messages import FrameMessage
 from ekya.streams.waymo.scan import fit
 from ekya.streams.waymo.shots import Camera, Labels
 
-# The younger has the smaller name, and they are a day apart.
+# The younger segment has the smaller name; they are a day apart.
 YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)
 OLDER = Segment("2000_0", first_us=1_560_000_000_000_000, frames=4, seed=2)
 ELSEWHERE = Segment("3000_0", location="location_phx", frames=2)
@@ -28,7 +28,7 @@ BOTH = (YOUNGER.name, OLDER.name)
 
 @pytest.fixture(params=["v1", "v2"])
 def write(request, tmp_path):
-    """Writes a segment in one of the versions, into the folder that ``spec`` reads."""
+    """Returns a function that writes a segment of one version into the folder that ``spec`` reads."""
     of_version = {"v1": waymo_sample.write_v1, "v2": waymo_sample.write_v2}[request.param]
     return lambda segment: of_version(tmp_path, segment)
 
@@ -39,7 +39,7 @@ def three(write):
 
 
 def picture(segment):
-    """The first of its front camera."""
+    """Returns the first picture of the front camera."""
     return cv2.imdecode(np.frombuffer(segment.jpeg(Camera.FRONT, 0), np.uint8), cv2.IMREAD_COLOR)
 
 

@@ -1,4 +1,4 @@
-"""Frames without a picture worth looking at: what matters is when they come and what is in them."""
+"""Frames with an empty picture: only their times and objects matter."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def t_us(index):
 
 
 def boxes_at(index):
-    """Two objects that stand, and one that drives by."""
+    """Returns two boxes that stand still and one that drives by."""
     x = 2.0 * (index % 20)
     return np.array([[0, 0, 10, 10], [30, 0, 40, 10], [x, 20, x + 10, 30]], np.float32)
 
@@ -28,7 +28,7 @@ def frame_at(index, given=True):
 
 
 def collected(index, tracks, found=None):
-    """A kept frame with one box a track; the box tells frame and track apart."""
+    """Returns a collected frame with one box per track; the box identifies frame and track."""
     boxes = np.array([[track, index, track + 9, index + 9] for track in tracks], np.float32).reshape(-1, 4)
     crops = crop_objects(IMAGE, boxes, SIDE)
     image = IMAGE if found is None else None

@@ -1,4 +1,4 @@
-"""What is kept of a window for the golden model: chosen by seed and window, and by nothing else."""
+"""Tests of the frames kept for the golden model: chosen by seed and window only."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def collector(seed=5, fps=FPS):
 
 
 def watch(watched, indices, every=1, given=False):
-    """Frames whose boxes must be found: only those that λ analyses, and those that are wanted."""
+    """Passes frames to the collector: those that λ analyses, and those that the collector wants."""
     for index in indices:
         frame = frame_at(index, given)
         if given or index % every == 0 or watched.wants(frame.t_us):
@@ -85,7 +85,7 @@ def test_a_window_holds_its_own_frames_only():
 
 
 def test_the_new_windows_frames_do_not_leak_into_the_old_one_that_is_still_to_be_closed():
-    """The order to close a window comes a little after its end, when frames of the next are there."""
+    """The order to close a window comes shortly after its end, when frames of the next have arrived."""
     prompt, late = collector(), collector()
     watch(prompt, range(PER_WINDOW))
     watch(late, range(PER_WINDOW + 30))
@@ -138,7 +138,7 @@ def test_frames_that_never_came_are_replaced_by_the_next_that_did():
 
 
 def test_one_frame_stands_for_a_gap_and_no_more():
-    """What the gap left out is not made up for by the frames right after it."""
+    """The frames right after a gap do not replace those that are missing."""
     watched = collector()
     watch(watched, [index for index in range(PER_WINDOW) if not 20 <= index < 80])
     sample = kept(watched.close(0).sample)

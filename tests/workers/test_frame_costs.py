@@ -1,4 +1,4 @@
-"""What a frame takes by now, told as the share that λ would use: at 10 frames a second, 25 ms are 250."""
+"""Tests of a frame's measured cost as the share that λ needs: at 10 frames a second, 25 ms are 250."""
 
 from math import ceil
 
@@ -28,7 +28,7 @@ def row(config, frame, analysed):
 
 
 def counted(costs, *configs, dropped=0):
-    """Frames that λ intends: those that are analysed, and behind them some of the last λ that are not."""
+    """Adds frames that λ intends: analysed ones, then ``dropped`` ones of the last λ that are not."""
     for place, config in enumerate(configs):
         costs.add(row(config, place * config.every, analysed=True))
     for place in range(dropped):
@@ -57,7 +57,7 @@ def test_resolutions_are_kept_apart(costs):
 
 
 def test_what_was_used_at_a_share_that_is_worth_more_is_worth_more():
-    """A tenth of a GPU at a third of full speed: 10 ms of the GPU are 33, for which a tenth is enough."""
+    """A tenth of a GPU has a third of full speed: 10 ms of it are worth 33 ms, which a tenth can do."""
     costs = FrameCosts(FPS, SpeedCurve(((0, 0.0), (100, 1 / 3), (1000, 1.0))))
     assert told(counted(costs, EVERY), 10_000, held_milli=100) == (EVERY, 100)
 
@@ -78,7 +78,7 @@ def test_frames_that_were_kept_for_the_golden_model_only_make_the_others_no_dear
 
 
 def need(costs, dropped):
-    """The share that 20 frames of 25 ms are said to need where some more were dropped."""
+    """Returns the needed share after 20 analysed frames of 25 ms and ``dropped`` dropped ones."""
     _, share_milli = told(counted(costs, *[EVERY] * 20, dropped=dropped), 500_000)
     return share_milli
 

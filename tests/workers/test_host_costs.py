@@ -1,4 +1,4 @@
-"""What a fleet's work takes is measured from its own sources, models and γ."""
+"""Tests of measuring a fleet's costs on its own sources, models and γ."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def city(seed, fps=5.0):
 
 
 class Clock(Timer):
-    """Counts calls in place of seconds: each takes one."""
+    """Timer that counts calls: each takes one second."""
 
     def __init__(self):
         super().__init__("cpu")

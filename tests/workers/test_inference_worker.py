@@ -1,4 +1,4 @@
-"""What a stream's inference answers, with a classifier whose answers are written on the crops."""
+"""Tests of a stream's inference, with a classifier whose answers are painted on the crops."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def worker(monkeypatch):
 
 
 class Written:
-    """Answers with the number that a crop is painted with."""
+    """Classifier that returns the number that a crop is painted with."""
 
     def predict(self, crops, resolution):
         classes = crops[:, 0, 0, 0].astype(np.int64)
@@ -69,7 +69,7 @@ def test_a_batch_of_frames_is_taken_apart_again(worker):
 
 
 def test_answers_index_the_fleets_classes_whatever_order_a_model_knows_them_in(worker, monkeypatch):
-    """A model that always says its first class, which is the fleet's last."""
+    """The model always answers its first class, which is the fleet's last."""
     monkeypatch.setitem(EDGE_MODELS, "tiny", tiny_trunk)
     model = build_edge_model(("truck", "person"), 0, 1, "tiny")
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_answers_index_the_fleets_classes_whatever_order_a_model_knows_them_in(w
 
 
 def test_a_swap_takes_a_copy(worker, monkeypatch):
-    """A retraining that goes on must not change what serves."""
+    """A retraining that goes on must not change the serving weights."""
     monkeypatch.setitem(EDGE_MODELS, "tiny", tiny_trunk)
     model = build_edge_model(FLEET, 0, 1, "tiny")
     worker.swap(model, ModelVersion(1))

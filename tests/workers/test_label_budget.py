@@ -1,4 +1,4 @@
-"""What a golden model may take for a window, in GPU-seconds, and what it will take before it is asked."""
+"""Tests of the golden model's budget for a window in GPU-seconds, and of its cost estimate."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zer
 
 
 class Golden:
-    """Costs an operation a box, or, where it detects, one a picture that nobody has looked at."""
+    """Golden model that costs one operation per box or, as a detector, one per picture not yet analysed."""
 
     def __init__(self, background=None):
         self.background = background
@@ -34,7 +34,7 @@ class Golden:
 
 
 class Looks:
-    """A serving model that is sure of everything."""
+    """Serving model that is sure of everything."""
 
     model = None
 

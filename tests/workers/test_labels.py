@@ -1,4 +1,4 @@
-"""Which objects are labelled, and how they are parted."""
+"""Tests of choosing the objects to label, and of splitting them into training and validation."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ SIDE = 8
 
 
 class Golden:
-    """Names an object by its track: the box's left edge."""
+    """Golden model that derives an object's class from its track: the box's left edge."""
 
     background = None
 
@@ -71,7 +71,7 @@ def test_the_choice_is_the_seeds_and_the_windows():
 
 
 def test_enough_is_left_to_measure_with():
-    """What is labelled never counts in accuracy, so accuracy would hang on a few objects."""
+    """Labelled objects never count in accuracy, so too many would leave few to measure it."""
     assert 0.0 < LABELLED_TRACKS <= 0.6
 
 
@@ -134,7 +134,7 @@ def test_nothing_to_label_asks_nobody():
 
 
 class Detector:
-    """Knows tracks below ``objects`` by name, is unsure of the next, and calls the rest background."""
+    """Detector that names tracks below ``objects``, is unsure of the next, and calls the rest background."""
 
     background = 5
 
@@ -198,7 +198,7 @@ def test_objects_validate_although_nearly_everything_is_background():
 
 
 def half_sure(crops):
-    """Sure of no two alike, all of them looking different."""
+    """Returns a different confidence for each crop, and orthogonal features."""
     return np.linspace(1.0, 0.0, len(crops), dtype=np.float32), np.eye(len(crops), dtype=np.float32)
 
 

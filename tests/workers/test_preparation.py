@@ -1,4 +1,4 @@
-"""Classes of the fleet and of a model, runs of frames, and what a device's card charges."""
+"""Tests of translating classes between fleet and model, of runs of frames, and of a device's cost card."""
 
 import json
 from dataclasses import replace
@@ -115,7 +115,7 @@ def test_a_trials_time_is_counted_and_not_taken_from_a_clock():
 
 @pytest.fixture(scope="module")
 def family_costs():
-    """Operations are counted on the real model, which is built once for each family."""
+    """Family costs: operations are counted on the real model, built once for each family."""
     shapes = [(0, 0), (1, 0), (2, 0), (1, 64)]
     configs = [RetrainConfig(3, 16, head, blocks, 1.0) for blocks, head in shapes]
     return CARD.family_costs([*configs, *configs], 16)
@@ -197,7 +197,7 @@ def test_a_step_costs_something_beside_its_operations():
 
 
 class Says:
-    """A classifier that always gives the same answer."""
+    """Classifier that always gives the same answer."""
 
     def __init__(self, index):
         self.index, self.asked = index, 0

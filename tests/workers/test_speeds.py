@@ -1,4 +1,4 @@
-"""Speeds: measured in processes that work as jobs do, kept by device, backend and model."""
+"""Tests of speeds: measured in processes that work like jobs, kept by device, backend and model."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,7 @@ KEY = SpeedKey("a GPU", "mps", "resnet18")
 
 @pytest.fixture(params=[1000])
 def device(monkeypatch, request):
-    """Jobs that run by a law: alone as BENT says, and together at three fifths of it; grants in tenths."""
+    """Fake jobs: alone as fast as ``BENT`` says, together at three fifths of it; grants are in tenths."""
     limit = request.param
 
     @contextmanager
@@ -66,7 +66,7 @@ def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, gra
 
 @pytest.mark.live
 def test_real_processes_answer_and_are_gone_afterwards():
-    """What they measure depends on who else uses this machine, so only that they work is looked at."""
+    """The rates depend on the load of this machine, so the test only checks that the processes work."""
     with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
         rates = rates_at([(trainer, 500), (predictor, 200)])
         resting, alone = rates_at([(trainer, 0), (predictor, 200)])
@@ -80,7 +80,7 @@ def test_real_processes_answer_and_are_gone_afterwards():
 
 
 class Refusing(CpuShares):
-    """A backend whose jobs cannot begin."""
+    """Backend whose jobs cannot begin."""
 
     def attach(self, job):
         raise UserError(f"{job.role}: no daemon")
