@@ -1,4 +1,4 @@
-"""The loop fed by hand, with a planner that does as it is told."""
+"""The loop fed by hand, with a scripted planner."""
 
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +29,7 @@ STANDINGS = {
     Status.ENDED: {"ended": True},
     Status.SET_ASIDE: {"set_aside": "killed too often"},
 }
-"""What is known of a stream in each status."""
+"""State of a stream in each status."""
 
 S = 1_000_000
 
@@ -53,7 +53,7 @@ NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False, fixed_ga
 
 @dataclass
 class Wish:
-    """What the planner is to give a stream; a γ that is not offered is not given."""
+    """The planner's decision for a stream; a γ that is not offered is not given."""
 
     inference_milli: int = 300
     inference: InferenceConfig = EVERY
@@ -63,7 +63,7 @@ class Wish:
 
 @dataclass
 class Hand:
-    """Feeds batches to the loop and remembers what it says."""
+    """Feeds batches to the loop, and keeps its state and the planner's views."""
 
     wishes: dict[StreamId, Wish] = field(default_factory=lambda: {A: Wish(), B: Wish()})
     options: LoopOptions = OPTIONS
@@ -93,7 +93,7 @@ class Hand:
         return Plan((Phase(tuple(assignments)),), 0.5)
 
     def give(self, now_us: int, *events: ev.Event) -> Turn:
-        """One turn. Asserts that the planner was asked once at most, and only if a plan came of it."""
+        """Takes one step. Asserts that the planner is called once if there is a plan, and else not at all."""
         asked = len(self.views)
         turn = take_turn(self.state, Batch(now_us, events), self.options, self.needs, self.plan)
         assert len(self.views) - asked == (turn.plan is not None)
@@ -143,7 +143,7 @@ def progress(t_us, epoch, accuracy):
 
 
 def promised(hand: Hand, accuracy: float) -> None:
-    """As if the running job's profile had promised this."""
+    """Sets the accuracy that the running job's profile promised."""
     stream = hand.stream()
     job = replace(stream.job, promised_accuracy=accuracy, expected_accuracy=accuracy)
     hand.state = replace(hand.state, fleet=hand.state.fleet.with_stream(replace(stream, job=job)))

@@ -1,4 +1,4 @@
-"""The script of a fleet: its cameras, its misfortunes, and the laws by which it learns."""
+"""Script of a fleet: its cameras, its failures and the laws by which it learns."""
 
 from dataclasses import dataclass, field
 
@@ -57,20 +57,20 @@ MISFORTUNES = (
     ev.RetrainFailed(67 * S, CAM_1, JobId(999), "not the job that runs"),
     ev.StreamEnded(95 * S, CAM_3),
 )
-"""All kinds of them, at most two deaths a stream."""
+"""Failures of all kinds, at most two deaths per stream."""
 
 LABEL_GPU_S, LAMBDA_GPU_S, SUBSET_CROPS, PROFILED_EPOCHS = 0.1, 0.03, 36, 3
 VALIDATION_CROPS, SWAP_US, RESTART_US, PLANNING_US = 60, 20_000, 300_000, 10_000
 LIMITS = {0: 0.74, 1: 0.92}
-"""What a retraining of so many blocks can reach."""
+"""Highest accuracy of a retraining, by its number of trained blocks."""
 
 
 @dataclass
 class Camera:
-    """One stream.
+    """A scripted stream.
 
-    ``drift`` is what each window takes from the accuracy of whatever serves, ``slowness`` how many times
-    longer an epoch takes than its profile said. It is there from ``joins_us`` on.
+    ``drift`` is the accuracy that the serving model loses in each window, ``slowness`` the time of an epoch
+    relative to its profile. The camera joins at ``joins_us``.
     """
 
     stream: StreamId
@@ -91,12 +91,12 @@ class Camera:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be looked at."""
+        """True unless the stream is lost, down or over."""
         return not (self.lost or self.down or self.over)
 
 
 def three_cameras() -> tuple[Camera, ...]:
-    """One that drifts hard, one that drifts, and one that hardly does."""
+    """One camera drifts strongly, one drifts and one hardly drifts."""
     return (
         Camera(CAM_1, 0.62, 0.25, 240, 350),
         Camera(CAM_2, 0.66, 0.12, 180, 250),
@@ -106,7 +106,7 @@ def three_cameras() -> tuple[Camera, ...]:
 
 @dataclass
 class Job:
-    """A retraining: the preparation is a step, and each epoch is one."""
+    """A retraining: the preparation is one step, and each epoch is another."""
 
     started: cmd.StartRetraining
     from_accuracy: float
@@ -131,7 +131,7 @@ class Job:
 
 
 def lambdas_of(camera: Camera, measured: bool) -> tuple[InferenceOption, ...]:
-    """Λ as it is guessed at first, and as a profile finds it."""
+    """Returns Λ as first estimated, or as a profile measures it."""
     relative = {1: 1.0, 2: 0.93, 5: 0.75} if measured else {1: 1.0, 2: 0.8, 5: 0.6}
     return tuple(
         InferenceOption(config, relative[config.every], camera.needed_milli // config.every)
@@ -140,7 +140,7 @@ def lambdas_of(camera: Camera, measured: bool) -> tuple[InferenceOption, ...]:
 
 
 def accuracy_after(family: Family, before: float, seen: float, salt: tuple[int, ...]) -> float:
-    """Accuracy after so many crops: towards the limit, with the noise of a small validation part."""
+    """Returns the accuracy after ``seen`` crops, with the noise of a small validation part."""
     rng = np.random.default_rng((family.trainable_blocks, *salt))
     limit = max(LIMITS[family.trainable_blocks], before)
     reached = limit - (limit - before) / (1 + seen / 150) + rng.normal(0, 0.008)
@@ -148,7 +148,7 @@ def accuracy_after(family: Family, before: float, seen: float, salt: tuple[int, 
 
 
 def curve_of(family: Family, camera: Camera, salt: tuple[int, ...]) -> FamilyCurve:
-    """What a micro-profile of a family finds."""
+    """Returns the curve that a micro-profile of a family finds."""
     later = (
         accuracy_after(family, camera.accuracy, epoch * SUBSET_CROPS, (*salt, epoch))
         for epoch in range(1, PROFILED_EPOCHS + 1)
@@ -166,6 +166,6 @@ def curve_of(family: Family, camera: Camera, salt: tuple[int, ...]) -> FamilyCur
 
 
 def gpu_s_of(config: RetrainConfig, camera: Camera) -> tuple[float, float]:
-    """GPU-seconds of a retraining's preparation and of each of its epochs."""
+    """Returns the GPU-seconds of a retraining's preparation and of each of its epochs."""
     cost, crops = COSTS[family_of(config)], config.data_fraction * camera.crops
     return cost.prepare_gpu_s * crops, cost.epoch_gpu_s * crops * camera.slowness

@@ -1,8 +1,8 @@
-"""A fleet that follows a script: what an executor does, as a pure model on virtual time.
+"""Scripted fleet: an executor as a pure model on virtual time.
 
-Learning follows a law, labels take as long as they cost, and everything that is drawn comes from the
-seed; so the loop runs whole windows in milliseconds, and twice alike. The fleet also watches the loop:
-it asserts that every command makes sense when it comes, and that shares fit.
+Learning follows a law, labelling takes as long as it costs, and all random draws come from the seed; so the
+loop runs whole windows in milliseconds, and reproducibly. The fleet also asserts that every command is valid
+when it arrives, and that shares fit.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ from ekya.core.shares import retraining_holder
 
 
 class ScriptedFleet:
-    """An executor. ``misfortunes`` are events that come at their time, whatever the loop does.
+    """An executor. ``misfortunes`` are events at fixed times, independent of the loop.
 
-    With ``tells_shares`` retrainings say at once that they are at their share.
+    With ``tells_shares`` retrainings immediately report that they are at their share.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ScriptedFleet:
         for event in misfortunes:
             self._at(event.t_us, lambda event=event: self.strike(event))
 
-    # What an executor is
+    # The executor's interface
 
     def wait(self, until_us: int) -> Batch:
         while not self._outbox:
@@ -92,7 +92,7 @@ class ScriptedFleet:
 
     @property
     def held_milli(self) -> int:
-        """The shares that everybody holds together."""
+        """Returns the sum of all held shares."""
         jobs = sum(camera.job.share_milli for camera in self.cameras.values() if camera.job)
         inference = sum(camera.inference_milli for camera in self.cameras.values())
         return jobs + inference + (self.preparation.share_milli if self.preparation else 0)
@@ -164,7 +164,7 @@ class ScriptedFleet:
             self._tell(ev.ShareResized(self.now_us, holder, command.plan_epoch, command.share_milli, 0))
 
     def _arrive(self, camera: Camera, job: Job) -> None:
-        """Weights that were trained elsewhere are here, unless their retraining was stopped."""
+        """Delivers weights that were trained elsewhere, unless their retraining was stopped."""
         if camera.job is not job:
             return
         config, number = job.started.config, job.started.job
@@ -195,7 +195,7 @@ class ScriptedFleet:
         assert job.started.job == command.job
         return job
 
-    # What comes of them
+    # Effects of commands
 
     def _drift(self) -> None:
         for camera in self.cameras.values():

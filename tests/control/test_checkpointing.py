@@ -43,7 +43,7 @@ def worth(a_job, accuracy=0.5, now_us=150 * S, delay_us=S // 2):
 
 
 def test_the_law_at_its_border():
-    """Gain 0.1 for the 18 s that 9 epochs take at half a GPU; the delay costs 0.8 for as long as it lasts."""
+    """Gain 0.1 for the 18 s that 9 epochs take at half a GPU; the delay costs 0.8 while it lasts."""
     assert worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) - 1)
     assert not worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
 
@@ -62,7 +62,7 @@ def test_a_slower_retraining_is_worth_a_checkpoint_sooner():
 
 
 def test_a_better_best_than_expected_makes_the_delay_dearer():
-    """What stands still is what is reached by then, even if the estimate is behind."""
+    """A delay costs the accuracy reached so far, even if the estimate is lower."""
     behind = job(accuracies=(0.6,), expected_accuracy=0.3)
     assert worth(behind, delay_us=round(0.1 * 18 / 0.6 * S) - 1)
     assert not worth(behind, delay_us=round(0.1 * 18 / 0.6 * S) + 1)
@@ -84,7 +84,7 @@ def test_never_worth_it(a_job, accuracy):
 
 
 def away(arrives_us, **changes):
-    """One that other servers do: what it has used is not told."""
+    """Returns a job on other servers, which does not report the GPU time that it has used."""
     return job(share_milli=0, gpu_s=0.0, elsewhere=Elsewhere(arrives_us), **changes)
 
 
@@ -134,7 +134,7 @@ def test_gpu_seconds_left_by_its_own_pace():
 
 
 def test_a_quick_retraining_with_a_long_preparation_is_nearly_done_after_its_first_epoch():
-    """The head alone: nine tenths of its time go into what is prepared, and no checkpoint is worth it."""
+    """Only the head trains: nine tenths of its time are preparation, and no checkpoint is worth it."""
     head_only = job(accuracies=(0.6,), gpu_s=0.9, expected_gpu_s=1.0, first_epoch_gpu_s=0.9)
     assert gpu_s_left(head_only) == pytest.approx(0.1)
     assert not worth(head_only, delay_us=S // 4)
@@ -153,7 +153,7 @@ def test_checkpoints_bring_what_the_epoch_before_has_reached():
 
 
 def test_a_checkpoint_that_costs_brings_less_and_a_dear_one_nothing():
-    """Nine of half a second would cost 0.9 for 4.5 s, more than the gain of 0.4 brings in 10 s."""
+    """Nine delays of 0.5 s would cost 0.9 for 4.5 s, more than the gain of 0.4 brings in 10 s."""
     free, cheap, dear = (early(delay_us=delay_us) for delay_us in (0, S // 100, S // 2))
     assert free > cheap == pytest.approx(free - 9 * 0.01 * 0.9 / (0.4 * 10))
     one = part_in_steps(bend_of(0.7), 2) - 0.5 * 0.9 / (0.4 * 10)

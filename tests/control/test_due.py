@@ -1,4 +1,4 @@
-"""The loop's own events: borders of windows, and the end of the time for preparation."""
+"""The loop's own events: borders of windows, and the deadline of the preparation."""
 
 from dataclasses import replace
 

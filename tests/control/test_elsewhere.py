@@ -1,4 +1,4 @@
-"""Weights that are not trained here, in the loop: asked for once, and served when they come."""
+"""Weights that are not trained here, in the loop: requested once, and served when they arrive."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ KEPT = CachedModel(SHORT, 0, (3, 1))
 
 
 class Scheduled(Hand):
-    """A hand whose planner is a scheduler."""
+    """A hand with a scheduler as its planner."""
 
     name = "reuse"
 
@@ -27,7 +27,7 @@ class Scheduled(Hand):
 
 
 def prepared(monkeypatch, name="reuse") -> Scheduled:
-    """Window 1 is prepared; stream ``a`` has a kept model, and labels that say which classes there are."""
+    """Window 1 is prepared; stream ``a`` has a kept model, and labels with a class histogram."""
     monkeypatch.setattr(Scheduled, "name", name)
     hand = Scheduled(needs=make_scheduler(name).needs)
     hand.state = opened_1(needs=hand.needs).state
@@ -92,7 +92,7 @@ def test_what_comes_as_a_whole_from_the_cloud_is_served_once_even_before_its_tim
 
 
 def lent() -> Hand:
-    """Job 1 of stream ``a`` runs on another server until 150 s; what serves has 0.5."""
+    """Job 1 of stream ``a`` runs on another server until 150 s; the serving model has accuracy 0.5."""
     hand = retraining()
     stream = hand.stream()
     away = replace(stream.job, elsewhere=Elsewhere(150 * S), share_milli=0)
@@ -119,7 +119,7 @@ def test_an_epoch_that_came_home_serves_where_it_is_worth_it_and_nothing_is_plan
     assert (turn.commands, turn.plan) == ((cmd.ServeModel(A, JobId(1), 1),), None)
     served(hand, 120 * S, 0.6)
     assert home(hand, 130 * S, 2, 0.55).commands == ()
-    # A hundredth for the two seconds that are left is not.
+    # A gain of 0.01 for the two seconds that are left is not worth it.
     assert home(hand, 148 * S, 3, 0.61).commands == ()
 
 

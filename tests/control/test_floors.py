@@ -1,4 +1,4 @@
-"""No stream is starved by a plan, from one pool or on the GPU where it is at home."""
+"""Minimum shares: no plan starves a stream, from one pool or on its home GPU."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def test_every_stream_has_its_floor_whatever_was_planned(homes):
     capacity_milli = 2000 if homes else 1000
     options = replace(OPTIONS, quantum_milli=50, capacity_milli=capacity_milli, homes=at_home)
     shares = given(Hand(options=options, needs=FREE))
-    # What nobody wanted is given out after that, to whom it helps.
+    # Unclaimed capacity is given out afterwards, where it helps.
     assert min(shares[B], shares[C]) >= 150
     assert sum(shares.values()) <= capacity_milli
     if len(set(homes)) <= 1:

@@ -1,9 +1,9 @@
-"""A recorded run, to the byte: what the loop asks for changes only where somebody means it to.
+"""A recorded run, byte for byte: the loop's commands change only on purpose.
 
-`EKYA_RENEW_GOLDEN=1 pytest tests/control/test_golden_journal.py` writes the file again; look at what
-changed in it before you commit it, and say in the commit why.
+`EKYA_RENEW_GOLDEN=1 pytest tests/control/test_golden_journal.py` rewrites the file; review the changes before
+you commit them, and give the reason in the commit message.
 
-Floats are kept to six digits behind the point, since the last ones depend on the machine's linear algebra.
+Floats are rounded to six decimal places, since the last digits depend on the machine's linear algebra.
 """
 
 import json
@@ -27,7 +27,7 @@ DIGITS = 6
 
 
 def cameras():
-    """One of them trains slower than its profile says, and is stopped by the end of its window."""
+    """One camera trains slower than its profile says, and is stopped by the end of its window."""
     first, second, third = three_cameras()
     return first, replace(second, slowness=8.0), third
 
@@ -62,9 +62,9 @@ def test_the_run_is_the_recorded_one(tmp_path):
 
 
 def test_the_recorded_events_give_the_recorded_commands():
-    """The golden journal is a journal as any other: an old run, decided by the loop as it is now.
+    """The golden journal is an ordinary journal: an old run, decided by the loop as it is now.
 
-    Turn by turn instead of by `replay`, to which a rounded number is another number.
+    Steps are compared here and not by `replay`, to which a rounded number is another number.
     """
     scheduler, options, turns = read_journal(GOLDEN)
     assert (scheduler, options) == ("thief", OPTIONS)
@@ -79,7 +79,7 @@ def test_the_recorded_events_give_the_recorded_commands():
 
 
 def test_the_recording_shows_what_matters():
-    """A golden run in which nothing happens guards nothing."""
+    """A golden run with few kinds of commands guards little."""
     _, _, turns = read_journal(GOLDEN)
     commands = {type(command).__name__ for turn in turns for command in turn.commands}
     assert commands == {

@@ -1,4 +1,4 @@
-"""What others' jobs have on a server of several GPUs: it comes off one of them, and none gives too much."""
+"""Shares of guests on a server of several GPUs: they come off one GPU, and no GPU gives too much."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ def test_who_keeps_a_share_while_its_camera_is_lost_keeps_it_from_guests():
 
 
 class Town:
-    """A server whose streams stay where they are dealt, and which lends as much as it says it can."""
+    """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports."""
 
     def __init__(self, gpus_milli, streams, packing, wishes):
         self.streams, self.homes = STREAMS[:streams], deal(streams, gpus_milli)
@@ -95,7 +95,7 @@ class Town:
         self.look()
 
     def look(self):
-        """No GPU gives more than it has: to jobs here, to the preparation and to guests together."""
+        """Asserts that no GPU gives more than it has to jobs here, the preparation and guests together."""
         fleet, options = self.hand.state.fleet, self.hand.options
         held = [0] * len(rooms_milli(options.capacity_milli, ()))
         held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))

@@ -1,4 +1,4 @@
-"""Cameras that join, are lost and come back while the run goes on: their shares, plans and preparations."""
+"""Cameras that join, are lost and come back during a run: their shares, plans and preparations."""
 
 from dataclasses import replace
 

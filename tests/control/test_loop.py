@@ -1,7 +1,7 @@
-"""Whole runs under every scheduler: what must hold whatever it decides.
+"""Laws of whole runs under every scheduler.
 
-The scripted fleet asserts on its own that every command makes sense when it comes: a start needs labels
-and no job, a resize and a stop need that job, a model that is to serve is the best there is.
+The scripted fleet itself asserts that every command is valid when it arrives: a start needs labels and no
+job, a resize and a stop need that job, and a model to serve is the best available.
 """
 
 from dataclasses import replace
@@ -23,14 +23,14 @@ either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fa
 
 
 def known_shares_milli(fleet):
-    """What the loop believes that everybody holds."""
+    """Returns the sum of all shares in the loop's state."""
     jobs = sum(stream.job.share_milli for stream in fleet.streams if stream.job is not None)
     preparation = OPTIONS.preparation_share_milli if fleet.preparing else 0
     return jobs + preparation + sum(stream.inference_share_milli for stream in fleet.streams)
 
 
 def check_turn(done):
-    """After each turn the loop knows what the fleet does, and nothing is given out twice."""
+    """Asserts that the loop's state matches the fleet, and that no share is given out twice."""
     fleet, known = done.fleet, done.states[-1].fleet
     turn, view = done.turns[-1], done.views[-1]
     assert known_shares_milli(known) <= done.options.capacity_milli
@@ -74,7 +74,7 @@ OVERLAPPING = (
     ev.WorkerDied(71 * S, CAM_1, ev.Role.RETRAINING, "killed"),
     ev.StreamBack(80 * S, CAM_1),
 )
-"""One misfortune in the middle of another."""
+"""One failure in the middle of another."""
 
 
 @every_scheduler
@@ -86,7 +86,7 @@ def test_the_loop_and_the_fleet_agree_when_misfortunes_overlap(name):
 
 
 class Watched:
-    """An executor, a journal and an observer that write down in which order they are used."""
+    """An executor, a journal and an observer that record the order of their calls."""
 
     def __init__(self):
         self.order = []
@@ -141,7 +141,7 @@ def test_windows_follow_each_other_and_each_has_a_plan(name, misfortunes):
 @every_scheduler
 @either_luck
 def test_the_next_plan_of_the_same_moment_would_ask_for_nothing(name, misfortunes):
-    """Each turn leaves what its own plan says, for every stream that serves."""
+    """Each step carries out its own plan, for every stream that serves."""
 
     def reached(done):
         if done.turns[-1].plan is None:
@@ -170,7 +170,7 @@ def test_preparation_begins_with_the_window_and_keeps_its_deadline(name, misfort
 
 
 def test_a_preparation_that_is_cut_off_gives_what_was_ready():
-    """The scripted families need longer than there is: some profiles are missing, and the window goes on."""
+    """The scripted families need more time than there is: the window goes on without some profiles."""
     done = run("thief")
     assert 0 < len(done.events(ev.ProfileReady)) < 2 * 9
     deadlines = [k * OPTIONS.window_us + OPTIONS.preparation_us for k in (1, 2, 3)]

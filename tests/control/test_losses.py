@@ -1,4 +1,4 @@
-"""Deaths, losses and ends: what is asked for, and who gets the share."""
+"""Deaths, losses and ends: the commands that follow, and who gets the share."""
 
 import pytest
 from byhand import (
@@ -58,7 +58,7 @@ def test_a_dead_retraining_is_not_tried_again_in_this_window():
 
 
 def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_has_died_twice():
-    """As where the MPS daemon of their GPU dies: whatever ran there dies, and the stream did nothing."""
+    """The MPS daemon of a GPU dies with all processes on that GPU; the stream is not at fault."""
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     for round_s in (10, 30):
         for at_us, role in ((round_s * S, INFERENCE), (round_s * S + 100_000, RETRAINING)):
@@ -132,7 +132,7 @@ def test_the_retraining_of_a_stream_that_has_ended_stops_and_others_get_its_shar
 
 
 def unlabelled():
-    """Window 1 went without labels, as the micro-profiler was away when it opened."""
+    """Window 1 has no labels, since the micro-profiler was away when it opened."""
     hand = opened_1()
     hand.give(100 * S, ev.PreparationEnded(100 * S, 1))
     return hand

@@ -1,4 +1,4 @@
-"""What retrainings really did corrects the speed curve, from one window to the next."""
+"""Correction of the speed curve by measured retrainings, from one window to the next."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ekya.journal import read_journal
 from ekya.scheduling.registry import make_scheduler
 
 GUESS = SpeedCurve(((0, 0.0), (200, 0.2), (500, 0.5), (1000, 1.0)))
-"""What is planned with at first; the truth of the scripted fleet is ``BENT``."""
+"""Speed curve of the first plans; the true one of the scripted fleet is ``BENT``."""
 
 
 def at_share(t_s, share_milli, job=1):

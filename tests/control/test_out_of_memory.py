@@ -52,7 +52,7 @@ def test_what_needs_as_much_is_not_offered_and_the_others_go_on():
 
 
 def test_one_that_had_trained_before_is_the_windows_retraining():
-    """It fitted once: somebody else took the memory, and half a retraining is paid for."""
+    """It fitted before: another process took the memory, and half a retraining is paid for."""
     hand = retraining(LONG)
     hand.give(115 * S, progress(115 * S, 1, 0.6))
     turn = fail(hand)
@@ -97,14 +97,14 @@ def test_the_next_window_tries_again():
 
 @pytest.mark.parametrize("name", ["thief", "serial", "exact", "ekya", "uniform"])
 def test_whole_runs_go_on_with_what_fits(name):
-    """Nothing that trains a block fits on any stream: heads are trained, and nothing is tried twice."""
+    """No stream can retrain a block: heads are trained, and nothing is tried twice."""
     done = run(name, after_turn=_blocks_do_not_fit)
     failed = [event.job for event in done.events(ev.RetrainFailed)]
     starts = done.commands(cmd.StartRetraining)
     assert failed == [start.job for start in starts if start.config.trainable_blocks]
     tried = [(start.window, start.stream, start.config) for start in starts]
     assert len(tried) == len(set(tried))
-    if name != "uniform":  # whose γ is fixed
+    if name != "uniform":  # its γ is fixed
         assert failed
         retried = {(start.window, start.stream) for start in starts if start.job in failed}
         again = {(start.window, start.stream) for start in starts if start.job not in failed}
@@ -113,7 +113,7 @@ def test_whole_runs_go_on_with_what_fits(name):
 
 
 def _blocks_do_not_fit(done):
-    """Strikes each retraining of a block as soon as it has begun."""
+    """Fails each retraining of a block as soon as it has started."""
     fleet, turn = done.fleet, done.turns[-1]
     for command in turn.commands:
         if isinstance(command, cmd.StartRetraining) and command.config.trainable_blocks:

@@ -1,4 +1,4 @@
-"""Parity: the events that a run wrote down, through the loop again, give the commands that it gave."""
+"""Replay: the recorded events of a run give the recorded commands."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def replayed(turns, name="thief", options=OPTIONS):
 
 
 def first_difference(turns, options=OPTIONS):
-    """The number of the first turn that asks for something else, with which a replay ends."""
+    """Returns the number of the first step that differs, where a replay ends; None without a difference."""
     told = list(replayed(turns, options=options))
     assert all(one.same for one in told[:-1])
     if told[-1].same:
@@ -42,7 +42,7 @@ def test_a_journal_that_was_read_back_gives_the_same_commands(name, tmp_path):
 
 
 def tampered(turns, change):
-    """The same turns with one event changed: the first that ``change`` gives another for."""
+    """Returns the same steps with one event changed: the first for which ``change`` returns another."""
     turns = list(turns)
     for number, turn in enumerate(turns):
         for place, event in enumerate(turn.events):
@@ -95,7 +95,7 @@ def test_other_options_give_other_commands():
 
 
 def test_the_state_after_a_part_of_a_run_is_the_state_it_had_then():
-    """How a crashed controller finds out where it was."""
+    """A crashed controller recovers its state in this way."""
     done = run("thief", misfortunes=MISFORTUNES)
     half = len(done.turns) // 2
     assert list(replayed(done.turns[:half]))[-1].state == done.states[half - 1]

@@ -1,4 +1,4 @@
-"""Shares change hands: whoever answers, whenever, nobody gets what somebody else may still be using."""
+"""Handover of shares: no job gets a share that another job may still use, however late answers are."""
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def asked(orders):
 
 
 def holding(ledger, **shares_milli):
-    """A ledger in which these inferences hold their shares."""
+    """Returns the ledger, in which these inference jobs now hold their shares."""
     for name, share_milli in shares_milli.items():
         ledger.aim(inference_holder(StreamId(name)), share_milli, 1, 0)
     return ledger
@@ -150,7 +150,7 @@ def test_what_nobody_knows_has_nothing_to_give_back():
 
 
 class Job:
-    """A process: a batch that runs keeps the share at which it began."""
+    """A process: a running batch keeps the share at which it began."""
 
     def __init__(self):
         self.serial, self.share_milli, self.batch_milli = 0, 0, 0
@@ -181,7 +181,7 @@ def pool_of(holder):
 
 
 class Shares(RuleBasedStateMachine):
-    """Orders and answers that come late, out of order or never, jobs that hang or die, plans in between."""
+    """Orders and answers that are late, reordered or lost, jobs that hang or die, and plans in between."""
 
     def __init__(self):
         super().__init__()
@@ -228,7 +228,7 @@ class Shares(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(place=places, goes_on=st.booleans())
     def end_batch(self, place, goes_on):
-        """The next one may begin at once; an order that was carried out is answered at the boundary."""
+        """Ends a batch. The next may begin immediately; an executed order is answered at the boundary."""
         job = list(self.jobs.values())[place % len(self.jobs)]
         job.batch_milli = 0
         if job.owes is not None:
@@ -263,7 +263,7 @@ class Shares(RuleBasedStateMachine):
         self.end(list(self.jobs)[place % len(self.jobs)])
 
     def end(self, holder):
-        """Its process ends; that is heard later. What was on its way to it is lost with it."""
+        """Ends a process; the end is reported later, and orders on their way to it are lost."""
         if self.jobs.pop(holder, None) is not None:
             self.ends.append(holder)
             self.orders = [order for order in self.orders if order.holder != holder]
@@ -285,7 +285,7 @@ class Shares(RuleBasedStateMachine):
             assert self.ledger.free_milli(pool) >= 0
 
     def teardown(self):
-        """Once everybody answers or is gone, everybody has what the last plan gave it."""
+        """Once all jobs have answered or are gone, each has the share that the last plan gave it."""
         for _ in range(10):
             for act, waiting in (
                 (self.kill, lambda: self.doomed),
@@ -310,7 +310,7 @@ class Shares(RuleBasedStateMachine):
 
 
 Shares.TestCase.settings = settings(
-    # Shrinking a run of this machine takes minutes.
+    # Shrinking a run of this state machine takes minutes.
     max_examples=40,
     stateful_step_count=40,
     deadline=None,

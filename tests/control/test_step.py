@@ -1,4 +1,4 @@
-"""One turn: what is asked of the scheduler, when, and what events ask for by themselves."""
+"""One step: calls of the scheduler, and commands that follow directly from events."""
 
 import copy
 from dataclasses import replace
@@ -101,7 +101,7 @@ def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
     assert shares == {A: 500, B: 800}  # The preparation holds its share on the first GPU.
     hand.give(120 * S, ev.PreparationEnded(120 * S, 1), ev.CapacityLent(120 * S, 300))
     shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
-    assert shares == {A: 800, B: 700}  # And what others' jobs have is not planned with on the last.
+    assert shares == {A: 800, B: 700}  # And guests' shares are not planned with on the last GPU.
 
 
 def test_training_is_granted_whole_groups_of_multiprocessors_and_inference_is_not():
@@ -158,7 +158,7 @@ def needs(t_us, share_milli):
 
 
 def test_inference_that_no_longer_keeps_up_is_planned_for_once():
-    """Streams hold 300: enough for nineteen frames in twenty as long as all take no more than 315."""
+    """Streams hold 300: enough for 19 of 20 frames as long as all frames take no more than 315."""
     hand = started()
     assert hand.give(10 * S, needs(10 * S, 314)).plan is None
     assert hand.give(15 * S, needs(15 * S, 400)).plan is not None
@@ -183,7 +183,7 @@ def test_nothing_is_planned_on_nothing():
 
 
 def test_everything_at_once_is_planned_once():
-    """The helper asserts that the planner is asked once; it sees what all events left behind."""
+    """The helper asserts a single call of the planner, which sees the effect of all events."""
     hand = retraining()
     turn = hand.give(120 * S, *DOES_NOT, ev.StreamLost(120 * S, B, "why"), *MATTERS[1:2])
     assert turn.plan is not None
@@ -214,7 +214,7 @@ def test_the_same_plan_again_asks_for_nothing():
 
 
 def test_a_window_that_is_over_already_is_not_planned():
-    """The loop was late: the batch holds the old window's end only, or comes after the new one's."""
+    """The loop is late: the batch holds only the old window's end, or comes after the new one's."""
     assert retraining().give(200 * S, ev.RetrainFinished(199 * S, A, JobId(1), 9.0)).plan is None
     late = opened_1()
     assert late.give(350 * S, ev.WindowOpened(200 * S, 2, 300 * S)).plan is None
@@ -435,7 +435,7 @@ def test_the_best_of_a_failed_retraining_serves_and_nothing_starts_again():
 
 
 def test_an_estimate_that_changes_is_planned_on():
-    """The profile promised 0.8 of an epoch 10 that the first two epochs do not point at."""
+    """The profile promised 0.8 after epoch 10, which the first two epochs do not suggest."""
     hand = retraining(accuracy=0.5)
     promised(hand, 0.8)
     first = hand.give(120 * S, progress(120 * S, 1, 0.50))
@@ -457,7 +457,7 @@ def test_an_estimate_that_holds_is_not_planned_on():
 
 
 def test_a_job_that_outdoes_its_promise_is_not_paused():
-    """Its best epoch serves already; a lower estimate of its end would make going on look harmful."""
+    """Its best epoch serves already; a lower estimate of its end would make further epochs look harmful."""
     hand = retraining(accuracy=0.5)
     promised(hand, 0.6)
     hand.give(120 * S, progress(120 * S, 1, 0.70))

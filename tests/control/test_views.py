@@ -1,4 +1,4 @@
-"""What schedulers are shown of a retraining whose checkpoints serve: nothing twice."""
+"""Scheduler views of a retraining whose checkpoints serve: nothing counts twice."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_what_a_checkpoint_has_brought_is_the_accuracy_by_now():
 
 
 def test_who_was_not_tried_in_time_is_offered_what_is_usual():
-    """Labels are there, and no curve: each γ by the cost card, and promised what it usually reaches."""
+    """With labels and no curve, each γ costs what the cost card says and promises the usual accuracy."""
     options = seen(profiled=()).retrain_options
     by_card = seen(replace(TOLD, micro_profile=False), profiled=()).retrain_options
     assert [option.config for option in options] == [option.config for option in by_card]

@@ -19,7 +19,7 @@ from ekya.scheduling.registry import make_scheduler
 
 @dataclass
 class Run:
-    """What came of a run; ``views`` holds what the scheduler was asked in each turn, if it was."""
+    """Record of a run; ``views`` holds the view of the scheduler in each step, or None without a call."""
 
     fleet: ScriptedFleet
     options: LoopOptions
@@ -35,7 +35,7 @@ class Run:
 
 
 class _Ignored:
-    """A journal that is not kept."""
+    """A journal that is discarded."""
 
     def batch(self, batch):
         pass
@@ -55,7 +55,7 @@ def run(
     tells_shares: bool = False,
     after_turn=lambda run: None,
 ) -> Run:
-    """One run; ``after_turn`` is called when a turn's commands have been carried out."""
+    """Runs the loop once; ``after_turn`` is called after a step's commands are carried out."""
     chosen = make_scheduler(scheduler)
     fleet = ScriptedFleet(options, cameras or three_cameras(), seed, misfortunes, tells_shares)
     done = Run(fleet, options)

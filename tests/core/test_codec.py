@@ -1,4 +1,4 @@
-"""Facts must come out of the journal exactly as they went in, and nothing else may come out of it."""
+"""Journal codec: facts are decoded as they were encoded, and anything else is refused."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -23,8 +23,8 @@ from ekya.core.state import FleetState
 
 KINDS = (*get_args(Event), *get_args(Command), Plan)
 
-# A few characters of each kind that JSON or UTF-8 treats apart.
-# A table of all of Unicode takes seconds to make.
+# A few characters of each kind that JSON or UTF-8 treats differently:
+# a table of all of Unicode takes seconds to make.
 CHARACTERS = 'ab0 "\\/\n\t\x00\x7fé\u2028🚲'
 
 PLAIN = {
@@ -32,7 +32,7 @@ PLAIN = {
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(CHARACTERS, max_size=12),
     bool: st.booleans(),
-    # Not any points make a curve.
+    # Arbitrary points do not make a curve.
     SpeedCurve: st.builds(
         lambda speed: SpeedCurve(((0, 0.0), (300, speed), (1000, 1.0))), st.floats(0.0, 1.0)
     ),
@@ -65,7 +65,7 @@ def test_every_kind_comes_back_as_it_went(kind, data):
     fact = data.draw(values_of(kind))
     back = decode(json.loads(json.dumps(encode(fact))))
     assert back == fact
-    # Equality does not see an int that became a float, or an enum that became a string.
+    # Equality does not distinguish an int from a float, or an enum from a string.
     assert repr(back) == repr(fact)
 
 

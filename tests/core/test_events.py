@@ -1,4 +1,4 @@
-"""The order in which a batch of events is taken."""
+"""Order of the events in a batch."""
 
 from typing import get_args
 
@@ -77,7 +77,7 @@ def test_time_comes_before_kind():
 
 @given(st.lists(st.sampled_from([A, B]), max_size=8), st.lists(st.integers(0, 2), min_size=8, max_size=8))
 def test_equals_keep_the_order_in_which_they_came(streams, times):
-    """A serial number in the reason makes equals tell-tale."""
+    """A serial number in the reason distinguishes equal events."""
     given_events = [
         ev.StreamLost(t_us, stream, str(number))
         for number, (stream, t_us) in enumerate(zip(streams, times, strict=False))

@@ -1,4 +1,4 @@
-"""Whole groups of multiprocessors in whole thousandths: nothing is promised that is not there."""
+"""Whole groups of multiprocessors as whole thousandths: never more than the GPU has."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""What a γ that found too little memory says of the others."""
+"""Configurations that are ruled out when a γ finds too little memory."""
 
 from dataclasses import replace
 

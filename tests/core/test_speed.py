@@ -24,7 +24,7 @@ def test_the_share_that_would_be_as_fast_in_proportion(share):
     assert BENT.linear_milli(share) == pytest.approx(
         max(1000 * BENT.speed(share), share if share > 1000 else 0)
     )
-    # To the last bit: what was planned in proportion stays as it was.
+    # Bit-identical: plans made in proportion stay as they were.
     assert LINEAR.linear_milli(share) == max(share, 0)
 
 

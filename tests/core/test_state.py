@@ -1,4 +1,4 @@
-"""What each event changes in what the loop knows."""
+"""Effect of each event on the state of the loop."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ JOB = RetrainJob(JobId(3), GAMMA, 2, 400, 0.8, 0.8, 10.0, accuracies=(0.5, 0.7),
 
 
 def in_window_2(**changes) -> FleetState:
-    """Two streams in window 2; ``a`` retrains, serves and is as ``changes`` say."""
+    """Two streams in window 2; ``a`` retrains and serves, with ``changes`` applied."""
     first = StreamState(
         A,
         OPTIONS,

@@ -1,4 +1,4 @@
-"""The servers file: what it says, and what is wrong with it in one sentence."""
+"""The servers file: its contents, and its errors in one sentence each."""
 
 import pytest
 import yaml

@@ -14,7 +14,7 @@ from ekya.gpu.mps_control import CONTROL, SERVER
 
 @pytest.fixture
 def fake_mps(monkeypatch):
-    # Not tmp_path: a socket must fit below it.
+    # Not tmp_path: the path of a socket below it would be too long.
     home = Path(tempfile.mkdtemp(prefix="m", dir="/tmp"))
     fake = FakeMps(home / "bin", home / "f")
     fake.programs.mkdir()

@@ -1,4 +1,4 @@
-"""What `cuda.bindings.driver` answers on a GPU that is not there."""
+"""Fake of `cuda.bindings.driver` for machines without a GPU."""
 
 import enum
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def sms(count, kind=SM):
 
 
 class FakeBindings:
-    """What ``cuda.bindings.driver`` answers on a GPU of 132 SMs, error code first."""
+    """Replies of ``cuda.bindings.driver`` on a GPU of 132 SMs, error code first."""
 
     CUresult = Result
     CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=SM)
@@ -58,7 +58,7 @@ ANSWERS = {
     "cuDeviceGet": lambda self, place: (f"device {place}",),
     "cuDeviceGetUuid": lambda self, device: (SimpleNamespace(bytes=b"\x01" * 16),),
     "cuDeviceGetDevResource": lambda self, device, kind: (sms(132),),
-    # The array is as long as was asked for; only the first ones were made.
+    # The array has the requested length; only the first groups were made.
     "cuDevSmResourceSplitByCount": lambda self, most, whole, flags, least: (
         [sms(8)] * 16 + [sms(0, INVALID)] * (most - 16),
         16,

@@ -6,7 +6,7 @@ from ekya.gpu.cgroups import Cgroups
 
 
 class FakeCgroups:
-    """What the kernel tells a process in ``/proc/self``, and the groups that it has mounted.
+    """Fake of ``/proc/self`` and of the cgroups that a process has mounted.
 
     Args:
         folder: empty, for all files.
@@ -19,11 +19,11 @@ class FakeCgroups:
         self._write()
 
     def v2(self, path="/", root="/"):
-        """Mounts the unified hierarchy; ``root`` is the group that the mount shows. Gives its folder."""
+        """Mounts the unified hierarchy and returns its folder; ``root`` is the group that the mount shows."""
         return self._mount("unified", root, "cgroup2 cgroup2 rw,nsdelegate", f"0::{path}")
 
     def v1(self, controller, path="/", root="/"):
-        """Mounts the hierarchy of a controller, and gives its folder."""
+        """Mounts the hierarchy of a controller and returns its folder."""
         options = f"cgroup cgroup rw,{controller},{controller}acct"
         return self._mount(controller, root, options, f"4:{controller},{controller}acct:{path}")
 
@@ -41,7 +41,7 @@ class FakeCgroups:
 
 
 def write_group(folder, **files):
-    """Writes a group's files; in their names _ stands for the first dot."""
+    """Writes a group's files; in their names the first _ stands for a dot."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")

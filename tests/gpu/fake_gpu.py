@@ -1,4 +1,4 @@
-"""A GPU that is not there: a driver that checks how it is used, and streams on a clock of their own."""
+"""Fakes of a GPU: a driver that checks how it is used, and streams on a virtual clock."""
 
 import threading
 from collections import defaultdict
@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 class FakeDriver:
-    """An ``SmDriver`` on which every misuse is an AssertionError, and which can fail at each call."""
+    """An ``SmDriver`` that turns every misuse into an AssertionError, and can fail at each call."""
 
     uuid = "c0ffee"
 
@@ -86,7 +86,7 @@ class FakeDriver:
         self.closed = True
 
     def groups_on(self, stream):
-        """Numbers of the groups that a stream's kernels run on."""
+        """Returns the numbers of the groups that a stream's kernels run on."""
         return {one.resource[1] for one in self.contexts[self.streams[stream]]}
 
     def _call(self, name):
@@ -113,7 +113,7 @@ class FakeMark:
 
 
 class FakeGpu:
-    """``GpuStreams`` on virtual time: a kernel runs after what is on its stream already."""
+    """``GpuStreams`` on virtual time: a kernel runs after the earlier kernels of its stream."""
 
     DEFAULT = 0
 
@@ -141,7 +141,7 @@ class FakeGpu:
         return FakeMark(self, max(self.now_ns, self._busy_until[self.current()]))
 
     def launch(self, ms):
-        """A kernel on the calling thread's stream; the host goes on at once."""
+        """Queues a kernel on the calling thread's stream and returns immediately."""
         stream = self.current()
         self._busy_until[stream] = max(self.now_ns, self._busy_until[stream]) + round(ms * MS)
 
@@ -157,7 +157,7 @@ class FakeGpu:
 
 @contextmanager
 def thread(work):
-    """Runs something beside the test, and gives its error back."""
+    """Runs ``work`` beside the test, and raises its error."""
     errors = []
 
     def run():

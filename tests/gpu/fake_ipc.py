@@ -1,6 +1,6 @@
-"""A GPU whose memory two processes can see, which is not there: its addresses are those of this process.
+"""Fake of a GPU whose memory processes share over CUDA IPC; its addresses are those of this process.
 
-So what is lent and taken are real bytes, and every use of memory that is not there any more is found.
+Shared bytes are therefore real, and every use of freed memory is detected.
 """
 
 import ctypes
@@ -13,23 +13,23 @@ from ekya.gpu.cuda_ipc import CudaIpc
 
 
 class FakeGpu:
-    """What is lent to others, whoever lends it."""
+    """Memory shared by all processes of the GPU."""
 
     def __init__(self):
         self.lent = {}
 
     def damage(self):
-        """Turns a bit of everything that is lent."""
+        """Flips a bit of every shared block."""
         for owner, address in self.lent.values():
             owner.memory[address][7] = bytes([owner.memory[address][7][0] ^ 1])
 
     def process(self):
-        """Another process on this GPU."""
+        """Returns another process on this GPU."""
         return FakeProcess(self)
 
 
 class Handle:
-    """As in the bindings of 13.5, where nothing but its address is known of it."""
+    """A handle as in the bindings of 13.5, which expose only its address."""
 
     def __init__(self, token=b""):
         self.raw = ctypes.create_string_buffer(token.ljust(64, b"\1"), 64)
@@ -51,7 +51,7 @@ class FakeProcess(FakeBindings):
         self.copied = 0
 
     def die(self):
-        """The process ends, and what it has lent with it."""
+        """Ends the process, and with it the memory that it shares."""
         self.memory.clear()
         self.gpu.lent = {token: one for token, one in self.gpu.lent.items() if one[0] is not self}
 
@@ -60,7 +60,7 @@ class FakeProcess(FakeBindings):
 
 
 class Streams:
-    """Streams of a process; a copy is there only once its stream was waited for."""
+    """Streams of a process; a copy is complete only once its stream is synchronised."""
 
     def __init__(self, process):
         self.process, self.waiting = process, []

@@ -1,4 +1,4 @@
-"""A fake of MPS: a real program on the PATH, its daemons, and what tests want to know of them."""
+"""Fake of MPS: a real program on the PATH, its daemons, and queries for tests."""
 
 import json
 import time
@@ -11,12 +11,12 @@ from ekya.gpu.mps_folder import DaemonFolder
 from ekya.gpu.processes import look_at
 
 SHORT = Patience(start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05)
-"""For daemons that do what they are asked at once."""
+"""For daemons that respond immediately."""
 
 
 @dataclass(frozen=True)
 class FakeMps:
-    """A control program on the PATH, and where its daemons have their folders."""
+    """A control program on the PATH, and the folders of its daemons."""
 
     programs: Path
     folders: Path
@@ -26,7 +26,7 @@ class FakeMps:
         return self.programs / CONTROL
 
     def behave(self, **ways):
-        """From the next command on."""
+        """Sets the behaviour from the next command on."""
         path = self.programs / "new"
         path.write_text(json.dumps(ways))
         path.rename(self.programs / "behaviour.json")
@@ -48,7 +48,7 @@ class FakeMps:
         return MpsControl(self.program, folder.pipe, SHORT.answer_s)
 
     def running(self):
-        """Process numbers of daemons and servers that still live."""
+        """Returns the process numbers of daemons and servers that are still alive."""
         pids = [call[which] for call in self.daemons() for which in ("daemon", "server")]
         return [pid for pid in pids if look_at(pid) is not None]
 

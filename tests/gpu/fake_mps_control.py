@@ -1,13 +1,13 @@
-"""Behaves as nvidia-cuda-mps-control does, and misbehaves as `behaviour.json` beside it says.
+"""Fake of nvidia-cuda-mps-control, with the faults that `behaviour.json` beside it asks for.
 
 `-d` starts a daemon that writes a pid file and listens on a socket in CUDA_MPS_PIPE_DIRECTORY, with a
-server beside it; without arguments it hands lines from standard input to that daemon.
+server beside it; without arguments it sends lines from standard input to that daemon.
 
-behaviour.json: `refuses` (start fails with this text), `takes_s` (start), `never_up`, `pid_file` (text to
-write in place of the pid; null for no file), `quits` (false: quit hangs), `stubborn` (SIGTERM too),
-`answers` (text by command), `status` (of servers), `clients` (process numbers; of all servers), `serves`
-(how many servers are listed), `deaf` (no command is answered), `lives` (for so many answers; then it dies and
-its server goes on). It is read anew for every command.
+behaviour.json, read anew for every command: `refuses` (start fails with this text), `takes_s` (start),
+`never_up`, `pid_file` (text to write in place of the pid; null for no file), `quits` (false: quit hangs),
+`stubborn` (ignores SIGTERM), `answers` (text by command), `status` (of servers), `clients` (process numbers;
+of all servers), `serves` (number of servers listed), `deaf` (no command is answered), `lives` (number of
+replies before the daemon dies; its server stays alive).
 """
 
 import json

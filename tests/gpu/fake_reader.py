@@ -1,10 +1,10 @@
-"""A GPU's counters, where there is no GPU."""
+"""Fake of a GPU's counters."""
 
 from ekya.gpu.reader import Reading
 
 
 class Reader:
-    """So much is in use at each reading; energy and activity as set."""
+    """Returns the given memory use, one value per reading; each reading adds 100 J."""
 
     uuid, sm_from = "GPU-1", "sm-utilization"
 

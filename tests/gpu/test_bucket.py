@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 class VirtualTime:
-    """One job's own core: working passes wall and thread time, waiting passes wall time alone."""
+    """A job's own core: working passes wall and thread time, waiting passes only wall time."""
 
     def __init__(self):
         self.wall_ns = 0
@@ -35,7 +35,7 @@ class VirtualTime:
 
 
 def run_for(bucket, clock, seconds, batch_ms):
-    """Batches back to back; returns the share that they used."""
+    """Runs batches back to back; returns the share that they used."""
     began_wall, began_thread = clock.wall_ns, clock.thread_ns
     while clock.wall_ns - began_wall < seconds * 1e9:
         with bucket.scope():
@@ -186,7 +186,7 @@ def test_threads_of_one_job_are_held_together_on_the_real_clock():
         thread.start()
     for thread in threads:
         thread.join()
-    # The lower bound leaves room for a machine that is busy with other things.
+    # The lower bound allows for a machine that is busy with other work.
     assert 100 <= bucket.measured().share_milli <= 330
 
 
@@ -207,7 +207,7 @@ def test_a_waiting_thread_wakes_when_another_resizes():
 
 
 def begin_batch(bucket):
-    """A batch of another thread that goes on as long as this is kept."""
+    """Starts a batch of another thread, which lasts as long as the returned scope is kept."""
     scope = bucket.scope()
     thread = threading.Thread(target=scope.__enter__)
     thread.start()

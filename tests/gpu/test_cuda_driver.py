@@ -87,7 +87,7 @@ def test_the_library_takes_what_it_is_given():
         pytest.skip("there is a driver, which would be given handles that mean nothing")
     driver = CudaDriver(SomeCalls(real))
     resource, context = SmGroup(8, real.CUdevResource()), real.CUgreenCtx(7)
-    # The arguments are turned into C's before the driver is found missing: a wrong one is a TypeError.
+    # Arguments are converted to C before the driver is found missing: a wrong argument is a TypeError.
     for call in (
         lambda: driver.uuid,
         driver.whole,
@@ -105,7 +105,7 @@ def test_the_library_takes_what_it_is_given():
 
 
 class SomeCalls(CudaCalls):
-    """The real library without a driver: what comes before the call that is looked at is skipped."""
+    """The real library without a driver; calls before the call under test are skipped."""
 
     def __init__(self, real):
         self.names = real

@@ -1,4 +1,4 @@
-"""Memory of a GPU that is lent to another process, on a GPU that is not there."""
+"""GPU memory shared with another process over CUDA IPC, on a fake GPU."""
 
 import ctypes
 

@@ -50,7 +50,7 @@ def no_split():
 
 @pytest.fixture
 def made(tmp_path):
-    """What was made for which GPU."""
+    """Fake driver and GPU of each device, and the function that makes them."""
     made = {}
 
     def make(device):

@@ -19,7 +19,7 @@ from ekya.gpu.sm_layout import SmSpan
 
 
 class Process:
-    """Jobs of one process on one GPU: their levels, streams and claims."""
+    """Jobs of one process on one GPU, with their levels, streams and claims."""
 
     def __init__(self, file, bad=(), **driver):
         self.file, self.bad = file, bad
@@ -36,7 +36,7 @@ class Process:
         return handle
 
     def groups(self, handle):
-        """Numbers of its groups; what makes no whole group goes with the last."""
+        """Returns the numbers of a handle's groups; SMs that form no whole group go with the last group."""
         return set() if handle.level is None else self.driver.groups_on(handle.level.stream) - {"rest"}
 
     def close(self):
@@ -180,7 +180,7 @@ def test_share_zero_waits_until_there_is_one_and_gives_all_sms_back(process):
 
 
 def run_for(process, handle, seconds, batch_ms):
-    """Batches back to back; the part of the GPU's time that they used."""
+    """Runs batches back to back; returns the used thousandths of the GPU's time."""
     gpu, used_ns = process.gpu, 0
     began_ns = gpu.now_ns
     while gpu.now_ns - began_ns < seconds * 1e9:

@@ -1,4 +1,4 @@
-"""What containers, services and batch jobs leave a process of the machine."""
+"""Resources that containers, services and batch jobs leave to a process."""
 
 import os
 
@@ -47,8 +47,8 @@ def test_the_smallest_quota_of_the_groups_around_a_process_counts(cgroups):
     [
         ("/docker/4f", "/docker/4f", "."),  # The host's names, and the container's own group mounted.
         ("/docker/4f/init", "/docker/4f", "init"),
-        ("/", "/", "."),  # A name space of its own.
-        ("/../other", "/", "."),  # A process that was moved in from outside.
+        ("/", "/", "."),  # A separate name space.
+        ("/../other", "/", "."),  # A process moved in from outside.
     ],
 )
 def test_a_container_sees_its_own_group_as_the_root(cgroups, path, root, inside):

@@ -25,7 +25,7 @@ def folder(fake_mps):
 
 @pytest.fixture
 def sleeper():
-    """A process that has nothing to do with MPS."""
+    """A process unrelated to MPS."""
     process = subprocess.Popen(["sleep", "60"])
     yield process
     process.kill()
@@ -119,7 +119,7 @@ def test_the_process_of_a_stale_pid_file_is_neither_taken_for_the_daemon_nor_sig
 def test_an_older_daemon_with_the_number_of_the_pid_file_is_left_alone(fake_mps, folder):
     with new_folder(fake_mps.folders) as other:
         older = start(fake_mps, other)
-        time.sleep(1.1)  # Times of processes are told to the hundredth, and clocks may differ by a second.
+        time.sleep(1.1)  # Start times have a resolution of 0.01 s, and clocks may differ by a second.
         fake_mps.behave(pid_file=str(older.pid))
         with pytest.raises(MpsError, match="is not a daemon that was just started"):
             start(fake_mps, folder, 2.0)

@@ -38,7 +38,7 @@ with mps_service.mps_service(found, [Gpu(0, "a GPU", 1, 1, "GPU-0f")], patience)
 
 @pytest.fixture
 def owner(fake_mps):
-    """A process of its own that has a daemon."""
+    """A separate process that has a daemon."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(fake_mps.folders), str(fake_mps.program)], stdout=subprocess.PIPE
     )
@@ -50,7 +50,7 @@ def owner(fake_mps):
 
 
 def keeper_of(owner_pid):
-    """The process that keeps an owner's only daemon."""
+    """Returns the process that keeps an owner's only daemon."""
     children = psutil.Process(owner_pid).children()
     (keeper,) = [one for one in children if "ekya.gpu.mps_keeper" in one.cmdline()]
     return keeper
@@ -132,7 +132,7 @@ def test_what_a_dead_owner_with_a_dead_keeper_left_is_ended_by_the_next_run(fake
     orphan = fake_mps.running()
     (left,) = fake_mps.rooms()
     with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
-        assert set(orphan) < set(fake_mps.running())  # Its owner still lives, and has jobs on it perhaps.
+        assert set(orphan) < set(fake_mps.running())  # Its owner is still alive and may have jobs on it.
     owner.kill()
     owner.wait()
     assert fake_mps.running() == orphan
@@ -163,7 +163,7 @@ def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog)
 
 @pytest.fixture
 def one_daemon(fake_mps):
-    """The environment of a run with one daemon that has just begun."""
+    """The environment of a run with one daemon that has just started."""
     patience = replace(SHORT, health_every_s=0.3)
     with mps_service(look_for_mps(ONE), GPUS[:1], patience) as environment:
         yield environment
@@ -230,7 +230,7 @@ def test_an_owner_that_ends_while_its_daemon_is_dead_leaves_nothing(fake_mps):
 
 
 def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, owner, monkeypatch, caplog):
-    keeper_of(owner.pid).kill()  # it would start its own again
+    keeper_of(owner.pid).kill()  # it would restart its daemon
     (foreign,) = fake_mps.rooms()
     monkeypatch.setenv(FOREIGN_VARIABLE, str(foreign.pipe))
     with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):

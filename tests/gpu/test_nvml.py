@@ -1,4 +1,4 @@
-"""Which GPUs a process has, by what the driver lists and what CUDA_VISIBLE_DEVICES leaves of it."""
+"""GPUs of a process, from the driver's list and CUDA_VISIBLE_DEVICES."""
 
 from types import SimpleNamespace
 
@@ -18,11 +18,11 @@ INSTANCE = "MIG-71b1"
 
 
 class FakeDriver:
-    """NVML's calls by their own names. Devices are their indices, a MIG instance is its name.
+    """Fake of NVML's calls. Devices are their indices, a MIG instance is its name.
 
     Args:
         names: of the GPUs.
-        lacking: what the driver does not support here.
+        lacking: calls that the driver does not support.
     """
 
     NVMLError = pynvml.NVMLError
@@ -91,10 +91,10 @@ def shown(visible, driver=None):
         ("GPU-bb30", [2]),
         ("GPU-bb", [2]),
         ("GPU-aa10,2", [0, 2]),
-        ("GPU-aa", []),  # The beginning of two.
+        ("GPU-aa", []),  # A prefix of two names.
         ("", []),
         ("-1", []),
-        ("1,-1,2", [1]),  # What follows a name that means nothing does not count.
+        ("1,-1,2", [1]),  # Entries after an invalid one do not count.
         ("7", []),
         ("NoDevFiles", []),
         ("GPU-cc", []),

@@ -1,4 +1,4 @@
-"""What measurements are kept under: the processor's name and what its libraries may use."""
+"""Key of measurements: the processor's name and the instruction sets that its libraries may use."""
 
 from ekya.gpu.processor import instruction_set, processor_name
 

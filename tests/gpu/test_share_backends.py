@@ -115,7 +115,7 @@ def opened(**options):
 
 @pytest.fixture
 def client(fake_mps, monkeypatch):
-    """Makes this process what a job's process is: started with an environment, and known to a server."""
+    """Turns this process into a job's process: started with an environment, and known to a server."""
 
     @contextmanager
     def make(percentage, **options):
@@ -169,7 +169,7 @@ def test_told_to_an_mps_client_waits_between_batches_under_its_cap(client):
     assert handle.resize(215).share_milli == 215
     for _ in range(300):
         with handle.scope():
-            gpu.launch(10)  # The host only queues it.
+            gpu.launch(10)  # The host only queues the kernel.
     assert handle.measured().share_milli == pytest.approx(215, rel=0.05)
 
 

@@ -34,10 +34,10 @@ def test_a_grant_is_whole_steps_and_never_above_what_was_asked_or_is_there(share
     for job, share in granted.share_milli.items():
         assert share == 0 or share == step.down(share) >= step.share_milli(1)
         assert 0 <= share <= min(shares[job], 1000)
-    # Each share is rounded up to a whole thousandth, and pays for no more than there is.
+    # Each share is rounded up to a whole thousandth, and together they pay for no more than there is.
     assert sum(max(share - 1, 0) for share in granted.share_milli.values()) <= 1000 * len(layouts)
     for job, span in granted.spans.items():
-        # The groups of a span are what its share pays for; on other GPUs than the coarsest to the group.
+        # A span has the groups that its share pays for, or one less on a grouping finer than the coarsest.
         pays = layouts[span.gpu].groups_for(granted.share_milli[job])
         assert pays - (layouts[span.gpu].grouping != step) <= span.groups <= pays
 
@@ -66,7 +66,7 @@ def test_on_one_gpu_only_rounding_is_lost_where_there_is_room(shares, layout):
     if sum(wanted.values()) <= layout.groups:
         assert got == wanted
     else:
-        # Then nothing is left over, and nobody is a whole group below what its part would be.
+        # All groups are given out, and no job is a whole group below its proportional part.
         assert sum(got.values()) == layout.groups
         part = layout.groups / sum(wanted.values())
         assert all(got[job] > min(wanted[job] * part, 1) - 1 for job in shares)
@@ -124,7 +124,7 @@ def test_a_job_that_has_groups_never_loses_by_asking_for_more_and_stays_where_it
     if groups <= held.groups:
         assert first <= span.first and span.end <= end
     elif span.first > first or span.end < end:
-        # It moved away, so there was no room where it was.
+        # The span moved, so it did not fit where it was.
         assert not (span.first <= first and end <= span.end)
 
 

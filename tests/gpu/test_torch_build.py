@@ -12,7 +12,7 @@ from ekya.gpu.torch_build import find_torch
 
 @pytest.fixture
 def packages(tmp_path):
-    """Makes a folder of packages with a torch in it, as an installer leaves them."""
+    """Makes a folder of packages with torch, as an installer leaves them."""
 
     def make(cuda="'13.2'", needs="torch (==2.15.0)", missing=()):
         files = {

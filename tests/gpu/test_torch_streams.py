@@ -40,7 +40,7 @@ class FakeStream:
 
 
 class FakeTorchCuda:
-    """``torch.cuda`` of one thread."""
+    """Fake of ``torch.cuda`` for one thread."""
 
     Event = FakeEvent
 
@@ -136,7 +136,7 @@ def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocess
     handle = GreenHandle(process.levels, process.streams, process.claims(), ShareJob("a", "retraining", 500))
     with handle.scope():
         assert cuda.now.cuda_stream == handle.level.stream
-    # One more than those made ahead: the single group that a job without a share stands on.
+    # At most one more than those made ahead: the single group of a job without a share.
     assert bindings.calls.count("cuGreenCtxCreate") <= made + 1
     handle.release()
     process.levels.close()

@@ -1,4 +1,4 @@
-"""What a driver's counters say of a window, whichever of them a device has."""
+"""A driver's counters over a window, on devices that lack some of them."""
 
 import ctypes
 import threading
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 class FakeNvml:
-    """NVML's calls by their own names, for one GPU; it does not support those that are ``lacking``."""
+    """Fake of NVML's calls for one GPU; it does not support those in ``lacking``."""
 
     NVML_GPM_METRICS_GET_VERSION = pynvml.NVML_GPM_METRICS_GET_VERSION
     NVML_GPM_METRIC_SM_UTIL = pynvml.NVML_GPM_METRIC_SM_UTIL
@@ -109,7 +109,7 @@ class FakeNvml:
         asked.metrics[0].value = 100 * (after - before) / passed_s if passed_s else float("nan")
 
     def work(self, seconds, activity, watts):
-        """Time passes."""
+        """Advances time, with this activity and power."""
         self.now_s += seconds
         self.busy_sm_s += seconds * activity
         self.milliwatts = round(1000 * watts)
@@ -129,7 +129,7 @@ def _address(sample):
 
 
 def metered(nvml, *others):
-    """A meter that is read by hand, on the fake's clock."""
+    """Returns a meter that is read by hand, on the fake's clock."""
     readers = [NvmlReader(one.uuid, one) for one in (nvml, *others)]
     return GpuMeter(readers, clock_ns=lambda: round(nvml.now_s * 1e9))
 
@@ -260,7 +260,7 @@ def test_one_that_never_answered_is_left_out():
 @pytest.mark.parametrize("lacking", [["nvmlDeviceGetMemoryInfo"], []])
 def test_a_gpu_that_shares_the_systems_memory_is_measured_by_that(lacking):
     nvml = FakeNvml(lacking=lacking)
-    nvml.total = nvml.used = 0  # NVML refuses the question, or answers that there is none.
+    nvml.total = nvml.used = 0  # NVML refuses the query, or reports 0.
     free = [6 * GIB, 4 * GIB, 5 * GIB]
     meter = GpuMeter(
         [NvmlReader("GPU-1", nvml, lambda: HostMemory(8 * GIB, free.pop(0) if len(free) > 1 else free[0]))],

@@ -27,7 +27,7 @@ def boxes_of(items: list[Item]) -> NDArray[np.float32]:
 
 
 def seen(frame: int, items: list[Item], *, by: int | None = None, window: int = 0) -> FramePrediction:
-    """A row of predictions; ``by`` names the frame that answers for a skipped one."""
+    """Returns a row of predictions; ``by`` is the frame that answers for a skipped one."""
     classes = np.array([label for _, label in items], np.int16)
     return FramePrediction(
         frame=frame,
@@ -78,7 +78,7 @@ def test_a_skipped_frame_costs_moved_new_and_gone_objects() -> None:
             true(0, [(LEFT, 0)], [1]),
             true(1, [(NEAR, 0)], [1]),  # still overlaps by more than half
             true(2, [(MOVED, 0)], [1]),  # moved too far
-            true(3, [(MOVED, 0), (FAR, 0)], [1, 2]),  # and a new one came
+            true(3, [(MOVED, 0), (FAR, 0)], [1, 2]),  # and a new object appeared
         ],
     )
     assert (result.windows[0].counted, result.windows[0].correct) == (5, 2)
@@ -182,7 +182,7 @@ def plain_iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 def by_loops(
     predictions: list[FramePrediction], reference: list[FrameReference], labelled: LabelledBoxes, decoded: int
 ) -> dict[int, list[list[int]]]:
-    """The definition of DESIGN §4, one object after the other: window -> class -> [counted, correct]."""
+    """The definition of accuracy, object by object: window -> class -> [counted, correct]."""
     rows = {row.frame: row for row in predictions}
     truth = {row.frame: row for row in reference}
     out_of_it: set[int] = set()

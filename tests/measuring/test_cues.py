@@ -1,4 +1,4 @@
-"""What a script had happen, and what became of the shares at that."""
+"""Scripted cues of a run, and the shares before and after them."""
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev

@@ -1,4 +1,4 @@
-"""Energy of a window shared out by a model, and what the summary says of GPUs."""
+"""Modelled energy of the jobs in a window, and the GPUs in the summary."""
 
 from dataclasses import replace
 

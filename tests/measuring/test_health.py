@@ -1,4 +1,4 @@
-"""How streams were, from journals that are written by hand."""
+"""Health of streams, from journals written by hand."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ ALL = FrameCount(200, 200)
 
 
 def turn(now_s, *happened):
-    """Events and commands of a turn, in one list."""
+    """Returns a step with its events and commands."""
     return TurnRecord(
         round(now_s * S),
         tuple(one for one in happened if hasattr(one, "t_us")),
@@ -47,7 +47,7 @@ BEGIN = turn(
 
 
 def border(index, *commands, asked=(A,)):
-    """The window before ``index`` closes, and that one opens with its preparation."""
+    """The window before ``index`` closes, and window ``index`` opens with its preparation."""
     at_us = index * WINDOW_S * S
     return turn(
         index * WINDOW_S,
@@ -85,7 +85,7 @@ def curve(at_s, window, *accuracies):
 
 
 def healths(*turns, frames=None):
-    """Of stream A, by window; every frame analysed unless it is said."""
+    """Health of stream A by window; every frame is analysed unless ``frames`` says otherwise."""
     frames = {0: ALL, 1: ALL, 2: ALL, 3: ALL} | (frames or {})
     return {one.index: one.health for one in health_of([BEGIN, *turns], {A: frames})[A]}
 

@@ -1,4 +1,4 @@
-"""What a run's turns say of it, from a journal that is written by hand."""
+"""Facts about a run from its steps, in a journal written by hand."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def plan(*reasons):
 
 
 def turn(now_s, *happened, because=None):
-    """Events and commands of a turn, in one list; ``because`` makes a plan with these reasons."""
+    """Returns a step with its events and commands; ``because`` adds a plan with these reasons."""
     return TurnRecord(
         now_s * S,
         tuple(one for one in happened if hasattr(one, "t_us")),
@@ -236,7 +236,7 @@ def test_inference_is_the_one_that_held_longest():
 
 
 def test_what_held_before_the_window_does_not_count_in_it():
-    """SECOND held for 13 s, but only for 3 of this window's."""
+    """SECOND held for 13 s, but for only 3 s of this window."""
     turns = [
         turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S), cmd.SetInference(A, SECOND, 1)),
         turn(10, ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)),

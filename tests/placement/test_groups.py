@@ -1,4 +1,4 @@
-"""Training that has multiprocessors of its own is granted whole groups of them, however shares are packed."""
+"""Training on separate multiprocessors is granted whole groups of them, under any packing of shares."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ def test_grants_are_whole_groups_never_above_what_was_asked_or_is_there(
     for place, room in enumerate(rooms_milli(capacity_milli, held)):
         there = [job for job, where in grants.gpus.items() if where == place]
         assert sum(grants.share_milli(job) for job in there) <= room
-        # Nor do they pay for more multiprocessors than the GPU has.
+        # They pay for no more multiprocessors than the GPU has.
         groups = sum(gpu.groups_for(grants.share_milli(job)) for job in there if job % 2 == 0)
         assert groups * gpu.group_sms <= gpu.sms
 

@@ -1,4 +1,4 @@
-"""Where jobs cannot move, each GPU grants its own jobs what it has, and no more."""
+"""Jobs that cannot move: each GPU grants its own jobs what it has, and no more."""
 
 import pytest
 from hypothesis import given, settings

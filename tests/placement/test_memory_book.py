@@ -1,4 +1,4 @@
-"""Nobody is promised what somebody else was."""
+"""Claims on GPU memory: none is promised twice."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What every way to place shares on GPUs keeps to."""
+"""Laws that every packing of shares on GPUs keeps."""
 
 import pytest
 from hypothesis import given, settings

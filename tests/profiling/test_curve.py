@@ -86,7 +86,7 @@ def test_a_new_head_begins_below_the_old_one_and_is_judged_by_its_rise():
 
 
 def test_a_last_point_near_perfection_does_not_outweigh_the_others():
-    """Its inverse is 50 times that of the first, and says no more about the curve."""
+    """The inverse of its error is 50 times that of the first, and says no more about the curve."""
     points = [0.5, 0.8, 0.88, 0.93, 0.99]
     curve = fit_mixture(steps(5), points)
     assert [curve.accuracy_at(x) for x in steps(4)] == pytest.approx(points[:4], abs=0.05)
@@ -115,7 +115,7 @@ def test_perfect_points_need_no_special_case():
 
 @pytest.mark.parametrize("c", [0.5, 1.0])
 def test_what_falls_slowly_is_told_from_what_falls_fast(c):
-    """The best inverse alone runs ahead of a slow power law, or stops short of it."""
+    """The best inverse alone overestimates or underestimates a slow power law."""
     xs = [100.0 * k for k in range(1, 7)]
     curve = fit_mixture(xs, [1.0 - 0.6 * (x / 100) ** -c for x in xs], limits=TRUSTING)
     assert curve.accuracy_at(5000) == pytest.approx(1.0 - 0.6 * 50**-c, abs=0.04)
@@ -131,7 +131,7 @@ def test_impossible_points_are_refused(name, xs, points):
 
 
 def test_estimates_miss_by_about_the_noise_of_the_validation_and_hardly_lean():
-    """5 epochs on 64 of 160 crops, 60 crops to validate on: their noise alone is 6 points.
+    """5 epochs on 64 of 160 crops, and 60 validation crops, whose noise alone is 6 points.
 
     The paper reports a median absolute error of 5.8% and little bias (§6.4).
     """

@@ -51,7 +51,7 @@ def test_more_crops_seen_promise_more():
 
 
 def test_half_of_the_labels_seen_twice_are_not_all_of_them():
-    """The same crops pass through the model; the error grows by 2^0.35, less what more epochs give."""
+    """The model sees the same number of crops; the error grows by 2^0.35, less the effect of more epochs."""
     half = replace(SHORT, epochs=2 * SHORT.epochs, data_fraction=SHORT.data_fraction / 2)
     by_config = {o.config: o for o in options([CURVE], [SHORT, half], 128)}
     error_of = {config: 1.0 - option.accuracy_after for config, option in by_config.items()}
@@ -60,10 +60,10 @@ def test_half_of_the_labels_seen_twice_are_not_all_of_them():
 
 
 ALL_LABELS = FamilyCurve(16, 0, 0, 64, (0.4, 0.55, 0.6, 0.62, 0.63, 0.64), 0.1, 0.2, validation_crops=100)
-"""Of the head; 100 crops are behind each point."""
+"""A curve of the head; 100 crops are behind each point."""
 
 TIMED = FamilyCurve(16, 0, 1, 16, (), 0.5, 0.2, None, 0.3, 0.1)
-"""Of blocks that were tried for their time."""
+"""Blocks that were only timed."""
 
 
 def test_a_family_that_was_only_timed_is_judged_by_what_the_others_show():
@@ -116,7 +116,7 @@ def test_many_objects_leave_less_to_chance_and_the_same_to_gain():
 
 @given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
 def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
-    """What serves afterwards is expected to be neither below what serves now nor below the new weights."""
+    """The expected accuracy afterwards is neither below the serving weights' nor below the new weights'."""
     now, none = serving / 20, history()
     option = RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
     served = served_after(option, now, none)
@@ -151,7 +151,7 @@ def test_no_estimate_leaves_the_range_and_more_never_promises_less(points, crops
 
 
 def test_the_plain_version_is_the_curve_and_nothing_else():
-    """As the paper has it: no uncertainty, and no word on a family without a curve."""
+    """The paper's version: no uncertainty, and no estimate for a family without a curve."""
     promised = options(
         [ALL_LABELS, TIMED], [SHORT, replace(SHORT, trainable_blocks=0)], 64, profiler=Profiler.PAPER
     )

@@ -1,4 +1,4 @@
-"""What leaving frames out costs, counted by hand on small bursts (paper §3.1)."""
+"""Accuracy cost of skipped frames, counted by hand on small bursts (paper §3.1)."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ SIDE = 30.0
 
 
 def frame(*objects, seen_16=None):
-    """Objects as (x, true class, class that the model says at 32 px)."""
+    """A frame with objects as (x, true class, class that the model predicts at 32 px)."""
     boxes = np.array([[x, 0, x + SIDE, SIDE] for x, _, _ in objects], np.float32).reshape(-1, 4)
     says = np.array([answer for _, _, answer in objects], np.int64)
     return BurstFrame(
@@ -37,12 +37,12 @@ def frame(*objects, seen_16=None):
 
 
 def relative(burst, *configs):
-    """What the burst shows of each λ."""
+    """Returns the relative accuracy that a burst shows for each λ."""
     return [measured_relative_accuracy(config, 32, burst) for config in configs]
 
 
 def offered(burst, *configs):
-    """What is told of each λ."""
+    """Returns the relative accuracy that is offered for each λ."""
     return [option.relative_accuracy for option in inference_options(configs, burst, COSTS, FPS)]
 
 
@@ -62,7 +62,7 @@ def test_an_object_that_moves_by_its_own_size_is_only_right_where_it_was_looked_
 
 
 def test_overlap_has_to_be_half():
-    """Two boxes moved by a third of their width overlap at exactly 1/2, by more at less."""
+    """Two boxes a third of their width apart overlap at exactly 1/2, and boxes further apart by less."""
     third = [frame((at * SIDE / 3, 1, 1)) for at in range(2)]
     more = [frame((at * SIDE / 2.9, 1, 1)) for at in range(2)]
     assert relative(third, every(2)) == [1.0]
@@ -75,7 +75,7 @@ def test_an_object_that_appears_between_looks_is_missed_until_the_next():
 
 
 def test_it_is_relative_to_what_the_most_demanding_reaches():
-    """The model is wrong about the second object, whichever frame is looked at."""
+    """The model is wrong about the second object in every frame."""
     burst = [frame((0, 1, 1), (100, 2, 0))] * 4
     assert relative(burst, every(1), every(2)) == [1.0, 1.0]
 
@@ -86,13 +86,13 @@ def test_a_coarse_look_costs_what_it_calls_otherwise():
 
 
 def test_a_coarse_look_is_not_excused_by_a_model_that_is_wrong_anyway():
-    """Otherwise a drifted model would be looked through coarsely, and its successor with it."""
+    """Otherwise a drifted model would analyse at a low resolution, and so would its successor."""
     burst = [frame((0, 1, 0), (100, 2, 0), seen_16=[3, 0])] * 3
     assert relative(burst, every(1), every(1, 16)) == [1.0, 0.5]
 
 
 def test_a_model_that_is_always_wrong_still_shows_what_leaving_frames_out_costs():
-    """What counts is where objects are, not luck: a wrong model and a right one give the same."""
+    """Positions of objects count, not luck: a wrong model and a right one give the same."""
     wrong = [frame((at * SIDE, 1, 0)) for at in range(6)]
     right = [frame((at * SIDE, 1, 1)) for at in range(6)]
     assert relative(wrong, every(1), every(2)) == relative(right, every(1), every(2)) == [1.0, 6 / 11]
@@ -132,14 +132,14 @@ def test_a_short_burst_shows_short_gaps_only_and_the_rest_is_guessed():
 
 @pytest.mark.parametrize(("config", "needed"), [(every(1), 115), (every(2), 58), (every(10, 16), 5)])
 def test_the_share_that_keeps_up(config, needed):
-    """10 frames a second of 10 ms are a tenth of a GPU, and slack is added; it is rounded up."""
+    """10 frames a second of 10 ms are a tenth of a GPU; headroom is added, and the sum is rounded up."""
     (option,) = inference_options([every(1), config], [], COSTS, FPS)[1:]
     exact = COSTS[config.resolution] * FPS / config.every * HEADROOM * 1000
     assert exact <= option.share_needed_milli == needed < exact + 1
 
 
 def test_a_result_stands_until_the_next_analysed_frame_has_one():
-    """Every fifth of 10 frames a second is half a second; 20 GPU-ms take 0.25 s at the 8% it needs."""
+    """Every fifth of 10 frames a second is half a second; a frame takes its GPU time at the 8% it needs."""
     (option,) = inference_options([every(5)], [], {32: 0.04 / HEADROOM}, FPS)
     assert option.share_needed_milli == 80
     assert option.age_us == pytest.approx(500_000 + 0.04 / HEADROOM / 0.08 * 1e6, abs=1)
@@ -166,7 +166,7 @@ def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
 
 
 def test_a_measured_curve_says_what_share_a_lambda_needs_and_how_old_its_results_get():
-    """A frame of 20 ms at 10 a second needs 0.23 of full speed, which a tenth of this device nearly has."""
+    """A frame of 20 ms at 10 a second needs 0.23 of full speed, which 150 thousandths of this device give."""
     bent = SpeedCurve(((0, 0.0), (100, 0.2), (200, 0.26), (1000, 1.0)))
     config = InferenceConfig(1, 32)
     (linear,) = inference_options((config,), (), {32: 0.02}, 10.0)
@@ -180,7 +180,7 @@ def needs(options):
 
 
 def test_frames_that_took_longer_than_alone_do_so_at_every_lambda():
-    """Alone a frame takes 10 ms, and now 15: 150 thousandths, of which 142 look at nineteen in twenty."""
+    """Alone a frame takes 10 ms, and now 15: 150 thousandths, of which 142 analyse 19 of 20 frames."""
     options = inference_options((every(1), every(2), every(1, 16)), (), COSTS, FPS)
     assert needs(options) == [115, 58, 46]
     dearer = at_measured_use(options, every(2), 75)
@@ -199,7 +199,7 @@ def test_what_was_seen_of_a_lambda_that_is_not_offered_says_nothing():
 
 @given(st.floats(0.01, 0.2), st.floats(0.2, 4.0))
 def test_what_is_ample_is_what_a_profile_of_those_frames_would_have_said(alone_gpu_s, times):
-    """Also where shares are not worth what they are: a thousandth is up to 0.0036 of full speed there."""
+    """Also on curves that are not linear, where a thousandth is up to 0.0036 of full speed."""
     lambdas = (every(1), every(2), every(5))
     for speed in (LINEAR, SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))):
         profiled, truly = (

@@ -1,4 +1,4 @@
-"""Which objects are worth a label: orders, by laws and by an example."""
+"""Order of objects for labelling: laws and an example."""
 
 import numpy as np
 import pytest

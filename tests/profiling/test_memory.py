@@ -1,4 +1,4 @@
-"""How much memory a retraining is expected to need, and what earlier ones teach of it."""
+"""Expected memory of a retraining, and its correction by earlier ones."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ HEAD, BLOCK = Family(0, 0, 16), Family(1, 0, 16)
 
 
 def test_a_large_batch_is_what_counts_where_there_are_few_crops():
-    """9 crops of 4 bytes are kept, 16 crops leave 50 and take 20, and 100 bytes have their state twice."""
+    """9 crops of 4 bytes are kept, a batch of 16 takes 50 + 20 bytes each, and 100 bytes have state twice."""
     assert retraining_bytes(FOOTPRINT, GAMMA, JobCrops(10, 4)) == 1000 + 9 * 4 + 16 * 70 + 200
 
 

@@ -26,8 +26,8 @@ SEEN = history((CHEAP, 0.10, 1.0), (GOOD, 0.20, 4.0), (WASTE, 0.10, 16.0))
 def test_the_front_is_at_no_distance_and_the_rest_is_as_far_as_it_must_move():
     distances = pareto_distances([CHEAP, GOOD, WASTE], SEEN)
     assert distances[CHEAP] == distances[GOOD] == 0.0
-    # To be as good as CHEAP it would have to cost 1/16, the whole spread of costs; to be as good as
-    # GOOD it must gain 0.1 more, the whole spread of gains, and cost a quarter, half the spread.
+    # To be as good as CHEAP, WASTE must cost 1/16, the whole spread of costs; to be as good as GOOD,
+    # it must gain 0.1 more, the whole spread of gains, and cost a quarter, half the spread.
     assert distances[WASTE] == pytest.approx(1.0)
 
 

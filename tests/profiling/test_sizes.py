@@ -1,4 +1,4 @@
-"""Sizes that fit, over machines and fleets."""
+"""Fitted sizes, over machines and fleets."""
 
 import math
 
@@ -38,7 +38,7 @@ def nothing(**said):
 
 
 def check(fitted, costs):
-    """The parts of sizes add up."""
+    """Asserts that the parts of sizes add up."""
     sizes = fitted.sizes
     quantum = sizes.quantum_milli
     for milli in (sizes.capacity_milli, sizes.preparation_milli, sizes.steal_milli):

@@ -1,4 +1,4 @@
-"""From measured rates to the curve that plans are made with."""
+"""Speed curves for plans, from measured rates."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_without_a_whole_gpu_there_is_no_curve(measured):
 
 
 def test_two_halves_of_a_v100_are_not_planned_to_make_more_than_was_measured():
-    """Alone a half runs at 0.83; two of them made 1.3 GPUs together, four quarters 1.4."""
+    """Alone half a GPU runs at 0.83; two halves made 1.3 GPUs together, four quarters 1.4."""
     alone = curve_through(V100)
     planned = among_others(KindSpeeds(alone, (CoRun(2, 1.3), CoRun(4, 1.4))))
     assert 2 * planned.speed(500) == pytest.approx(1.3)
@@ -76,7 +76,7 @@ GUESS = SpeedCurve(((0, 0.0), (100, 0.1), (500, 0.5), (1000, 1.0)))
 
 
 def paces(work_s, *shares, job=1, epochs=3):
-    """Of a job whose epochs take so long on a whole GPU, by the true curve."""
+    """Paces of a job by the true curve; its epochs take ``work_s`` on a whole GPU."""
     return [Pace(job, share, work_s / TRUE.speed(share)) for share in shares for _ in range(epochs)]
 
 

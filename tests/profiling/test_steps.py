@@ -1,4 +1,4 @@
-"""What is prepared first, and what is left out."""
+"""Order of the preparation steps, and streams and families that are left out."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def asked(stream, inference=LAMBDAS, families=(CHEAP, DEEP)):
 
 
 def carried_out(streams, outcomes):
-    """All steps, with labelling that turns out as it is written."""
+    """Returns all steps, with these outcomes of labelling."""
     labelled, steps = {}, []
     for step in preparation_steps(streams, labelled):
         steps.append(step)
@@ -81,7 +81,7 @@ def test_every_family_that_may_be_tried_is_tried_once_and_fairly(streams):
 
 @given(st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
 def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
-    """The longest that a stream waits is as many windows as half of the places need for all."""
+    """A stream waits at most as many windows as half of the places need for all streams."""
     names = [StreamId(f"cam-{number:02}") for number in range(count)]
     prepared, accuracy = dict.fromkeys(names), dict.fromkeys(names)
     longest = -(-count // -(-places // 2))

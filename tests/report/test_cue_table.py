@@ -1,4 +1,4 @@
-"""What a script had happen, for people."""
+"""Scripted cues of a run as a table for readers."""
 
 import io
 

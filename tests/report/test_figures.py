@@ -134,7 +134,7 @@ def test_the_stack_holds_every_band_where_shares_fall_and_rise_again() -> None:
     assert color_at(axes, pixels, 30, 0.1) == pale_first
     assert color_at(axes, pixels, 30, 0.35) == LIGHT.streams[0]
     assert color_at(axes, pixels, 30, 0.75) == pale_second
-    # Where shares change no line stands between before and after: it would look like an end.
+    # Where shares change there is no line between before and after: it would look like an end.
     assert LIGHT.page not in {color_at(axes, pixels, at_s, 0.35) for at_s in np.arange(19.5, 20.5, 0.02)}
     assert LIGHT.page not in {color_at(axes, pixels, 22, share) for share in np.arange(0.45, 0.95, 0.01)}
 

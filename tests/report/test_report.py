@@ -83,7 +83,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """The text, the tags and the addresses of a page."""
+    """Text, tags and addresses of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The bound holds for whatever can be planned, and is as tight as it can be where that is known."""
+"""The upper bound holds for every plan, and is tight where the optimum is known."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ROUGH = {"intervals": 4, "rounds": 20}
 
 @st.composite
 def plans(draw):
-    """A view, and phases for it that nobody would plan: any shares that fit at each instant."""
+    """A view, and arbitrary phases for it: any shares that fit at each instant."""
     view = replace(draw(window_views().filter(lambda view: view.streams)), quantum_milli=1)
     gammas = {
         s.stream: draw(st.sampled_from([None, *(o.config for o in options_of(s))])) for s in view.streams
@@ -53,7 +53,7 @@ def test_no_plan_of_any_phases_scores_more(case):
 @settings(max_examples=10)
 @given(window_views(), st.integers(1, 2000))
 def test_more_gpus_never_lower_it(view, more):
-    """Up to how closely the best prices are found."""
+    """The tolerance is the error of the search for the best prices."""
     richer = replace(view, capacity_milli=view.capacity_milli + more)
     assert upper_bound(richer, intervals=4, rounds=60) >= upper_bound(view, intervals=4, rounds=60) - 5e-5
 
@@ -98,7 +98,7 @@ def view_of(*streams, capacity=2000, **changes):
 
 
 def test_with_gpus_enough_it_is_what_everybody_gets_alone():
-    """Done after 10 of 60 s at a whole GPU."""
+    """The retraining is done after 10 of 60 s at a whole GPU."""
     assert upper_bound(view_of(stream())) == pytest.approx(0.8 * (0.5 + 0.4 * 50 / 60), abs=1e-6)
 
 
@@ -110,13 +110,13 @@ def rising(**changes):
 
 @pytest.mark.parametrize(("gpu_s", "brought"), [(30.0, 0.4 * (30 + 15) / 60), (120.0, 0.4 / 4)])
 def test_checkpoints_lift_it_by_little_more_than_they_can_bring(gpu_s, brought):
-    """Straight to 0.9 in 30 s and then for 30 s, or half of the way by the end."""
+    """A linear gain: up to 0.9 in 30 s and then for 30 s, or half of the way by the end."""
     found = upper_bound(view_of(rising(options=((0.9, gpu_s),)), capacity=1000), **ROUGH)
     assert 0.8 * (0.5 + brought) - TINY <= found <= 0.8 * (0.5 + brought) + 0.02
 
 
 def test_what_checkpoints_bring_is_paid_for():
-    """Of three that need 30 of 60 s two are done in a row; alone each would come to 0.64."""
+    """Of three retrainings of 30 s in 60 s two are done in sequence; alone each would come to 0.64."""
     three = [rising(name=f"c{at}", options=((0.9, 30.0),)) for at in range(3)]
     found = upper_bound(view_of(*three, capacity=1000), **ROUGH)
     in_a_row = 0.8 * (0.5 + 0.4 * (45 + 15) / 60 / 3)
@@ -132,7 +132,7 @@ def test_without_streams_there_is_nothing_to_bound():
 
 
 def test_retrainings_that_queue_for_one_gpu_are_seen_to_queue():
-    """Twenty of 3 s each fill the window; done at once they would gain 0.4 · 57/60, in a row half of it."""
+    """Twenty of 3 s each fill the window; in parallel they would gain 0.4 · 57/60, in sequence half of it."""
     many = [stream(f"cam-{at:02}", options=((0.9, 3.0),), needed=0) for at in range(20)]
     in_a_row = sum(0.8 * (0.5 + 0.4 * (60 - 3 * at) / 60) for at in range(1, 21)) / 20
     found = upper_bound(view_of(*many, capacity=1000), intervals=20, rounds=120)
@@ -140,7 +140,7 @@ def test_retrainings_that_queue_for_one_gpu_are_seen_to_queue():
 
 
 def test_what_no_multiple_of_the_quantum_reaches_does_not_count():
-    """Alone on half a GPU, inference can hold 250 or 500 thousandths; a thousandth at a time it holds 400."""
+    """With a quantum of 250 thousandths inference can hold 250 of 450; with a quantum of 1 it holds 400."""
     coarse = view_of(stream(options=(), needed=400), capacity=450, quantum_milli=250, steal_milli=250)
     assert upper_bound(coarse) == pytest.approx(0.8 * 0.5 * 250 / 400, abs=1e-4)
     assert upper_bound(replace(coarse, quantum_milli=1)) == pytest.approx(0.8 * 0.5, abs=1e-4)
@@ -153,7 +153,7 @@ def test_max_min_bounds_the_worst_stream_by_itself():
 
 
 def test_a_plan_that_keeps_the_minimum_has_a_bound_of_its_own():
-    """Without it retraining would take what inference needs to stay at 0.4."""
+    """Without the minimum, retraining would take the share that inference needs to stay at 0.4."""
     greedy = view_of(*(stream(f"c{at}", options=((0.95, 8.0),), accuracy=0.52) for at in range(2)))
     scarce = replace(greedy, capacity_milli=900)
     free, kept = upper_bound(scarce), upper_bound(scarce, keep_minimum=True)

@@ -40,7 +40,7 @@ def stream(name, **changes):
 
 
 FAST = Network(uplink_mbps=4.0, downlink_mbps=39.8)
-"""A stream's 40 Mb of 100 s take 10 s up, and a model 10 s down."""
+"""A stream's 40 Mb of 100 s take 10 s up, and a model takes 10 s down."""
 
 
 def cloud(seen, **options):
@@ -143,7 +143,7 @@ mixes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 
 @st.composite
 def away_views(draw):
-    """Views in which models are kept, and some weights are on their way."""
+    """Views with kept models and with weights in transit."""
     seen = draw(window_views())
     return replace(seen, streams=tuple(draw(away(stream, seen.now_us)) for stream in seen.streams))
 

@@ -1,4 +1,4 @@
-"""Never below the thief, neither in what is forecast nor in what a window comes to."""
+"""Ekya's scheduler is never below the thief, in forecasts and in results of windows."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_the_papers_example_comes_to_more_than_the_papers_plan():
 @few
 @given(view=window_views())
 def test_one_phase_carried_out_is_worth_what_the_objective_says(view):
-    """With nothing that completes there is one phase, and nothing to plan again."""
+    """Without completions there is one phase, and nothing to plan again."""
     idle = replace(view, streams=tuple(replace(s, retrain_options=(), running=None) for s in view.streams))
     if view.window_end_us > view.now_us:
         done = execute(idle, make_scheduler("thief"))

@@ -1,4 +1,4 @@
-"""The dynamic programme against everything there is to try, and against an integer programme."""
+"""The dynamic programme against exhaustive search, and against an integer programme."""
 
 from dataclasses import replace
 from itertools import product
@@ -33,7 +33,7 @@ def small(view, streams=2, quantum=250):
 
 
 def splits(view, stream, choice):
-    """Every (retraining, inference) share of a stream, whether its constraints hold, and its value."""
+    """Yields each total share of a stream, whether its constraints hold, and its value."""
     shares = range(0, 1001, view.quantum_milli)
     floor = inference_floor_milli(view, stream)
     for retraining, inference in product(shares if choice.has_retraining else (0,), shares):
@@ -42,7 +42,7 @@ def splits(view, stream, choice):
 
 
 def everything(view):
-    """Of all plans of one phase that keep most streams, the best score, by trying every one."""
+    """Returns the best (kept streams, score) of all plans of one phase, by exhaustive search."""
     choices = choices_by_stream(view)
     offers = [list(splits(view, choice.stream, choice)) for choice in choices.values()]
     best = (-1, -1.0)
@@ -63,7 +63,7 @@ def test_nothing_that_can_be_tried_is_better(view):
 
 
 def by_milp(view):
-    """Eq. 1 of the paper as it is written, for a view whose constraints can all be kept."""
+    """Solves Eq. 1 of the paper as printed, for a view whose constraints can all be kept."""
     gains, quanta, owner = [], [], []
     total = sum(stream.weight for stream in view.streams)
     for row, choice in enumerate(choices_by_stream(view).values()):
@@ -74,7 +74,7 @@ def by_milp(view):
                 quanta.append(share)
                 owner.append(row)
     one_each = (np.arange(len(view.streams))[:, None] == np.array(owner)).astype(float)
-    fine = 1e4  # HiGHS leaves a millionth of whatever it is asked for, and scipy has no option for that.
+    fine = 1e4  # HiGHS has an absolute tolerance of a millionth, for which scipy has no option.
     found = milp(
         -fine * np.array(gains),
         integrality=np.ones(len(gains)),
@@ -107,7 +107,7 @@ def test_it_never_scores_below_the_thief(view):
 
 
 def rank(view):
-    """How many streams are kept, and the score: what the plan is the largest of."""
+    """Returns the number of kept streams and the score, which the plan maximises in this order."""
     usable = view.capacity_milli // view.quantum_milli * view.quantum_milli
     return len(kept_floors(view, usable)), make_scheduler("exact").plan(view).expected_accuracy
 
@@ -123,7 +123,7 @@ def test_more_gpus_never_hurt(view, more):
 
 
 def better(draw, stream):
-    """The stream with options that promise more and cost less."""
+    """Returns the stream with options that promise more and cost less."""
     part = st.floats(0.0, 1.0)
 
     def gamma(option):
@@ -145,7 +145,7 @@ def test_better_retrainings_never_hurt(view, data):
 @settings(max_examples=30)
 @given(window_views(), st.data())
 def test_more_accurate_inference_never_hurts(view, data):
-    """Without latency limits: one that can newly be kept together with a_MIN asks for more than before."""
+    """Without latency limits, since a stream newly kept together with a_MIN asks for a larger share."""
     ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
     sharper = tuple(
         replace(stream, inference_options=tuple(_sharper(data.draw, o) for o in stream.inference_options))
@@ -180,7 +180,7 @@ def _cheaper(draw, option):
 
 
 def test_it_sees_past_a_share_that_gains_nothing_yet():
-    """A retraining needs 0.7 GPU to finish at all: no single step towards it gains, so the thief stays."""
+    """A retraining needs 0.7 GPU to finish: no single step towards it gains, so the thief stays."""
     stream = StreamView(
         StreamId("a"),
         0.3,

@@ -33,7 +33,7 @@ def first(name, seen, **options):
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from([300, 500, 900]))
 def test_without_resources_the_shares_are_those_of_uniform(seen, part):
-    """Where uniform retrains at all, its share for that is FixedRes's too."""
+    """If both retrain a stream, FixedRes also has uniform's share for retraining."""
     ours = {a.stream: a for a in first("fixed-res", seen, inference_part_milli=part)}
     for uniform in first("uniform", seen, inference_part_milli=part):
         assert ours[uniform.stream].inference_share_milli == uniform.inference_share_milli
@@ -42,7 +42,7 @@ def test_without_resources_the_shares_are_those_of_uniform(seen, part):
 
 
 def test_without_resources_gamma_is_picked_from_profiles():
-    """At half a GPU the dear γ is not done in time, though 55 GPU-seconds would be at a whole one."""
+    """The dear γ is done in time at a whole GPU, with its 55 GPU-seconds, but not at half a GPU."""
     assert [a.retrain for a in first("fixed-res", view([0.5, 0.5], 2000))] == [CHEAP.config] * 2
     assert [a.retrain for a in first("fixed-res", view([0.92, 0.5], 2000))] == [None, CHEAP.config]
 

@@ -1,4 +1,4 @@
-"""Every stream keeps one analysed frame a second, whatever a scheduler has planned."""
+"""Every stream keeps one analysed frame a second, under any scheduler's plan."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ MAY_STARVE = [name for name in sorted(SCHEDULERS) if not make_scheduler(name).ne
 
 
 def granted(name, view):
-    """The plan as the loop grants it from one pool."""
+    """Returns the plan as the loop grants it from one pool."""
     scheduler = make_scheduler(name)
     plan = scheduler.plan(view)
     shares = with_floors(
@@ -53,7 +53,7 @@ def test_shares_that_are_above_their_floors_stay_as_they_are(view, draw):
 
 
 def camera(name, accuracy, frame_milli=200):
-    """Every frame of ten a second takes ``10 * frame_milli``; at one a second its results are 1.9 s old."""
+    """Ten frames a second need a share of ``10 * frame_milli``; at one a second results are 1.9 s old."""
     lambdas = tuple(
         InferenceOption(InferenceConfig(every, 32), every**-0.35, 10 * frame_milli // every, every * 187_000)
         for every in (1, 2, 5, 10)
@@ -67,7 +67,7 @@ def overloaded(*streams, capacity_milli=1000):
 
 def test_under_overload_one_camera_does_not_get_the_whole_machine():
     names = ("cam-1", "cam-2", "cam-3", "cam-4")
-    # One alone reaches the minimum accuracy, and needs the whole machine for it.
+    # Only the first camera reaches the minimum accuracy, and it needs the whole machine for that.
     streams = camera("cam-1", 0.95), *(camera(name, 0.3) for name in names[1:])
     view = replace(overloaded(*streams), min_accuracy=0.7)
     for name in MAY_STARVE:

@@ -1,4 +1,4 @@
-"""Concave hulls of what a share gives."""
+"""Concave hulls of values by share."""
 
 import numpy as np
 from hypothesis import given

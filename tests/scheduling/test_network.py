@@ -40,7 +40,7 @@ def test_more_bandwidth_is_sooner():
 
 
 def test_who_joins_shares_from_then_on():
-    """Alone for 2 s of its 4, then at half the rate: 2 s + 4 s; the other has 1 s of its 3 left then."""
+    """Alone for 2 of its 4 s, then at half the rate for 4 s; the other has 1 of its 3 s left then."""
     assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.SHARED) == pytest.approx((6, 7))
     assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.IN_TURN) == pytest.approx((4, 7))
     assert transfers_done_s([5, 0], [1, 1], 1.0, LinkOrder.SHARED) == pytest.approx((6, 1))

@@ -64,7 +64,7 @@ def test_what_cannot_finish_gives_nothing():
 
 
 def test_what_cannot_finish_gives_what_its_checkpoints_do():
-    """Straight: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
+    """Linear: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
     rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
@@ -88,7 +88,7 @@ def test_below_its_need_inference_loses_what_it_is_slower():
     assert analysed_part(option, 200, LINEAR) == 0.8 * 0.5
     assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed(200) / V100.speed(400))
     assert analysed_part(option, 400, V100) == analysed_part(option, 900, V100) == 0.8
-    # A λ that needs more than a GPU is not kept by a whole one.
+    # A λ that needs more than a GPU does not keep up on a whole one.
     too_much = replace(option, share_needed_milli=1600)
     assert analysed_part(too_much, 1000, V100) == analysed_part(too_much, 1000, LINEAR) == 0.8 * 1000 / 1600
 
@@ -142,7 +142,7 @@ def test_a_stream_has_one_gamma_a_window():
 
 
 def early(entry, option):
-    """What checkpoints have brought of the gain so far, by the curve as it is written down."""
+    """Returns the gain that checkpoints have brought so far, by the formula of the curve."""
     if option is None or entry[2] or entry[1] is None or option.early_part == 0.0:
         return 0.0
     bend, done = bend_of(option.early_part), 1.0 - entry[1] / option.gpu_s
@@ -151,7 +151,7 @@ def early(entry, option):
 
 
 def integrate(view, phases, steps):
-    """The objective once more, by stepping through time in small steps and nothing else."""
+    """Computes the objective independently, by stepping through time in small steps."""
     left_us = view.window_end_us - view.now_us
     dt_s = left_us / steps / 1e6
     state = {s.stream: [s.accuracy, None, False] for s in view.streams}
@@ -212,7 +212,7 @@ def phased(draw):
 @given(phased())
 def test_the_objective_is_the_integral(case):
     view, phases = case
-    # Each completion, and the phase that follows it, is late by at most one step of the integration.
+    # Each completion, and the phase after it, is late by at most one step of the integration.
     assert evaluate(view, phases).mean == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
 
 
@@ -231,7 +231,7 @@ def test_one_phase_is_the_product_that_schedulers_use(case):
             speed = view.training_speed.speed(shares[0])
             alone = mean_after_retraining(view, stream.accuracy, retrain, speed)
         alone *= analysed_part(lam, shares[1], view.inference_speed)
-        # Completions of others cut the work into pieces that each round up to a microsecond.
+        # Completions of other streams cut the work into pieces that each round up to a microsecond.
         left_us = view.window_end_us - view.now_us
         assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)
 

@@ -76,7 +76,7 @@ def test_a_static_scheduler_keeps_its_gamma_and_takes_no_more(view, step):
 
 
 def test_what_the_thief_left_idle_goes_where_it_gains_most():
-    """With nothing worth retraining the start's half for it is idle; inference needs 700 for every frame."""
+    """Nothing is worth retraining, so its half of the start is idle; inference needs 700 for every frame."""
     stream = StreamView(
         StreamId("a"),
         0.9,
@@ -93,7 +93,7 @@ def test_what_the_thief_left_idle_goes_where_it_gains_most():
 
 
 def crowded_view(capacity_milli):
-    """Two streams whose every frame takes 190, and 230 where they are crowded; nothing to retrain."""
+    """Two streams whose λ for every frame needs 190, or 230 where they are crowded; nothing to retrain."""
     every = InferenceOption(InferenceConfig(1, 32), 1.0, 190, ample_milli=230)
     streams = tuple(StreamView(StreamId(name), 0.9, (), (every,)) for name in "ab")
     return WindowView(0, 60_000_000, capacity_milli, 50, 50, 0.4, streams, LINEAR)
@@ -143,7 +143,7 @@ def waiting_view():
 
 
 def in_turn(view, share_milli, inference_milli=300):
-    """``a`` retrains first and ``b`` when it is done, with the γ that is quicker and gives less."""
+    """Retrains ``a`` first and then ``b``, with the γ that is quicker and gains less."""
     a, b = view.streams
 
     def phase(who, share):
@@ -177,7 +177,7 @@ def test_a_plan_that_can_be_granted_as_it_is_keeps_its_phases():
 
 
 def test_of_a_plan_in_turns_gamma_stays_and_nobody_starts_out_of_turn():
-    """Rounded to 500 the γ of ``a`` takes 20 s instead of 17; what is left makes it 1000 again."""
+    """Rounded to 500 the γ of ``a`` takes 20 s instead of 17; spare capacity makes it 1000 again."""
     view = waiting_view()
     after = at_grants(view, in_turn(view, 600), 500, Packing.POOL, THIEF)
     first, second = after.phases[0].assignments
@@ -187,7 +187,7 @@ def test_of_a_plan_in_turns_gamma_stays_and_nobody_starts_out_of_turn():
 
 
 def test_what_rounding_costs_is_said():
-    """Inference needs 300 of each GPU and gets a quarter: one part in six of the frames is lost."""
+    """Inference needs 300 of each GPU and gets 250: one sixth of the frames is lost."""
     view = replace(waiting_view(), capacity_milli=1000, min_accuracy=0.0)
     plan = make_scheduler("no-retrain").plan(view)
     fixed = make_scheduler("no-retrain").needs

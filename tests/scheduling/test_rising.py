@@ -1,4 +1,4 @@
-"""The curve along which checkpoints bring a gain: its mean, its pieces, and what is left of it."""
+"""The curve along which checkpoints bring a gain: its mean, its pieces and its remainder."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_a_piece_is_the_mean_between_its_ends(early_part, one, other):
 @few
 @given(early_parts, parts, parts)
 def test_what_is_left_goes_on_along_the_same_curve(early_part, first, second):
-    """Work done in two goes reaches what it reaches in one."""
+    """Work done in two parts reaches what it reaches in one."""
     option = RetrainOption(GAMMAS[0], 0.9, 20.0, early_part=early_part)
     once = going_on(option, 0.4, 20.0 * (first + (1.0 - first) * second))
     half, accuracy = going_on(option, 0.4, 20.0 * first)

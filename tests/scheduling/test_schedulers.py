@@ -1,4 +1,4 @@
-"""The laws that every registered scheduler keeps (DESIGN §9)."""
+"""Laws that every registered scheduler keeps."""
 
 import copy
 from dataclasses import replace
@@ -19,12 +19,12 @@ every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
 every_scheduler_that_shares_out = pytest.mark.parametrize(
     "name", sorted(name for name in SCHEDULERS if not make_scheduler(name).needs.fixed_shares)
 )
-"""All but the static baselines, which keep a_MIN where their fixed shares happen to."""
+"""All but the static baselines, whose fixed shares keep a_MIN only by chance."""
 
 every_scheduler_here = pytest.mark.parametrize(
     "name", sorted(name for name in SCHEDULERS if not make_scheduler(name).needs.elsewhere)
 )
-"""All but those that have more GPUs than there are here."""
+"""All but those that use GPUs elsewhere."""
 
 few = settings(max_examples=25)
 some = settings(max_examples=15)
@@ -34,7 +34,7 @@ ROUGH = {"intervals": 4, "rounds": 20}
 
 @st.composite
 def moments(draw):
-    """A view; at some, a plan is being carried out."""
+    """A view, in some cases with a plan in progress."""
     view = draw(window_views())
     name = draw(st.sampled_from(["thief", "exact", None]))
     return replace(view, previous=make_scheduler(name).plan(view).phases) if name else view
@@ -111,9 +111,9 @@ def test_what_it_expects_is_the_objective(name, view):
 @few
 @given(view=moments())
 def test_what_is_begun_is_done_before_the_window_ends(name, view):
-    """One γ a stream; what runs already goes on whether it will be done or not, as the cloud's does.
+    """At most one γ per stream; a running one goes on even if it will not be done, as the cloud's does.
 
-    What is not done must bring something before, by its checkpoints.
+    A γ that will not be done must bring something before, by its checkpoints.
     """
     plan = make_scheduler(name).plan(view)
     done = dict(evaluate(view, plan.phases).completions_us)
@@ -158,13 +158,13 @@ def test_it_scores_no_more_than_what_keeps_the_minimum_can(name, view):
 
 
 def broken_at_a_whole_gpu(view, stream):
-    """Which of the latency limit and a_MIN breaks even then; of the two the limit goes first."""
+    """Returns which of the latency limit and a_MIN breaks even then; the latency limit has priority."""
     whole = pick_inference(view, stream, 1000 // view.quantum_milli * view.quantum_milli)
     return whole.too_old, whole.below_min
 
 
 def usable_milli(view):
-    """What the jobs can hold together: whole quanta, and at most one GPU a job."""
+    """Returns the share that the jobs can hold together: whole quanta, and at most one GPU per job."""
     jobs = sum(1 + bool(s.running or s.retrain_options) for s in view.streams)
     each = 1000 // view.quantum_milli * view.quantum_milli
     return min(view.capacity_milli // view.quantum_milli * view.quantum_milli, jobs * each)

@@ -1,4 +1,4 @@
-"""Few retrainings at a time: what a course is worth, in which order it goes, and how many run at once."""
+"""Few retrainings at a time: the value of a course, its order, and the number that run in parallel."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The fast thief against Algorithm 1 as it is printed: the same shares for every job."""
+"""The fast thief against Algorithm 1 as printed: the same shares for every job."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,7 @@ def rises(view, choices, before, after):
 
 
 def printed_algorithm(view):
-    """Algorithm 1, every pair tried, every stream valued anew at every try."""
+    """Algorithm 1: every pair is tried, and every stream is evaluated anew at every try."""
     choices = choices_by_stream(view)
     jobs = jobs_of(choices)
     largest, quantum = largest_share_milli(view.quantum_milli), view.quantum_milli

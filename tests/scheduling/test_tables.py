@@ -1,4 +1,4 @@
-"""The arrays are PickConfigs: to the last bit, but for what an exponential leaves open."""
+"""The value tables equal PickConfigs to the last bit, except for rounding in exponentials."""
 
 import pytest
 from hypothesis import given, settings

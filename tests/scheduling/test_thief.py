@@ -41,7 +41,7 @@ def only(plan):
 
 
 def run_windows(scheduler, *, finer_lambdas):
-    """Both windows of the paper's example, planned again at every completion."""
+    """Runs both windows of the paper's example, with a new plan at every completion."""
     accuracy = {"A": 0.65, "B": 0.50}
     total, lowest, first_done = 0.0, 1.0, None
     for window in (1, 2):
@@ -129,7 +129,7 @@ def test_a_running_retraining_keeps_its_gamma_and_a_hopeless_one_gives_its_share
 
 
 def test_a_stream_without_a_retraining_takes_no_share_for_one():
-    """Alone and with nothing to retrain its inference gets everything at the fair start."""
+    """Alone and with nothing to retrain, inference gets everything at the fair start."""
     assigned = only(make_scheduler("thief").plan(view(stream(options=()))))
     assert assigned.inference_share_milli == 1000
 
@@ -144,7 +144,7 @@ def test_an_empty_pool_takes_the_cheapest_or_the_most_accurate_that_keeps_up():
 
 
 def test_a_latency_limit_is_kept_at_a_cost_in_accuracy_where_it_can_be():
-    """Every second frame is young enough; at a share for every tenth only, nothing is, and it is said."""
+    """Every second frame is young enough; at a share for every tenth only, none is, and the plan says so."""
     aged = tuple(replace(o, age_us=o.config.every * 100_000) for o in (HALF, TENTH))
     limited = replace(stream(options=()), inference_options=aged, max_age_us=200_000)
     rich = only(make_scheduler("thief").plan(view(limited, min_accuracy=0.0, capacity=200)))
@@ -155,7 +155,7 @@ def test_a_latency_limit_is_kept_at_a_cost_in_accuracy_where_it_can_be():
 
 
 def test_a_young_result_goes_before_an_accurate_one():
-    """The old one is the better by far, and is outside the pool."""
+    """The old result is far more accurate, but outside the pool."""
     old = replace(FULL, age_us=900_000)
     young = replace(TENTH, age_us=100_000)
     limited = replace(stream(options=()), inference_options=(old, young), max_age_us=500_000)
@@ -176,7 +176,7 @@ def test_inference_is_not_robbed_of_what_its_latency_limit_needs():
 
 
 def test_weights_and_max_min_say_who_gets_the_gpu():
-    """Who gains more gets more, unless the other is heavier, or worse and max-min is asked for."""
+    """The larger gain gets more, unless the other stream is heavier, or is worse under max-min."""
     one = stream("a", accuracy=0.5, options=((0.9, 6.0),))
     other = stream("b", accuracy=0.3, options=((0.6, 6.0),))
     single = tuple(replace(s, inference_options=(TENTH,)) for s in (one, other))
@@ -199,7 +199,7 @@ def test_many_streams_still_steal_when_a_fair_share_is_below_delta():
 
 
 def fair_value(crowded):
-    """What the start would be worth if nobody stole: Δ beyond every share."""
+    """Returns the value of the start when nothing is stolen: Δ exceeds every share."""
     return make_scheduler("uniform").plan(crowded).expected_accuracy
 
 
@@ -211,7 +211,7 @@ def test_an_operator_can_read_the_reason():
 
 
 def test_of_equal_gains_the_cheaper_gamma_runs():
-    """Both are done at once for any share here, so only the cost tells them apart."""
+    """Both are done immediately at any share here, so only the cost tells them apart."""
     twins = stream(options=((0.9, 0.0), (0.9, 0.0)))
     dearer_first = replace(twins, retrain_options=tuple(reversed(twins.retrain_options)))
     assert only(make_scheduler("thief").plan(view(dearer_first))).retrain == GAMMAS[0]

@@ -1,4 +1,4 @@
-"""Views for tests: drawn by hypothesis, or written by hand from the paper."""
+"""Views for tests: drawn by hypothesis, or taken from the paper."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ from ekya.core.view import (
 )
 
 V100 = SpeedCurve(((0, 0.0), (100, 0.36), (200, 0.51), (300, 0.65), (500, 0.83), (1000, 1.0)))
-"""About what the first public implementation measured on a V100."""
+"""Approximate curve that the first public implementation measured on a V100."""
 
 GAMMAS = tuple(
     RetrainConfig(epochs, 16, head, blocks, fraction)
@@ -29,7 +29,7 @@ GAMMAS = tuple(
 
 accuracies = st.integers(0, 100).map(lambda percent: percent / 100)
 
-# Made once: a strategy that is made anew at every draw is examined anew, which takes longer than to draw.
+# Made once: hypothesis examines a strategy anew each time it is made, which takes longer than to draw.
 _lambda_lists = st.lists(
     st.builds(
         InferenceOption,
@@ -78,7 +78,7 @@ def stream_views(draw, index, rises):
 @cache
 @st.composite
 def window_views(draw):
-    """In every other one checkpoints serve."""
+    """Any view; checkpoints serve in about every other one."""
     rises = draw(_early_parts)
     count = draw(st.integers(0, 4))
     quantum = draw(st.sampled_from([20, 50, 100, 250]))
@@ -111,7 +111,7 @@ PAPER_TABLE = {
 def paper_view(window, accuracies_now, *, finer_lambdas):
     """The example of §3.2: 3 GPUs, two streams, 120 s, a_MIN 40%, inference that needs a whole GPU.
 
-    ``finer_lambdas`` offers the frames that may be left out as λ; else they are just dropped.
+    ``finer_lambdas`` offers skipped frames as λ; otherwise frames are dropped.
     """
     needs = range(100, 1001, 100) if finer_lambdas else (1000,)
     lambdas = tuple(

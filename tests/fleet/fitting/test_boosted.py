@@ -1,4 +1,4 @@
-"""Deep-Edge's models: learned from points, judged on others, kept as points."""
+"""Deep-Edge's boosted models: learned from some points, judged on others, and points kept in a file."""
 
 from dataclasses import replace
 

@@ -20,13 +20,13 @@ def without_gpu(state):
 
 
 def as_profiled(point):
-    """As the Profiler leaves a point of a machine without a GPU: nobody knows of its updates."""
+    """Returns a point of a machine without a GPU as the Profiler writes it: without an update time."""
     return replace(point, update_s=0.0, before=without_gpu(point.before), after=without_gpu(point.after))
 
 
 PROFILED = [as_profiled(point) for point in profile_points(NANO, 40)]
 LIVED = [replace(point, after=NodeState(), app="", exec_s=0.0) for point in profile_points(NANO, 3, seed=5)]
-"""As trainings leave them: no state, no application."""
+"""Points as trainings write them: without state and application."""
 
 
 def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_time() -> None:

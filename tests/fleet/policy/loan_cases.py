@@ -1,4 +1,4 @@
-"""Offers, rooms and links to broker between."""
+"""Offers, rooms and links for tests of brokering."""
 
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ QUICK_WHEN_SMALL = SpeedCurve(((0, 0.0), (100, 0.36), (300, 0.65), (1000, 1.0)))
 
 
 def offer(site=HOME, stream="cam", **changes):
-    """A head that trains for 20 GPU-seconds, due in 190 s, unless it is told otherwise."""
+    """Offers a head that trains for 20 GPU-seconds, due in 190 s; ``changes`` override its fields."""
     told = {
         "gpu_s": 20.0,
         "gain": 0.1,
@@ -42,7 +42,7 @@ def room(site, loss, speed=LINEAR):
 
 
 def links(usual_mb_s=12.5, **mb_s):
-    """``a_b=1.0``: a megabyte a second from a to b, and back."""
+    """Links by name: ``a_b=1.0`` is 1 MB/s from a to b and back."""
     ways = {}
     for names, rate in mb_s.items():
         one, other = map(SiteName, names.split("_"))

@@ -1,4 +1,4 @@
-"""What hosts still have of former loans."""
+"""Data that hosts keep from former loans."""
 
 import pytest
 from loan_cases import HOME, NOW_US, links, offer, room
@@ -39,7 +39,7 @@ def test_what_came_of_a_loan_lies_where_its_parameter_server_was_once_it_serves(
     kept, loan = KeptModels(), split()
     kept.begins(loan, V0)
     kept.serves("cam", V1, 3)
-    assert already_there(kept, V1) == {}  # It has not all come home yet, and goes on there.
+    assert already_there(kept, V1) == {}  # Not all epochs have arrived yet, so the loan still runs there.
     kept.arrived("cam", 3)
     kept.serves("cam", V0, 3)
     kept.serves("cam", V1, 3)

@@ -1,4 +1,4 @@
-"""Loans that a fleet policy places, and what a loan is worth."""
+"""Loans that a fleet policy places, and their value."""
 
 import pytest
 from loan_cases import HOME, NOW_US, S, links, offer, room
@@ -14,7 +14,7 @@ A, B = SiteName("a"), SiteName("b")
 
 
 class Watching:
-    """Gives the first job a unit of the first node that it may use, and remembers what it was asked."""
+    """Gives the first job one unit of its first allowed node, and records the view."""
 
     name, every_us = "watching", None
 
@@ -35,7 +35,7 @@ def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> No
     assert [(name, node.gpus) for name, node in nodes.items()] == [("a", 1), ("b", 2)]
     assert policy.view.places.cost_a_second(nodes[NodeName("b")], 2) == pytest.approx(0.03)
     assert first.job.waiting.due_s == pytest.approx(190.0)
-    # There, the training at a fifth of a GPU, and back.
+    # Upload, training at a fifth of a GPU, and download.
     assert first.job.epoch_us["b", 2] == pytest.approx((46.2 / 12.5 + 100.0 + 45.0 / 12.5) * S)
     assert [loan.offer.stream for loan in done.loans] == []
     assert done.refused == {
@@ -113,7 +113,7 @@ def test_a_split_loan_costs_what_all_its_hosts_lose_while_it_trains() -> None:
     half = split.moved_mb(NOW_US + 15 * S)
     assert half[A, B] == half[B, A] == pytest.approx(5.0)
     assert half[HOME, B] == pytest.approx(45.7)
-    # Of ten epochs of 3 s a snapshot of 10 s on its way is sent every fourth, and none is home yet.
+    # Ten epochs of 3 s; a snapshot takes 10 s to transfer, so every fourth epoch sends one. None has arrived.
     assert half[A, HOME] == 0.0
     assert split.came_home(NOW_US + 25 * S) == (4, 1)
     assert split.came_home(NOW_US + 40 * S) == (10, 3)

@@ -1,4 +1,4 @@
-"""What trainings took beyond what was foreseen is foreseen for the next ones."""
+"""Lateness of past trainings in the forecasts of the next ones."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_the_first_training_tells_and_the_next_ones_count_for_half() -> None:
     late, loan = Lateness(), by("a")
     late.arrived(loan, loan.arrives_us + 6 * S)
     assert (late.of(A), late.of(B)) == (6 * S, 0)
-    # What is foreseen now has these six seconds in it, and two too many.
+    # The forecast now includes these six seconds, two too many.
     foreseen = by("a", late.of(A))
     assert foreseen.arrives_us - loan.arrives_us == 6 * S
     late.arrived(foreseen, foreseen.arrives_us - 2 * S)

@@ -1,4 +1,4 @@
-"""Offers as jobs of Okita's, and its decisions as loans."""
+"""Offers as Okita jobs, and Okita's decisions as loans."""
 
 import pytest
 from loan_cases import HOME, NOW_US, QUICK_WHEN_SMALL, links, offer, room
@@ -25,9 +25,9 @@ def test_an_offer_is_a_job_whose_chunks_are_steps_and_whose_slot_a_worker_needs_
     made, slot_us = job()
     assert made.chunks == {HOME: 25}
     assert made.chunk_mb == pytest.approx(1.2 / 25)
-    # Ten epochs, there and back.
+    # Ten epochs, in both directions.
     assert made.model_mb == pytest.approx(2 * 10 * 0.13)
-    # A tenth of a GPU trains all of it in 200 s.
+    # A tenth of a GPU trains all chunks in 200 s.
     assert slot_us == pytest.approx(200e6 / 25)
     assert made.waiting.of(8.0) == pytest.approx(0.8)
     assert job([room("a", [0.0]), room("b", [0.0], QUICK_WHEN_SMALL)])[1] == slot_us
@@ -49,7 +49,7 @@ def test_workers_train_what_their_share_of_the_chunks_is(policy) -> None:
     loan = NearData(policy)(NOW_US, offer(), FOUR, links())
     assert sum(part.crops for part in loan.parts) == pytest.approx(1.0)
     workers = sum(part.share_milli for part in loan.parts) // 100
-    # Of 25 chunks each worker has three or four.
+    # Each worker trains three or four of the 25 chunks.
     assert workers == 7
     for part in loan.parts:
         assert part.crops == pytest.approx(part.share_milli / 100 / workers, abs=0.01)

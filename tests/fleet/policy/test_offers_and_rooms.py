@@ -1,4 +1,4 @@
-"""What a server would rather have done elsewhere, and what it could lend, by its own scheduler's word."""
+"""Retrainings that a server offers and spare capacity that it lends, valued by its own scheduler."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -82,7 +82,7 @@ def test_a_retraining_that_its_server_cannot_do_costs_nothing_at_home() -> None:
     alone, crowded = offered(view(stream("cam", option))), offered(view(*crowd, capacity=400))
     assert alone[0].at_home > 0.0
     assert min(one.at_home for one in crowded) == 0.0
-    # What there is to gain is what answers are wrong for want of a better model.
+    # The gain covers only answers that are wrong for lack of a better model.
     assert alone[0].gain == pytest.approx(0.2)
     assert 0.0 < crowded[0].gain < 0.2
 
@@ -123,17 +123,17 @@ def test_who_has_nothing_to_do_lends_for_nothing() -> None:
 
 
 def test_a_loan_during_which_own_retrainings_end_costs_all_that_they_are_late() -> None:
-    """200 of 1000 milli serve; 40 GPU-seconds take 50 s beside, 80 s if 300 are lent, 400 s if 700 are."""
+    """200 of 1000 milli serve; 40 GPU-seconds take 50 s on the rest, 80 s with 300 lent, 400 s with 700."""
     one = view(stream("cam", RetrainOption(HEAD, 0.9, 40.0)))
     lent = room_of(SITE, one, serves_first, [300, 700], 100)
     late_s, left_s = 80.0 - 50.0, 180.0
     assert lent.loss[2] * 80.0 == pytest.approx(0.4 * late_s)
-    # With a tenth of a GPU it never ends, and what is lacking then is lacking all the time.
+    # With a tenth of a GPU the retraining never ends, so its gain is missing all the time.
     assert lent.loss[6] * left_s == pytest.approx(0.4 * left_s)
 
 
 def serves_first(asked):
-    """A plan that serves at 200 milli and gives the retraining all the rest."""
+    """Returns a plan that serves at 200 milli and gives the retraining the rest."""
     (cam,) = asked.streams
     lam, gamma = cam.inference_options[0].config, cam.retrain_options[0].config
     given = Assignment(cam.stream, gamma, asked.capacity_milli - 200, lam, 200, False, "")

@@ -1,4 +1,4 @@
-"""Okita, its baselines and ours: what holds for every workload, and the algorithms beside their listings."""
+"""Okita, its baselines and our policy: laws for every workload, and algorithms against their listings."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -41,7 +41,7 @@ worlds = st.builds(
 
 
 class Watched(OkitaPhysics):
-    """The same laws, and a list of what was carried out: (slot, job, assignment)."""
+    """Okita's physics, which also records its stages as (slot, job, assignment)."""
 
     seen: list
 
@@ -77,7 +77,7 @@ def test_all_constraints_are_kept_to_the_end(name, world) -> None:
                 sent[origin] += chunks
         assert sent == job.chunks
         record = outcome.jobs[job.name]
-        # (2e): it ends with its last active slot, and never before it came.
+        # (2e): a job ends with its last active slot, and never starts before it arrives.
         assert record.ended_us == (mine[-1][0] + 1) * SLOT_US
         assert all(earlier < later for (earlier, _), (later, _) in pairwise(mine))
         assert mine[0][0] * SLOT_US >= job.arrives_us
@@ -175,7 +175,7 @@ def test_dta_sends_what_is_missing_and_never_more_than_there_is(drawn) -> None:
 
 
 def listed_dta(ground, left, loads):
-    """Algorithm 3 as it is printed."""
+    """Algorithm 3 as printed."""
     sites, over = range(len(left)), left - loads
     moves = np.zeros((len(left), len(left)), dtype=int)
     for site in sites:
@@ -199,7 +199,7 @@ def test_dta_is_the_listing_s(drawn) -> None:
 
 
 def listed_pa(ground, task, free, count):
-    """Algorithm 2 as it is printed, for one slot; its cost and y, or None."""
+    """Algorithm 2 as printed, for one slot; returns its cost and y, or None."""
     best = None
     value = quality(ground, task, free, Weights())
     order = sorted(range(len(free)), key=lambda site: -value[site])
@@ -348,5 +348,5 @@ def test_ours_gives_out_all_data_within_the_time_that_sites_have(drawn) -> None:
 def test_ours_leaves_data_where_that_is_cheapest() -> None:
     unit = np.array([[[1.0, 2.0, 9.0], [5.0, 9.0, 6.0], [4.0, 3.0, 9.0]]])
     moves = give_out(np.array([4, 5, 6]), unit, np.array([[8, 6, 7]]))[0]
-    # The first stays; of the others the third, whose own site is dearest, loses no more than the second.
+    # Site 0 keeps its data. Sites 1 and 2 have the same regret, so site 1 sends first.
     assert moves.tolist() == [[4, 0, 0], [4, 0, 1], [0, 6, 0]]

@@ -1,4 +1,4 @@
-"""Exemplars, as far as a loop knows: crops of windows in which there was a retraining, up to the budget."""
+"""Exemplars as a loop counts them: crops of windows with a retraining, up to the budget."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ GAMMA = RetrainConfig(2, 16, 0, 1, 1.0)
 
 
 class Loop:
-    """A stream's loop, told of events; jobs begin by hand."""
+    """State of one stream's loop, advanced by events; tests start its jobs."""
 
     def __init__(self, most=120):
         self.remembered = Remembered(most)

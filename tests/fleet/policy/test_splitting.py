@@ -1,4 +1,4 @@
-"""One retraining over several servers: who takes part, at which share, and how long it takes."""
+"""One retraining split over several servers: hosts, shares and duration."""
 
 from itertools import product
 
@@ -92,7 +92,7 @@ def test_who_has_twice_the_share_goes_through_twice_the_crops() -> None:
     rooms = [room("a", [0.0]), room("b", [0.0, 0.0])]
     loan = Splitter()(NOW_US, offer(trained_mb=0.0, crops=4000, batch_size=2), rooms, links())
     crops = {part.host: part.crops for part in loan.parts}
-    # A fifth of what its host lends is the parameter server's.
+    # The parameter server takes a fifth of its host's lent share.
     assert loan.server == A
     assert crops[B] / crops[A] == pytest.approx(2 / 0.8, rel=0.01)
 
@@ -123,7 +123,7 @@ def test_it_is_over_when_the_last_of_them_is_through_with_all_epochs() -> None:
     epoch_s = max(300 * way.crop_s(A, 5), 100 * way.crop_s(B, 5) + 7 * 0.4)
     assert (loan.ends_us - loan.begins_us) / S == pytest.approx(10 * epoch_s)
     assert loan.epoch_mb == {(B, A): 17.5, (A, B): 17.5}
-    # The model and most crops to a.
+    # The model and most crops are sent to a.
     assert loan.begins_us == NOW_US + links().takes_us(HOME, A, 45.0 + 0.9)
 
 

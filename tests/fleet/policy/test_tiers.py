@@ -1,4 +1,4 @@
-"""Whoever decides what servers lend each other: what holds for all of them."""
+"""Laws that every lending tier keeps."""
 
 from math import ceil
 

@@ -1,4 +1,4 @@
-"""What tests of several servers share: a town of two, of which north cannot train beside serving."""
+"""Fixture of tests with several servers: a town of two, of which north cannot train beside serving."""
 
 import pytest
 import yaml
@@ -8,10 +8,10 @@ from ekya.shipped import shipped_path
 
 @pytest.fixture(scope="session")
 def write_town():
-    """Writes a servers file, and its fleet file beside it."""
+    """Writes a fleet file and its servers file, and returns the path of the servers file."""
 
     def write(folder, windows_s, windows, blocks, scene, fps, south):
-        """``scene`` is the one of its own that every camera shows from the beginning."""
+        """``scene`` is the index of the one scene of its own that every camera shows from the start."""
         raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
         raw |= {"window_s": windows_s, "windows": windows}
         raw |= {"preparation": {"share_milli": 250, "fraction": 0.15}}

@@ -1,4 +1,4 @@
-"""Where servers agree: what becomes of shares and of loans when servers die, leave or say things late."""
+"""The loan desk: shares and loans when servers die, leave or report late."""
 
 import pytest
 
@@ -21,7 +21,7 @@ THERE = (HOME, EAST)
 
 
 class Server:
-    """What the desk asked of it; ``lent`` is what is out now."""
+    """Fake of a server that records the desk's calls; ``lent`` holds its current loans."""
 
     def __init__(self, site, units):
         self.site, self.units, self.lent, self.heard = site, units, {}, []
@@ -56,7 +56,7 @@ def offer(stream=CAM):
 
 @pytest.fixture
 def town():
-    """Servers that have joined, by name; home lends nothing, and east is asked first."""
+    """The desk, its servers by name and its records; home lends nothing, and east is asked first."""
     servers = {HOME: Server(HOME, 0), EAST: Server(EAST, 5), WEST: Server(WEST, 0)}
     records = []
     desk = LoanDesk(
@@ -150,7 +150,7 @@ def test_when_who_borrowed_dies_its_hosts_have_their_shares_back(town) -> None:
     (made,) = desk.loans
     assert made.outcome == "home died"
     assert made.moved_mb == made.loan.moved_mb(20 * S) != {}
-    desk.died(EAST, 30 * S)  # nothing of it is left to go on
+    desk.died(EAST, 30 * S)  # its loan is over already
     assert [one.outcome for one in desk.loans] == ["home died"]
 
 

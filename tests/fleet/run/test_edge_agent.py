@@ -1,4 +1,4 @@
-"""How a machine makes itself known to a manager, over real HTTP on loopback."""
+"""Registration of a machine with a manager, over real HTTP on loopback."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ NODE = {"node": "nano-1", "kind": "nano & co"}
 
 @pytest.fixture
 def manager():
-    """Answers with these, one after the other; what it was asked is kept."""
+    """A manager that gives the set replies in order and records its requests."""
     answers, asked = [], []
 
     class Answering(BaseHTTPRequestHandler):

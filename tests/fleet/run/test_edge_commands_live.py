@@ -37,7 +37,7 @@ def free_port():
 
 
 def begun(folder, name, *words):
-    """A command of its own, which Ctrl-C reaches as from a terminal."""
+    """Starts an ekya command as a separate process, which Ctrl-C reaches as from a terminal."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = (folder / f"{name}.log").open("w")
     return subprocess.Popen([*EKYA, *map(str, words)], stdout=said, stderr=said, env=environment, cwd=folder)
@@ -62,7 +62,7 @@ def awaited(condition, folder):
 
 
 def workers_of_the_last_node(manager):
-    """Trainings' processes whose raylet was begun last; the parameter server is on the other node."""
+    """Returns training processes of the node started last; the parameter server is on the other node."""
     children = psutil.Process(manager.pid).children(recursive=True)
     training = [one for one in children if "TrainingActor" in named(one)]
     last = max(one.parent().create_time() for one in training)
@@ -77,7 +77,7 @@ def named(process):
 
 
 def comes(node, count, first):
-    """So many pictures lie on a node, from this number on."""
+    """Writes ``count`` pictures to a node, numbered from ``first``."""
     drawn = bars(count, len(node.name) + count)
     for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True), first):
         root = node / NAMES[place]
@@ -87,7 +87,7 @@ def comes(node, count, first):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Pictures on two nodes, and points as of a machine without a GPU of which no update was measured."""
+    """Pictures on two nodes, and points of a machine without a GPU and without a measured update."""
     for node, count in (("east", 60), ("west", 40)):
         comes(tmp_path / node, count, 0)
     spec = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, epochs: 40"

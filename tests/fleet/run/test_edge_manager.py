@@ -1,4 +1,4 @@
-"""Deep-Edge's manager, also over REST, with a stand-in for the training itself."""
+"""Deep-Edge's manager, also over REST, with a fake training."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ HERE = SiteName("edge")
 
 @dataclass
 class Handle:
-    """A training that does what a test says."""
+    """A scripted training."""
 
     progress: Progress
     epochs: list = field(default_factory=list)

@@ -35,7 +35,7 @@ BOTH = {"trains": 1.0, "serves": 1.0}
 
 
 class Store:
-    """Bars, on the nodes where they lie."""
+    """A data store of bars that lie on their nodes."""
 
     def __init__(self):
         model = build_edge_model(("person", "car", "truck"), 0, 7)

@@ -1,4 +1,4 @@
-"""Deep-Edge's Profiler on this machine: real stress, real states, a real edge model beside real inference."""
+"""Deep-Edge's Profiler on this machine, with real stress, states, edge model and inference."""
 
 import shutil
 import time

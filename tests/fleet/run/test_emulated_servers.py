@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory, write_town):
-    """South has one camera, and time to spare."""
+    """The servers file; south has one camera and spare capacity."""
     folder = tmp_path_factory.mktemp("servers")
     return write_town(folder, 12, 2, blocks=2, scene=1, fps=4, south={"streams": ["cam-3"]})
 
@@ -61,7 +61,7 @@ def test_who_cannot_train_at_home_trains_elsewhere_and_its_weights_come_back(len
     for loan, end in zip(made, over, strict=True):
         assert loan["agreed_us"] < loan["begins_us"] < loan["arrives_us"] == end["over_us"]
         serves_us = [event.t_us for event in swapped if event.stream == loan["stream"]]
-        # At the latest what a plan takes after the last ones came, unless better ones had come before.
+        # At most one planning time after the last weights arrive, or earlier if better ones came before.
         assert any(loan["begins_us"] < t_us <= end["over_us"] + 100_000 for t_us in serves_us)
     assert told["mean_accuracy"] > 0.3
     assert (told["frames"]["arrived"], told["frames"]["lost"]) == (3 * 2 * 12 * 4, 0)
@@ -72,7 +72,7 @@ def test_what_crosses_links_is_counted_and_the_host_plans_with_less(lent) -> Non
     made, over = loans_of(folder)
     moved = [way["mb"] for end in over for way in end["moved"]]
     assert told["moved_mb"]["total"] == pytest.approx(sum(moved))
-    assert min(moved) > 40  # a model of 45 MB each way, more or less
+    assert min(moved) > 40  # a model of about 45 MB each way
     _, _, turns = read_journal(RunFolder(folder / "town" / "south").journal)
     held = [
         event.share_milli for turn in turns for event in turn.events if isinstance(event, ev.CapacityLent)

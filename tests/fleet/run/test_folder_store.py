@@ -146,7 +146,7 @@ def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_ma
     (folder / "west" / "car" / "notes.txt").write_text("no picture")
     (folder / "east" / "bus" / "000.png").unlink()
     assert store.new_samples() == 1
-    os.utime(folder / "west" / "car" / "000.png", ns=(1, 1))  # another in its place
+    os.utime(folder / "west" / "car" / "000.png", ns=(1, 1))  # another picture in its place
     assert store.new_samples() == 2
     assert read_stores(folder / "stores.yaml")["cam"].new_samples() == 2
 

@@ -1,4 +1,4 @@
-"""The executor of one of several servers, around one that does what a test says."""
+"""The executor of one of several servers, around a scripted inner executor."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ STOP = cmd.StopRetraining(CAM, JOB)
 
 
 class Inner:
-    """Time passes as it is asked to; of weights from elsewhere it tells as every world does."""
+    """Executor on virtual time, which reports weights from elsewhere as every world does."""
 
     def __init__(self):
         self.now_us, self.told, self.executed, self.received = 0, [], [], []
@@ -117,12 +117,12 @@ def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
     assert executor.wait(10 * S) == Batch(0, (ev.CapacityLent(0, 300),))
     executor.wait(10 * S)
     executor.take_back(7, 10 * S)
-    executor.take_back(8, 10 * S)  # of which nothing is known here
+    executor.take_back(8, 10 * S)  # an unknown loan
     assert executor.wait(60 * S).events == (ev.CapacityLent(10 * S, 0),)
 
 
 def until(executor, until_us):
-    """All events by then."""
+    """Returns all events until then."""
     events = []
     while executor.now_us < until_us:
         events += executor.wait(until_us).events
@@ -133,7 +133,7 @@ def test_a_retraining_elsewhere_is_told_of_as_its_epochs_come_home_and_never_beg
     server, away, over
 ) -> None:
     _, inner = server
-    # Epochs of 7.75 s, whose snapshots are 4 s on their way.
+    # Epochs of 7.75 s, with snapshots that take 4 s to transfer.
     homes_us = [16_750_000, 24_500_000, 32_250_000]
     for epoch, at_us in enumerate(homes_us, 1):
         assert away.wait(60 * S) == Batch(at_us, (progress(at_us, epoch),))
@@ -142,7 +142,7 @@ def test_a_retraining_elsewhere_is_told_of_as_its_epochs_come_home_and_never_beg
     assert away.wait(60 * S).events == ()
     assert inner.executed == []
     assert inner.received == [(16, 1, False), (24, 2, False), (32, 3, False), (40, 4, True)]
-    # A snapshot of 45 MB was sent after each.
+    # A snapshot of 45 MB is sent after each epoch.
     assert over == [(CAM, 40 * S, ARRIVED, {(HERE, THERE): 46.0, (THERE, HERE): 180.0})]
 
 
@@ -151,7 +151,7 @@ def test_what_a_host_did_goes_on_elsewhere_or_fails_with_what_is_home(server, aw
     until(away, 20 * S)
     stood = awaited.interrupted(CAM, 20 * S)
     assert (stood.epochs_left, stood.moved_mb) == (3, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})
-    # Its first epoch of 13.7 s is γ's second.
+    # The first epoch of the new loan, of 13.7 s, is γ's second.
     awaited.go_on(CAM, loan(50 * S, epochs=3))
     assert until(away, 30 * S) == [progress(22_666_666, 2)]
     awaited.fail(CAM, "its server died", 31 * S)
@@ -184,7 +184,7 @@ def test_of_one_that_fails_before_an_epoch_is_home_nothing_is_received(server, a
 def test_over_a_thin_link_a_snapshot_stands_for_several_epochs(server, inner) -> None:
     executor, _ = server
     thin = loan(60 * S)
-    executor.expect(replace(thin, ends_us=25 * S))  # of 5 s, and 35 s are their way
+    executor.expect(replace(thin, ends_us=25 * S))  # training takes 5 s and the transfer 35 s
     executor.execute([START])
     assert until(executor, 70 * S) == [finished(60 * S)]
     executor.expect(replace(thin, begins_us=75 * S, ends_us=95 * S, arrives_us=103 * S))
@@ -194,7 +194,7 @@ def test_over_a_thin_link_a_snapshot_stands_for_several_epochs(server, inner) ->
 
 
 def test_who_was_behind_is_told_of_every_snapshot_that_came_meanwhile(server, away, inner) -> None:
-    inner.now_us = 30 * S  # planning took so long
+    inner.now_us = 30 * S  # planning took 30 s
     assert away.wait(60 * S) == Batch(30 * S, (progress(30 * S, 1), progress(30 * S, 2)))
 
 
@@ -221,7 +221,7 @@ def test_nobody_goes_past_what_happens_to_the_fleet(server) -> None:
 
 def test_who_listens_while_it_waits_hears_in_time_and_says_nothing_of_nothing(awaited) -> None:
     class Interrupting(Inner):
-        """What another thread does while this one waits."""
+        """Lends a share from within ``wait``, as another thread would."""
 
         def wait(self, until_us):
             batch = super().wait(until_us)

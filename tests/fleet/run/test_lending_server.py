@@ -1,4 +1,4 @@
-"""What a server of several GPUs says that it could lend: never more than one of them has."""
+"""Spare capacity of a server with several GPUs: at most that of one GPU."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ AT_HOME = replace(MOVING, homes=(StreamHome(A, 0), StreamHome(B, 1)))
 
 
 class Idle:
-    """Nothing happens here."""
+    """An executor in which nothing happens."""
 
     def wait(self, until_us):
         return Batch(until_us, ())
@@ -37,7 +37,7 @@ class Idle:
 
 
 class Tier:
-    """Counts how often somebody has more room, and has none."""
+    """Counts reports of more spare capacity, and has none to lend."""
 
     def __init__(self):
         self.heard = 0
@@ -50,7 +50,7 @@ class Tier:
 
 
 def server(options, lent_milli=0, tier=None):
-    """Two streams serve in window 1; its loop has been told of so much."""
+    """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
     terms = ServerTerms(SiteName("here"), crops_may_leave=False)
     idle = Idle()
     made = LendingServer(terms, make_scheduler("thief"), options, SIZES, tier, idle, AsForeseen(idle))
@@ -97,17 +97,17 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
 
     assert heard() == 0
     assert heard(preparing=True) == 0
-    assert heard(lent_milli=300) == 1  # it is prepared
+    assert heard(lent_milli=300) == 1  # the preparation has ended
     assert heard(lent_milli=500) == 0
     assert heard(lent_milli=300) == 1  # a guest has left
     assert heard(lent_milli=300, streams=(replace(first, job=job), replace(second, job=away))) == 0
     assert heard(lent_milli=300, streams=(replace(first, job=job), second)) == 0
-    assert heard(lent_milli=300) == 1  # a retraining of its own has ended
+    assert heard(lent_milli=300) == 1  # one of its own retrainings has ended
     assert heard(preparing=True) == 0
 
 
 def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
-    """Beside inference there is a tenth of a GPU, with which a retraining of a minute takes ten."""
+    """A tenth of a GPU is left beside inference, so a retraining of a minute takes ten."""
     options, scheduler, idle = replace(OPTIONS, capacity_milli=700), make_scheduler("thief"), Idle()
     terms = ServerTerms(SiteName("here"), crops_may_leave=True)
     made = LendingServer(terms, scheduler, options, SIZES, Tier(), idle, AsForeseen(idle))

@@ -1,4 +1,4 @@
-"""`ekya fleet run` on the wall clock: two servers on Ray nodes, and one of them has too much to do."""
+"""`ekya fleet run` on the wall clock: two servers on Ray nodes, one of them overloaded."""
 
 import json
 
@@ -18,7 +18,7 @@ WINDOW_S = 30
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory, write_town):
-    """South has two cameras, and time to spare."""
+    """The servers file; south has two cameras and spare capacity."""
     south = {"streams": ["cam-3", "cam-4"], "changes": {"gpus": 1.0}}
     folder = tmp_path_factory.mktemp("live-servers")
     return write_town(folder, WINDOW_S, 2, blocks=1, scene=-1, fps=3, south=south)

@@ -1,4 +1,4 @@
-"""`loans.jsonl`: what is read is what was written, whenever the writer died."""
+"""`loans.jsonl`: reading returns what was written, even if the writer died."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def written(tmp_path):
         file(one)
     first.outcome, first.over_us, first.moved_mb = "given up", 25 * S, {(HOME, EAST): 46.0}
     file(first)
-    first.moved_mb = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}  # what moved since then
+    first.moved_mb = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}  # moved since then
     file(first)
     file.close()
     return path
@@ -51,7 +51,7 @@ def test_wherever_the_last_line_is_cut_off_the_lines_before_it_count(written) ->
     for cut in range(1, len(last)):
         written.write_bytes(whole[: len(whole) - cut])
         first, second = read_loans(written)
-        # Without its line's end the last line is all there.
+        # Only the newline is cut off: the last line is complete.
         assert len(first.moved_mb) == (2 if cut == 1 else 1)
         assert second.outcome == UNDER_WAY
 

@@ -1,4 +1,4 @@
-"""What several servers came to, also where some of them are dead and nobody could measure them."""
+"""Summary of several servers, also where some died before they were measured."""
 
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.loan_file import LoanRecord

@@ -1,4 +1,4 @@
-"""A store that gets an update by itself, over virtual time, with a stand-in for the manager."""
+"""Automatic updates of a store on virtual time, with a fake manager."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ class Store:
 
 @dataclass
 class Manager:
-    """Has one update under way, or refuses for a reason."""
+    """Launches one update of a store, or refuses with the reason ``refuses``."""
 
     launched: list = field(default_factory=list)
     under_way: set = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Servers that lend each other shares, on virtual time and with nothing trained."""
+"""Servers that lend each other shares on virtual time, without training."""
 
 from math import ceil
 
@@ -26,7 +26,7 @@ LINKS = Links(usual_mb_s=12.5)
 
 
 class Cheapest:
-    """Places every job where it costs least of those that are in time."""
+    """Places each job where it costs least among the places that meet its deadline."""
 
     name, every_us = "cheapest", None
 
@@ -94,7 +94,7 @@ def test_every_byte_that_leaves_a_site_is_counted(lent) -> None:
     back = 0.0
     for loan in (made.loan for made in lent.loans):
         epoch_us = (loan.ends_us - loan.begins_us) / loan.offer.epochs
-        # A snapshot is what γ trains and its momentum. Of shorter epochs than its way every few have one.
+        # A snapshot is what γ trains and its momentum. Epochs shorter than its transfer share a snapshot.
         each = ceil((loan.arrives_us - loan.ends_us) / epoch_us)
         assert loan.offer.back_mb == 2 * SIZES.trained_mb(loan.offer.config)
         back += ceil(loan.offer.epochs / each) * loan.offer.back_mb
@@ -183,7 +183,7 @@ def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(
     half_us = (first.begins_us + first.ends_us) // 2
 
     class Impatient:
-        """A scheduler during which somebody types Ctrl-C."""
+        """A scheduler during which the user presses Ctrl-C."""
 
         def __init__(self):
             self.inner = make_scheduler("thief")

@@ -1,4 +1,4 @@
-"""ANDREAS's world, followed by hand."""
+"""ANDREAS's simulated world, followed by hand."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What ANDREAS's figures are made of."""
+"""Workloads of ANDREAS's figures."""
 
 from collections import Counter
 

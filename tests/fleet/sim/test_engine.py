@@ -1,4 +1,4 @@
-"""The engine of a simulated fleet, with a policy and laws that can be followed by hand."""
+"""Engine of a simulated fleet, with a policy and laws that can be followed by hand."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ HERE = SiteName("here")
 
 
 class EpochsOf:
-    """An epoch takes ten seconds on one GPU; a snapshot has to be fetched for three."""
+    """An epoch takes ten seconds on one GPU, and fetching a snapshot takes three."""
 
     def faults(self, view, assignments):
         return []
@@ -34,7 +34,7 @@ class EpochsOf:
 
 
 class InTurn:
-    """One GPU each, to whoever was there first; ``newest`` instead sends the others back."""
+    """Gives jobs one GPU each in the order of arrival, or in the reverse order if ``newest_first``."""
 
     name, every_us = "in-turn", None
 
@@ -103,7 +103,7 @@ def test_everything_is_paid_for() -> None:
 
 def test_who_is_sent_back_goes_on_from_its_last_snapshot() -> None:
     outcome = run([job("a", 0, 3), job("b", 14, 1)], places(one=1), InTurn(newest_first=True))
-    # Four seconds of a's second epoch are lost; three fetch its snapshot; two epochs are left.
+    # Four seconds of a's second epoch are lost, fetching its snapshot takes three, and two epochs are left.
     assert times(outcome) == {"a": (0, 47), "b": (14, 24)}
     record = outcome.jobs[JobName("a")]
     assert (record.preemptions, record.migrations, record.lost_us) == (1, 0, 4 * S)
@@ -130,7 +130,7 @@ def test_a_stage_with_snapshots_on_the_way_keeps_what_they_hold() -> None:
 
     jobs = [job("a", 0, 3), job("b", 14, 1), job("c", 26, 1)]
     outcome = FleetEngine(Watching(newest_first=True), SnapshotsOnTheWay(), jobs, places(one=1)).run()
-    # b is done when c comes after 12 s; a fetches its snapshot twice, once in vain.
+    # b is done when c arrives 12 s later; a fetches its snapshot twice, once in vain.
     assert times(outcome) == {"a": (0, 59), "b": (14, 24), "c": (26, 36)}
     assert outcome.jobs[JobName("a")].lost_us == (4 + 2) * S
     assert [dict(jobs).get("a") for jobs in seen] == [3, 2, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""The offline optimum: it can be played, and nobody is below it."""
+"""The offline optimum: its schedule can be executed, and no policy beats it."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ GAP = 1e-3
 
 
 class Plays:
-    """What was planned."""
+    """Plays a planned schedule."""
 
     name, every_us = "plays", SLOT_US
 
@@ -40,7 +40,7 @@ def cost(policy, world):
 
 
 def small(sites, jobs, seed, function=GROWING):
-    """With a third of the data, to be quick; slots for the optimum to end in."""
+    """Returns a workload with a third of the data, for speed, and slots enough for the optimum to end."""
     world = simulation(OkitaSetting(sites, jobs, 2, cost=function), seed)
     jobs = tuple(
         replace(job, chunks={site: chunks // 3 for site, chunks in job.chunks.items()}) for job in world.jobs
@@ -59,7 +59,7 @@ def test_no_policy_is_below_the_optimum_and_the_optimum_can_be_played(sites, job
     assert best.bound <= best.cost * (1 + 1e-9)
     assert best.cost <= best.bound * (1 + GAP) + 1e-6
     assert min(costs) >= best.bound - 1e-6
-    # The engine checks all constraints, and charges by itself.
+    # The engine checks all constraints and computes the cost independently.
     assert cost(Plays(best.schedule), world) == pytest.approx(best.cost, rel=1e-6)
 
 

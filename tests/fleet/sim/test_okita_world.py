@@ -106,7 +106,7 @@ def test_a_slot_trains_what_is_sent_and_pays_for_what_crosses_a_link() -> None:
     stage = WORLD.stage(VIEW, VIEW.jobs[0], GOOD, [])
     assert stage.takes_us == SLOT_US
     assert stage.left.chunks == {"a": 4, "b": 0}
-    # Three chunks from a to b, and two workers of b with the parameter server at a.
+    # Three chunks go from a to b, and two workers of b use the parameter server at a.
     assert stage.moved_mb == 3 * 10 + 2 * 100
     assert stage.link_cost == pytest.approx(0.02 * 30 + 0.03 * 200)
 

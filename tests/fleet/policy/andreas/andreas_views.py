@@ -1,4 +1,4 @@
-"""Small scheduling points to decide on."""
+"""Small scheduling points for policies."""
 
 from hypothesis import strategies as st
 
@@ -49,13 +49,13 @@ def view(states, where, now_s=0, seed=0):
 
 
 def given(decision):
-    """Node and GPUs of each job that runs."""
+    """Returns node and GPUs of each running job."""
     return {one.job: (one.parts[0].node, one.parts[0].gpus) for one in decision.assignments}
 
 
 @st.composite
 def views(draw, most_jobs=7):
-    """Any mix of nodes, and of jobs that wait and that run."""
+    """Views with any nodes, and with waiting and running jobs."""
     kinds = st.tuples(st.sampled_from(["fast", "slow"]), st.integers(1, 3))
     nodes = [
         node(f"n{place}", *one) for place, one in enumerate(draw(st.lists(kinds, min_size=1, max_size=3)))

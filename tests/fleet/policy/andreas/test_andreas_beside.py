@@ -1,4 +1,4 @@
-"""Schedules built through tables are those that are built by looking."""
+"""Schedules built with precomputed tables equal those built without."""
 
 import numpy as np
 from andreas_views import job, node, places, state, view, views
@@ -13,7 +13,7 @@ MANY = 30
 
 
 def both(point, seed):
-    """The same orders and wishes, either way."""
+    """Returns both constructions for the same orders and wishes."""
     rng = np.random.default_rng(seed)
     jobs = len(point.states)
     order = np.array([rng.permutation(jobs) for _ in range(MANY)])
@@ -35,6 +35,6 @@ def test_they_are_the_same_where_nodes_are_alike_and_fill_up() -> None:
     quick, plain = both(point_of(view(states, where)), 1)
     assert (quick.config == plain.config).all()
     assert (quick.node == plain.node).all()
-    # Some run, some wait, and nodes are shared: there is something to be the same.
+    # Some jobs run, some wait and nodes are shared, so that the comparison is not trivial.
     assert (quick.config == WAITS).any()
     assert max(np.bincount(quick.node[0][quick.node[0] != WAITS])) > 1

@@ -1,4 +1,4 @@
-"""The exact optimum of a scheduling point, and how near the randomised greedy comes."""
+"""The exact optimum of a scheduling point, compared with the randomised greedy."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What ANDREAS, the first-principle methods and ours decide, and laws that all of them keep."""
+"""Decisions of ANDREAS, the first-principle methods and our policy, and laws that all of them keep."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ TWO = places(node("big", "fast", 2), node("little", "slow", 1))
 
 
 def test_a_job_takes_the_cheapest_configuration_that_is_in_time() -> None:
-    # 600 s on one fast GPU, 382 s on two, 1080 s on the slow one, which is cheapest.
+    # 600 s on one fast GPU, 382 s on two, 1080 s on the slow GPU, the cheapest.
     for due_s, expected in ((2000.0, ("little", 1)), (700.0, ("big", 1)), (500.0, ("big", 2))):
         seen = view([state(job("a", due_s=due_s))], TWO)
         assert gets(fifo().decide(seen)) == {"a": expected}
@@ -115,7 +115,7 @@ def test_who_is_pressed_gets_the_gpu_of_who_is_not(policy) -> None:
 def test_ours_lets_alone_what_goes_well_and_moves_what_pays() -> None:
     where = places(node("one", "fast", 2), node("two", "fast", 2))
     long = [state(job(name, 100, due_s=90000.0), on=(on, 1)) for name, on in (("a", "one"), ("b", "two"))]
-    # Both on one node cost one base, for as long as both last.
+    # Both jobs on one node share its base cost while both run.
     assert len({name for name, _ in gets(Worth().decide(view(long, where))).values()}) == 1
     short = [replace(one, left=replace(one.left, epochs=1)) for one in long]
     assert gets(Worth().decide(view(short, where))) == {"a": ("one", 1), "b": ("two", 1)}

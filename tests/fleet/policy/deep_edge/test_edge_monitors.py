@@ -1,4 +1,4 @@
-"""What the Accuracy Monitor and the Resource Monitor of Deep-Edge conclude."""
+"""Deep-Edge's Accuracy Monitor and Resource Monitor."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Deep-Edge's Algorithm 1, what it is compared with, and ours: over drawn clusters, and by hand."""
+"""Deep-Edge's Algorithm 1, its baselines and our solver, on drawn clusters and by hand."""
 
 from dataclasses import replace
 
@@ -21,10 +21,10 @@ APP = BackgroundApp("app", 0.2)
 
 
 class Hand:
-    """A kind is its seconds a sample, at an idle CPU; an update takes a tenth of a second for each worker.
+    """Estimates that can be computed by hand.
 
-    A training adds 0.4 to the CPU in use, an application takes a fifth of a second times what is then in
-    use, and a sample takes a hundredth of the memory.
+    A kind is its seconds per sample at an idle CPU; an update takes 0.1 s per worker. A training adds 0.4 to
+    the CPU in use, an application takes 0.2 s times the CPU then in use, and a sample takes 1% of the memory.
     """
 
     def __init__(self, update_s=0.1):
@@ -97,7 +97,7 @@ def test_a_worker_that_only_makes_updates_longer_is_removed() -> None:
 
 
 def test_the_paper_only_ever_removes_the_slowest_and_ours_looks_at_each() -> None:
-    """A worker with little memory pushes often: it costs the others more than it brings."""
+    """A worker with little memory pushes often, which costs the others more than it contributes."""
 
     class Pushy(Hand):
         def update_s(self, workers, server):
@@ -173,7 +173,7 @@ def test_all_samples_are_given_out_within_the_limits_and_everybody_has_a_reason(
 
 
 def test_a_single_worker_gets_everything_however_times_are_rounded() -> None:
-    """Seven whole steps, which divided by one step are a little less than seven."""
+    """Seven whole steps: by rounding, their time divided by one step's is slightly below seven."""
     alone = task(node("n0", 0.05, cpu=0.125, apps=()), samples=224, update_s=1.1784442384924843)
     assert shards(Joint()(alone)) == {"n0": 224}
 

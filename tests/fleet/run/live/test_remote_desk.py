@@ -1,4 +1,4 @@
-"""Servers and their desk as they reach each other over Ray, when one of them is dead or says nothing."""
+"""Servers and their desk over Ray calls, when one of them is dead or silent."""
 
 import threading
 
@@ -27,7 +27,7 @@ OFFER = Offer(
 
 
 class Server:
-    """What the desk asks of one; it lends when it may."""
+    """Fake of a server as the desk calls it; ``room`` replies once ``answers`` is set."""
 
     def __init__(self, units):
         self.units, self.lent, self.heard, self.answers = units, {}, [], threading.Event()
@@ -57,7 +57,7 @@ def loans(tmp_path):
 
 @pytest.fixture
 def town(monkeypatch, loans):
-    """The desk, and actors of two servers: home has no room."""
+    """The desk and the actors of two servers; home has no spare capacity."""
     monkeypatch.setattr(desk_actor, "ray", Ray)
     monkeypatch.setattr(desk_actor, "ANSWERS_WITHIN_S", 0.2)
     desk = Actor(DeskActor("andreas", Links(), 0, loans), 1)
@@ -72,7 +72,7 @@ def test_a_loan_is_agreed_ended_and_written_down(town, loans) -> None:
     tier = RemoteTier(desk)
     loan = tier.agree(0, [OFFER]).loan
     assert loan.hosts == (EAST,)
-    # Nobody knows how long it takes, so its share is kept until the window ends.
+    # The loan's duration is unknown, so the share is held until the window ends.
     assert [lent.to_us for lent in east.kept.lent.values()] == [100 * S]
     tier.over(HOME, CAM, 40 * S, "given up", {(HOME, EAST): 46.0})
     tier.moved_since(HOME, CAM, {(HOME, EAST): 1.0})

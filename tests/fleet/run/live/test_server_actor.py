@@ -1,4 +1,4 @@
-"""A server as others reach it, before it runs and when it is stopped; and the processes that it hands out."""
+"""A server's Ray actor: before its run, when it is stopped, and the processes that it provides."""
 
 import subprocess
 import threading
@@ -37,7 +37,7 @@ def actor(tmp_path):
 
 
 def begins(actor):
-    """What its run is told, as soon as it waits for the others."""
+    """Waits for the common start in a thread; returns the thread and a list that receives the start."""
     told = []
     thread = threading.Thread(target=lambda: told.append(actor._begins()))
     thread.start()
@@ -78,7 +78,7 @@ def test_before_it_runs_nobody_finds_room_or_a_process(actor) -> None:
 
 
 class Process(Actor):
-    """An actor in a process of the kernel's, which does nothing."""
+    """An actor in a real operating-system process, which only sleeps."""
 
     def __init__(self):
         super().__init__(self)
@@ -92,7 +92,7 @@ class Process(Actor):
 
 
 class Made:
-    """Makes such processes. Who is ended is so a moment later, as with Ray."""
+    """Source of such processes; an ended process dies a moment later, as with Ray."""
 
     def __init__(self, backend):
         self.backend, self.nodes, self.idle, self.ended, self.all = backend, [], [], [], []
@@ -119,7 +119,7 @@ class Made:
 
 @pytest.fixture
 def processes(monkeypatch):
-    """Those that were made for guests, in the order in which servers were."""
+    """The sources of guests' processes, in the order in which servers were made."""
     made = []
 
     def make(backend):
@@ -173,7 +173,7 @@ def test_when_a_server_is_over_no_guests_process_is_left_and_none_comes(guests) 
 
 
 class Shares:
-    """A backend that writes down when it is open, and which guests it is closed upon."""
+    """A backend that records when it opens, and how many guests are alive when it closes."""
 
     def __init__(self):
         self.told, self.guests = [], []

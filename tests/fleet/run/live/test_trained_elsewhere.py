@@ -1,4 +1,4 @@
-"""What a server knows of retrainings that others do for it, with a trainer that does what a test says."""
+"""Retrainings that other servers do for this one, with a scripted trainer."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ def loan(*hosts, epochs=4):
 
 
 class Handle:
-    """A training; ``steps_on`` is what it still does after it was told to stop."""
+    """A scripted training; ``steps_on`` is called in ``wait``, as what it still does after a stop."""
 
     def __init__(self, task, assignment):
         self.task, self.assignments = task, [assignment]
@@ -76,7 +76,7 @@ class Handle:
 
 
 class Trainer:
-    """Nodes that were made known, and trainings."""
+    """A trainer that records known nodes and started trainings."""
 
     def __init__(self, nodes, processes):
         self.nodes, self.handles, self.closed = dict(nodes), [], False
@@ -94,7 +94,7 @@ class Trainer:
 
 
 class Material:
-    """What a retraining needs, which comes when the test lets it; or an error."""
+    """Material of a retraining; ``fetch`` waits for ``there``, and raises ``error`` if it is set."""
 
     def __init__(self):
         self.there, self.error = threading.Event(), None
@@ -108,7 +108,7 @@ class Material:
 
 
 class Exchange:
-    """Of one stream."""
+    """Exchange of one stream, which records what is brought home."""
 
     def __init__(self):
         self.gathered, self.brought = Material(), []
@@ -122,7 +122,7 @@ class Exchange:
 
 
 class Town:
-    """A server, ``awaits``, and what is around it."""
+    """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self):
         self.exchange, self.moved_since = Exchange(), []
@@ -348,7 +348,7 @@ def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what
     town.awaits.take_home(20 * S)
     town.awaits.take_home(20 * S + MOVED_WITHIN_US - 1)
     assert not handle.stopped.is_set()
-    handle.now = training  # it was moved
+    handle.now = training  # the training was moved
     town.awaits.take_home(20 * S + MOVED_WITHIN_US)
     handle.now = stranded
     town.awaits.take_home(60 * S)

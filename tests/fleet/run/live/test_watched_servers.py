@@ -1,4 +1,4 @@
-"""Servers that end, die, complain or are stopped, and what who watches them makes of it."""
+"""Servers that end, die, report errors or are stopped, as the watching process handles them."""
 
 import threading
 import time
@@ -16,11 +16,11 @@ PATIENCE_S = 10.0
 
 
 class Server:
-    """One whose run is over when the test says so, or when it is stopped.
+    """A server whose run ends when the test says so, or when it is stopped.
 
     Attributes:
-        wrong: what is raised before it is ready.
-        breaks: what is raised instead of a summary.
+        wrong: error raised before it is ready.
+        breaks: error raised instead of returning a summary.
     """
 
     def __init__(self, wrong=None, breaks=None):
@@ -192,7 +192,7 @@ def test_ctrl_c_stops_all_and_what_there_is_is_kept() -> None:
     came = []
     north, south = Server(), Server()
     town = Town(north, south, [Failure(SOUTH, 200_000)], watch)
-    north.stop = lambda: after(0.5, north.over.set)  # measuring takes its time
+    north.stop = lambda: after(0.5, north.over.set)  # measuring takes time
     south.stop = lambda: after(0.5, south.over.set)
     ran = town.watched.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]

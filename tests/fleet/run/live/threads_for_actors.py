@@ -1,4 +1,4 @@
-"""What of Ray servers and their desk use, in threads: actors that answer, fail or say nothing."""
+"""Thread-based fakes of the Ray calls that servers and their desk use: actors reply, fail or stay silent."""
 
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
@@ -7,9 +7,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 
 class Actor:
-    """An object whose methods have ``remote``; each call has a thread, unless there is one thread for all.
+    """An object whose methods have ``remote``; calls run in parallel on ``threads`` threads.
 
-    A call of one that is ``dead`` raises what Ray would; one that is ``silent`` never answers.
+    A call to a ``dead`` actor raises Ray's error; a ``silent`` actor never replies.
     """
 
     def __init__(self, kept, threads=16):
@@ -21,7 +21,7 @@ class Actor:
         return _Method(self, name)
 
     def die(self):
-        """Whatever is under way never comes."""
+        """Fails all open calls."""
         self.dead = True
         for answer in self._open:
             if not answer.done():
@@ -57,7 +57,7 @@ class _Method:
 
 
 class Ray:
-    """``ray.get`` and ``ray.wait``."""
+    """Fakes of ``ray.get`` and ``ray.wait``."""
 
     @staticmethod
     def get(answer, timeout=None):

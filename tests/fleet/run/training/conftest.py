@@ -9,7 +9,7 @@ from ekya.learning.edge import build_edge_model, to_input
 
 @pytest.fixture(autouse=True)
 def in_front(monkeypatch):
-    """Niceness cannot be taken back, and the process of the tests is no guest."""
+    """Keeps the process of the tests at its priority, since niceness cannot be lowered again."""
     monkeypatch.setattr(actors, "stand_back", lambda niceness: None)
 
 
@@ -18,7 +18,7 @@ def model(monkeypatch):
     monkeypatch.setitem(EDGE_MODELS, "tiny", wide_trunk)
     torch.set_num_threads(1)
     made = build_edge_model(NAMES, 0, 7, "tiny").train()
-    with torch.no_grad():  # its normalisation has to know the bars
+    with torch.no_grad():  # its normalisation needs statistics of the bars
         for seed in range(20):
             made(to_input(bars(32, 40 + seed).crops, "cpu"))
     return made.eval()

@@ -29,7 +29,7 @@ QUICK = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1)
 
 
 def wide_trunk():
-    """Four blocks; behind them the places of bars are pixels of their own."""
+    """Builds four blocks, after which the places of bars are separate pixels."""
 
     def block(channels_in, channels_out):
         conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
@@ -68,14 +68,14 @@ HALVES = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=1)
 
 
 def crew_of(task, assignment, snapshot=None):
-    """The parameter server and its workers."""
+    """Returns the parameter server and its workers."""
     material = Material.of(task)
     shards = deal(material.lying(SITES), assignment)
     return crew_with(material, material.plan(assignment), shards, snapshot)
 
 
 def crew_with(material, plan, shards, snapshot=None):
-    """The same, when it is known who has what."""
+    """Like ``crew_of``, for a given plan and given shards."""
     task = material.task
     server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore(snapshot)
@@ -83,7 +83,7 @@ def crew_with(material, plan, shards, snapshot=None):
 
 
 def workers_with(material, plan, shards):
-    """By their names."""
+    """Returns workers by name."""
     start, epochs = material.task.start, material.epochs(plan)
     return {
         me: Worker(me, number, start, plan, epochs, shard, material.crops.take(shard.positions))
@@ -92,7 +92,7 @@ def workers_with(material, plan, shards):
 
 
 def updates_of(task, assignment):
-    """Weights and workers with no thread between them."""
+    """Returns updates and workers that run without threads."""
     material = Material.of(task)
     plan = material.plan(assignment)
     updates = Updates(task.start, plan, material.validation)
@@ -101,7 +101,7 @@ def updates_of(task, assignment):
 
 
 def in_turn(updates, workers, epoch):
-    """An epoch in which one worker pushes after the other, so that each is as late as there are others."""
+    """Runs an epoch in which workers push in turn, so that each push is late by the other workers' pushes."""
     updates.begin_epoch(tuple(workers))
     left = {me: worker.steps(epoch) for me, worker in workers.items()}
     pulled = {me: updates.pull(me) for me in workers}
@@ -116,7 +116,7 @@ def in_turn(updates, workers, epoch):
 
 @dataclass
 class Ended:
-    """An epoch: what it came to, and its snapshot."""
+    """Result and snapshot of an epoch."""
 
     end: EpochEnd
     snapshot: bytes
@@ -131,7 +131,7 @@ class Ended:
 
 
 def run_epochs(server, workers, epochs, above=ALWAYS):
-    """Each worker in a thread; what each epoch came to, and what the workers did."""
+    """Runs each worker in a thread; returns the ends of the epochs and the workers' work in each."""
     ends, works = [], []
     with ThreadPoolExecutor(len(workers)) as pool:
         for epoch in epochs:

@@ -1,4 +1,4 @@
-"""A process of trainings, without Ray: what it holds of its GPU, and when."""
+"""A training process without Ray: when it holds its share of the GPU."""
 
 from contextlib import nullcontext
 
@@ -12,7 +12,7 @@ from ekya.gpu.protocol import ShareJob
 
 
 class Handle:
-    """A share that says whether it is held."""
+    """A share that records whether it is held."""
 
     def __init__(self, job):
         self.job, self.held = job, True
@@ -25,7 +25,7 @@ class Handle:
 
 
 class Shares:
-    """A backend that remembers who was attached."""
+    """A backend that records attached handles."""
 
     def __init__(self):
         self.handles = []

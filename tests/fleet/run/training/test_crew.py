@@ -1,4 +1,4 @@
-"""A crew that cannot be put together."""
+"""A crew that cannot be assembled."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from ekya.fleet.run.training.protocol import FleetNode
 
 
 class OnlyInTheEast:
-    """Gives processes there, and nowhere else."""
+    """Provides processes on one node only."""
 
     def __init__(self):
         self.given_back = []

@@ -1,4 +1,4 @@
-"""A stream's retraining as a training of the fleet is that of its own server, to the bit."""
+"""A stream's retraining as a fleet training: bit-identical to the one on its own server."""
 
 from dataclasses import replace
 
@@ -27,8 +27,10 @@ from ekya.workers.retraining import retraining_of
 from ekya.workers.settings import PreparationSettings
 
 FLEET = ("bus", "truck", "person", "car", "tram")
-"""The fleet's classes are in another order than the model's, which knows no truck yet; trams and buses never
-come, but an exemplar remembers a tram."""
+"""Another order of classes than the model's, which lacks trucks.
+
+No crop is of a tram or bus, but one exemplar is of a tram.
+"""
 
 WINDOW = 6
 CONFIG = replace(GAMMA, data_fraction=0.5)
@@ -50,7 +52,7 @@ def material(monkeypatch):
     torch.set_num_threads(1)
     model = build_edge_model(("person", "car"), 0, 7, "tiny").eval()
     remembered = in_fleet(bars(20, 9, 900))
-    # One exemplar is of an object that validates: it must not train.
+    # One exemplar is of a validation object: it must not train.
     tracks = np.where(np.arange(20) == 3, 500, remembered.tracks)
     classes = np.where(np.arange(20) == 5, FLEET.index("tram"), remembered.classes)
     exemplars = LabelledCrops(remembered.crops, classes, tracks, remembered.t_us)
@@ -60,7 +62,7 @@ def material(monkeypatch):
 
 
 def at_home(material):
-    """As the stream's own server trains it: accuracies, the retraining behind its last epoch."""
+    """Trains on the stream's own server; returns accuracies and the retraining after its last epoch."""
     start = from_bytes(material.weights)
     retraining = retraining_of(
         start, CONFIG, material.labels, material.memory, material.settings, COMMAND.window

@@ -1,4 +1,4 @@
-"""Checkpoints come home one at a time; those that a link has no time for stay behind, but for the best."""
+"""Checkpoints come home one at a time; over a slow link older ones are skipped, except the best."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ PATIENCE_S = 10
 
 
 class Link:
-    """Lets a checkpoint through when it is told to; unless it is slow, at once."""
+    """Transfers a checkpoint immediately, or when the test releases it if ``slow``."""
 
     def __init__(self, slow=False, lost=()):
         self.slow, self.lost, self.sent = slow, set(lost), []
@@ -73,7 +73,7 @@ def test_one_that_is_lost_is_nobody_elses_matter(home) -> None:
         coming.add(link.there(epochs, accuracy))
         coming.wait_home()
     assert (coming.newest.epochs, coming.best.epochs, arrived) == (1, 1, [(1, 1)])
-    # The epoch is trained again, and what it comes to now counts.
+    # The epoch is trained again, and its new result counts.
     coming.add(Link().there(2, 0.4))
     coming.wait_home()
     assert (coming.newest.epochs, coming.best.epochs) == (2, 1)
@@ -87,7 +87,7 @@ def test_nothing_comes_of_nothing(home) -> None:
 
 @pytest.fixture
 def dear():
-    """It rests ten times as long as a checkpoint was on its way, which by its clock is long."""
+    """Rests ten times as long as a transfer took; each reading of its clock is ``PATIENCE_S`` later."""
     link, arrived, ticks = Link(), threading.Semaphore(0), itertools.count(0, PATIENCE_S)
     return Homecoming(lambda there, count: arrived.release(), 1 / 11, lambda: next(ticks)), link, arrived
 

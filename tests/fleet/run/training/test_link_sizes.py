@@ -1,4 +1,4 @@
-"""What an offer says that a retraining would send is what one on a single host is counted to send."""
+"""Megabytes that an offer predicts, compared with those that a retraining on one host sends."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -30,14 +30,14 @@ COUNTS = CropCounts(training=60, validation=30, exemplars=20)
 
 
 class Called:
-    """An answer that is there at once."""
+    """A reply that is available immediately."""
 
     def __init__(self, value):
         self.value = value
 
 
 class InThisProcess:
-    """A training's process, and where it comes from."""
+    """A training's process in this process, and its own source."""
 
     def __init__(self):
         share = SimpleNamespace(scope=nullcontext, release=lambda: None)
@@ -58,7 +58,7 @@ class InThisProcess:
 
 
 class Counted:
-    """Megabytes that left their node, by what they were."""
+    """Counts megabytes that leave their node, by kind."""
 
     def __init__(self):
         self.mb = Counter()
@@ -101,7 +101,7 @@ def test_a_loan_by_one_host_sends_what_was_offered(model, without_ray, blocks) -
     assert counted.mb.total() == pytest.approx(offer.sent_mb(SITES[WEST]))
     for epoch in range(config.epochs):
         _, snapshot = crew.run_epoch(epoch, lambda: False)
-        # Names of weights and what normalisation has seen are in it too.
+        # The snapshot also holds names of weights and normalisation statistics.
         assert len(snapshot.fetch()) / 1e6 == pytest.approx(offer.back_mb, rel=0.05, abs=0.002)
     assert set(counted.mb) == {Kind.MODEL, Kind.DATA}
 

@@ -1,4 +1,4 @@
-"""Real Ray nodes, several of them on this machine."""
+"""Trainings on several real Ray nodes on this machine."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def model():
 
 
 def gentle(model, mode, epochs=6, **options):
-    """A task whose rates suit the features of an untrained ResNet18."""
+    """Returns a task whose learning rates suit the features of an untrained ResNet18."""
     recipe = SgdRecipe(head_learning_rate=0.005)
     options = {"validation": bars(200, 3, 500), "recipe": recipe, **options}
     return task_of(model, mode, replace(HEAD, epochs=epochs), **options)
@@ -184,7 +184,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 
 @pytest.mark.long
 def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
-    # From here on other Ray nodes are west and east than those that ``trainer`` knows.
+    # From here on, west and east are other Ray nodes than those that the ``trainer`` fixture knows.
     trainer = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
     wait_for_epoch(handle, 2)
@@ -211,7 +211,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
 
 @pytest.mark.long
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
-    # The last test of this fleet: nothing brings the node back.
+    # The last test of this fleet: nothing restores the node.
     trainer = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)

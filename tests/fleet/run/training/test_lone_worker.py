@@ -1,4 +1,4 @@
-"""A worker in its parameter server's process: the same training, and its epoch can be taken from it."""
+"""A worker in its parameter server's process: the same training, and its epoch can be aborted."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from ekya.learning.snapshot import Snapshot
 
 
 def lone(task):
-    """The parameter server with its worker in it."""
+    """Returns the parameter server with its worker in it."""
     material, assignment = Material.of(task), parted(Part(WEST))
     plan = material.plan(assignment)
     ((me, shard),) = deal(

@@ -30,7 +30,7 @@ from ekya.learning.trainer import Retraining
 
 
 def on_one_node(task, model, batch_size=None):
-    """The trainer's own retraining on the same crops: accuracies, and the weights behind the last epoch."""
+    """Runs the trainer's own retraining on the same crops; returns results and weights of the last epoch."""
     config = replace(task.config, batch_size=batch_size or task.config.batch_size)
     retraining = Retraining(
         model,
@@ -48,7 +48,7 @@ def on_one_node(task, model, batch_size=None):
 
 
 def trained_weights(end, model):
-    """By the names of the whole model; tiny has three blocks, and the last one trains."""
+    """Returns weights by their names in the whole model, of which only the last block trains."""
     weights = Snapshot.from_bytes(end.snapshot).weights
     return {name.replace("blocks.0.", f"blocks.{len(model.blocks) - 1}."): of for name, of in weights.items()}
 
@@ -144,7 +144,7 @@ def test_an_epoch_that_is_no_more_lets_everybody_go(model):
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(workers[others[0]].run_epoch, server, "epoch", 0)
         until_s = time.monotonic() + 10
-        while others[0] not in server.exchanged():  # until it has pulled; the others never do
+        while others[0] not in server.exchanged():  # until it has pulled; the other workers never do
             assert time.monotonic() < until_s
             time.sleep(0.01)
         server.abort()

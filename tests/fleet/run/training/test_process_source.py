@@ -1,4 +1,4 @@
-"""Processes of trainings, without Ray: with what environment they are made, and which wait for whom."""
+"""Source of training processes without Ray: their environment, and reuse of idle processes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ NODE = FleetNode(NodeName("south"), SiteName("south"), "ray node", 0)
 
 
 class Process:
-    """What is asked of one that works on nothing."""
+    """A process that works on nothing."""
 
     def __init__(self, *arguments):
         self.arguments, self.rests = arguments, 0
@@ -36,7 +36,7 @@ class Process:
 
 
 class RayWithActors(Ray):
-    """Makes actors, and ends them."""
+    """Fake of Ray that makes and ends actors."""
 
     def __init__(self):
         self.made = []

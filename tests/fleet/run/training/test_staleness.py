@@ -12,7 +12,7 @@ def crew(count):
 
 
 class Play:
-    """Workers that each push so often, in an order that is drawn; who is let go pulls later, when drawn."""
+    """Workers with a number of pushes each, in a drawn order; a released worker pulls again when drawn."""
 
     def __init__(self, gate, workers, pushes, draw):
         self.gate, self.draw = gate, draw

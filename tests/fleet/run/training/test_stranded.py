@@ -1,4 +1,4 @@
-"""What becomes of a training whose nodes are all gone."""
+"""Trainings whose nodes are all gone."""
 
 import time
 from dataclasses import replace
@@ -36,9 +36,9 @@ def three_nodes():
 
 
 class Power:
-    """Which Ray nodes are off, and on which others processes die; before which epoch some go off.
+    """Ray nodes that are off, on which processes die, or that go off before an epoch.
 
-    A checkpoint of one of the ``slow`` epochs is on its way until its node goes off, and is lost then.
+    A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost.
     """
 
     def __init__(self, off=(), deadly=(), slow=(), **goes_off):
@@ -47,7 +47,7 @@ class Power:
 
 
 class CrewInThreads:
-    """What ``Crew`` is to a training, in this process. Its processes are a ``Power``."""
+    """In-process replacement of ``Crew``, whose processes are a ``Power``."""
 
     def __init__(self, material, nodes, power, ledger):
         self.material, self.nodes, self.power, self.there = material, nodes, power, {}
@@ -97,7 +97,7 @@ class CrewInThreads:
 
 @pytest.fixture
 def begun(monkeypatch, model):
-    """Begins trainings of three epochs, and stops them in the end."""
+    """Starts trainings of three epochs, and stops them at the end of the test."""
     monkeypatch.setattr(trainer_module, "Crew", CrewInThreads)
     made = []
 
@@ -122,7 +122,7 @@ def until(training, state, moves=0):
 
 
 def moved(training, assignment):
-    """To where it is stranded again."""
+    """Moves a training to nodes on which it is stranded again."""
     moves = training.poll().moves
     training.move(assignment)
     return until(training, "stranded", moves + 1)
@@ -176,7 +176,7 @@ def test_a_node_that_comes_back_as_another_ray_node_is_out_no_more(begun):
     training = begun(power, nodes)
     until(training, "stranded")
     tried = len(power.tried)
-    moved(training, BOTH)  # nobody has come back
+    moved(training, BOTH)  # no node has come back
     assert len(power.tried) == tried
     nodes.know(node(WEST, "w again"))
     training.move(BOTH)
@@ -212,7 +212,7 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     assert not training.wait(0)
     training.stop()
     assert training.wait(PATIENCE_S)
-    # Who sees that it is over has the result at once.
+    # The result is available as soon as the training is seen to be over.
     assert training.result(0).epoch in (1, 2)
     assert training.poll().state == "stopped"
     nothing = begun(Power(off=("e", "w")))

@@ -1,4 +1,4 @@
-"""How late gradients move the weights. No threads, so every run is the same."""
+"""Effect of late gradients on the weights, without threads, so that every run is the same."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -12,7 +12,7 @@ from ekya.fleet.run.training.messages import Push
 from ekya.learning.sgd import SgdRecipe
 
 LARGE = SgdRecipe(learning_rate=0.02, head_learning_rate=0.06)
-"""Four times the recipe's own, at which who is given the weights as they are learns nothing that lasts."""
+"""Four times the recipe's rates, at which workers without look-ahead weights learn nothing that lasts."""
 
 THREE = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=2))
 
@@ -45,7 +45,7 @@ def test_a_worker_is_given_the_weights_where_momentum_has_them_after_a_step_of_e
         given[foresees] = start, ahead_of_two, ahead_of_one, updates.pull(first)
     start, after_one, _, at_the_end = given[False]
     momentum = late(model).recipe.momentum
-    # The first step is -η v, and so is all that v is multiplied with.
+    # The first step is -η v, so every multiple of v is a multiple of this step.
     expected = after_one + (momentum + momentum**2) * (after_one - start)
     assert given[True][1] == pytest.approx(expected, abs=1e-6)
     assert np.abs(after_one - start).max() > 1e-3

@@ -1,4 +1,4 @@
-"""What Deep-Edge's text says of its testbed, and what its figures' captions say of directions."""
+"""Deep-Edge's testbed: figures from the paper's text, and directions from its figures' captions."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ CLUSTER = (TX2, NANO, NANO, NANO)
 
 
 def step_s(states, which, batch=32, server_cpu=SERVER.rest.cpu):
-    """Of one worker of the cluster."""
+    """Returns the step time of one worker of the cluster."""
     steps = [
         (
             batch * laws.compute_s(WORKERS[kind], state, batch),

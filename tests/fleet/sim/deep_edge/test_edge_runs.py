@@ -1,4 +1,4 @@
-"""Deep-Edge's policies in its world, told the truth: what then happens is what they expected."""
+"""Deep-Edge's policies in its simulated world, with exact models: results are those they expect."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The 120 experiments, the data points, and an epoch that can be followed by hand."""
+"""The 120 experiments, the data points and an epoch that can be followed by hand."""
 
 import dataclasses
 
