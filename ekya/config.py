@@ -24,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from ekya.choices import Choices
 from ekya.config_cameras import passwords_set_aside
 from ekya.config_errors import describe
 from ekya.config_files import find_files, read_mapping
@@ -49,6 +48,7 @@ from ekya.streams.credentials import masked
 from ekya.streams.playing import PlayConfig, PlayedSpec
 from ekya.streams.process import SourceSpec
 from ekya.streams.sources import AnySource
+from ekya.unique_tuple import UniqueTuple
 
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
 """The shipped fleet that runs when no other is named."""
@@ -126,18 +126,18 @@ class ShadowGateConfig(_Part):
 class RetrainingConfig(_Part):
     """Γ without ∅: all combinations of these lists (see ``RetrainConfig`` for the fields)."""
 
-    epochs: Choices[Annotated[int, Field(ge=1)]] = (4, 8, 16)
-    batch_sizes: Choices[Annotated[int, Field(ge=2)]] = (16,)
-    head_widths: Choices[Annotated[int, Field(ge=0)]] = (0,)
-    trainable_blocks: Choices[Annotated[int, Field(ge=0)]] = (0, 2)
-    data_fractions: Choices[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
+    epochs: UniqueTuple[Annotated[int, Field(ge=1)]] = (4, 8, 16)
+    batch_sizes: UniqueTuple[Annotated[int, Field(ge=2)]] = (16,)
+    head_widths: UniqueTuple[Annotated[int, Field(ge=0)]] = (0,)
+    trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
+    data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
 
 
 class InferencesConfig(_Part):
     """Λ: all combinations of these lists (see ``InferenceConfig`` for the fields)."""
 
-    every: Choices[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
-    resolutions: Choices[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+    every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
+    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
 
 
 class StreamConfig(_Part):
@@ -209,7 +209,7 @@ class FleetConfig(_Part):
     """
 
     name: str = "fleet"
-    classes: Choices[Annotated[str, Field(min_length=1)]] | None = None
+    classes: UniqueTuple[Annotated[str, Field(min_length=1)]] | None = None
     gpus: float = Field(default=1.0, gt=0)
     window_s: float = Field(default=16.0, gt=0)
     windows: int | None = Field(default=None, ge=1)

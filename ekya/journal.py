@@ -17,7 +17,7 @@ from ekya.control.protocols import Batch
 from ekya.core.codec import decode, encode
 from ekya.core.commands import Command
 from ekya.core.plan import Plan
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.errors import UserError
 from ekya.files import write_text_atomic
 
@@ -77,7 +77,7 @@ def cut_journal(path: Path, turns: int) -> None:
     write_text_atomic(path, "".join(lines[: 1 + 2 * turns]))
 
 
-def read_journal(path: Path) -> tuple[str, LoopOptions, list[TurnRecord]]:
+def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
     """Returns a journal's scheduler, options and steps.
 
     An incomplete last line or step after a crash is dropped: its commands were never executed.
@@ -88,7 +88,7 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[TurnRecord]]:
     try:
         options = _OPTIONS.validate_python(records[0]["options"])
         turns = [
-            TurnRecord(
+            StepRecord(
                 batch["now_us"],
                 tuple(decode(event) for event in batch["events"]),
                 None if decision["plan"] is None else decode(decision["plan"]),

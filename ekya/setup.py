@@ -52,7 +52,7 @@ LOOK_S = 10.0
 def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
     """Returns the fleet's classes; ``auto`` must have been resolved before."""
     if fleet.classes is None:
-        raise UserError("key 'classes': is auto, and nobody has looked yet which classes occur.")
+        raise UserError("key 'classes': is auto, and the classes that occur are not known yet.")
     return fleet.classes
 
 

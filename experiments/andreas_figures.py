@@ -114,7 +114,7 @@ def found(rows: Sequence[Played]) -> Finding:
         [asdict(row) for row in rows],
         beside,
         "The paper does not say how fast its jobs come, and what ANDREAS saves depends on it: "
-        "first-principle methods lose by tardiness alone, and where nobody is late only energy is left to "
+        "first-principle methods lose by tardiness alone, and where no job is late only energy is left to "
         "save.",
         figure,
     )

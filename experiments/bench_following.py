@@ -200,7 +200,7 @@ def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Videos to look at.")],
     golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
     every: Annotated[list[int] | None, typer.Option(min=1, max=30, help="n; may be repeated.")] = None,
-    frames: Annotated[int, typer.Option(min=2, help="At most so many of each video.")] = 300,
+    frames: Annotated[int, typer.Option(min=2, help="Maximum number of frames of each video.")] = 300,
     pan: Annotated[int, typer.Option(min=0, help="Pixels a frame that the camera turns.")] = 0,
     everything: Annotated[
         bool, typer.Option("--all", help="Count what the detector half believes in.")

@@ -37,11 +37,11 @@ from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Profiler
 from ekya.errors import UserError
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
-from ekya.learning.passed import PassedCrops
 from ekya.learning.predictor import accuracy
 from ekya.learning.trainer import Retraining
 from ekya.setup import fleet_classes
@@ -165,9 +165,9 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
     return shared, kept, anew
 
 
-def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> PassedCrops:
+def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> ActivationCache:
     """Returns the feature cache that the micro-profiler's trial of this γ leaves."""
-    passed = PassedCrops()
+    passed = ActivationCache()
     blocks = config.trainable_blocks
     MicroProfile(
         start=base,

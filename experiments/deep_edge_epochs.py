@@ -148,12 +148,12 @@ def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
     seeds = SEEDS if full else SEEDS[:QUICK]
     with channel(json_to, out) as told:
         told.console.print("fitting the models", highlight=False)
-        everybody = policies(learned(held_back=False), learned(held_back=True))
-        epochs: dict[str, list[Epoch]] = {policy.name: [] for policy in everybody}
+        chosen = policies(learned(held_back=False), learned(held_back=True))
+        epochs: dict[str, list[Epoch]] = {policy.name: [] for policy in chosen}
         with told.steps("experiments", len(seeds)) as step:
             for seed in seeds:
                 experiment = edge_experiment(seed)
-                for policy in everybody:
+                for policy in chosen:
                     epochs[policy.name].append(played(experiment, policy))
                 step()
         told.publish(found(seeds, epochs))

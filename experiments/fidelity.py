@@ -39,13 +39,13 @@ from ekya.config import FleetConfig, RunOptions, load_fleet
 from ekya.core.ids import StreamId
 from ekya.core.records import LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import us_to_seconds
 from ekya.errors import UserError
 from ekya.files import atomic_path, write_text_atomic
-from ekya.finishing import Scores, labelled_in_any, score_run
+from ekya.finalize import Scores, labelled_in_any, score_run
 from ekya.journal import read_journal
-from ekya.measuring.turns import RetrainRun, tell
+from ekya.measuring.turns import RetrainRun, summarize
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
 from ekya.setup import CHECKPOINT_DELAY_US, with_classes
@@ -129,11 +129,11 @@ def conditions_of(fleet: FleetConfig, seed: int) -> Conditions:
     )
 
 
-def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[TurnRecord]) -> Iterator[Row]:
+def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[StepRecord]) -> Iterator[Row]:
     """Yields every stream and window that the trace and the run have in common."""
     same = accuracies_of(trace, turns)
-    began = {(run.stream, run.window) for run in tell(turns).retrainings}
-    began_simulated = {(run.stream, run.window) for run in tell(played.turns).retrainings}
+    began = {(run.stream, run.window) for run in summarize(turns).retrainings}
+    began_simulated = {(run.stream, run.window) for run in summarize(played.turns).retrainings}
     for stream, accuracies in played.accuracy.items():
         for window in scores[stream].windows:
             at = (stream, window.index)
@@ -151,7 +151,7 @@ def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[Tu
             )
 
 
-def durations(trace: Trace, played: Simulated, turns: Sequence[TurnRecord]) -> Iterator[Duration]:
+def durations(trace: Trace, played: Simulated, turns: Sequence[StepRecord]) -> Iterator[Duration]:
     """Yields the durations of retrainings that the run finished."""
     same = durations_of(trace, turns, played.conditions.checkpoint_delay_us)
     real, simulated = _finished(turns), _finished(played.turns)
@@ -172,8 +172,8 @@ def _seconds(run: RetrainRun) -> float:
     return us_to_seconds(run.end_us - run.start_us)
 
 
-def _finished(turns: Sequence[TurnRecord]) -> dict[tuple[StreamId, int], RetrainRun]:
-    runs = tell(turns).retrainings
+def _finished(turns: Sequence[StepRecord]) -> dict[tuple[StreamId, int], RetrainRun]:
+    runs = summarize(turns).retrainings
     return {(run.stream, run.window): run for run in runs if run.ended == "finished"}
 
 

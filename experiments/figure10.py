@@ -49,7 +49,7 @@ PAPER_GAIN, PAPER_S = "about +8 points", "9.5 s"
 
 
 @dataclass(slots=True)
-class Timed:
+class TimedExecutor:
     """Wraps a scheduler and times its plans.
 
     Attributes:
@@ -94,7 +94,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
                 steal_milli=delta,
                 quantum_milli=delta if kind == COARSE else FINE_MILLI,
             )
-            scheduler = Timed(make_scheduler(THIEF))
+            scheduler = TimedExecutor(make_scheduler(THIEF))
             reached = [accuracy_of(simulate(trace, scheduler, under)) for trace in data.traces]
             rows.append(
                 {

@@ -22,7 +22,7 @@ from ekya.cli.options import numbers
 from ekya.commands.fleet_run import tier_of
 from ekya.commands.output import output
 from ekya.control.protocols import Batch
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
@@ -59,7 +59,7 @@ def servers(folder: Path, mb_s: float, blocks: Sequence[int]) -> Servers:
     return load_servers(path)
 
 
-def quietly(_batch: Batch, _turn: Turn) -> None:
+def quietly(_batch: Batch, _turn: StepResult) -> None:
     """Ignores progress reports."""
 
 
@@ -98,7 +98,7 @@ def in_words(told: dict[str, Any]) -> str:
 
 
 def main(
-    tier: Annotated[str, typer.Option(help="Who finds loans; none: nobody.")] = "none,net",
+    tier: Annotated[str, typer.Option(help="Tiers that find loans; none: no loans.")] = "none,net",
     seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
     mb_s: Annotated[float, typer.Option(help="Of every link; 12.5 is 100 Mbit/s.")] = 12.5,
     blocks: Annotated[str, typer.Option(help="Blocks that γ may train.")] = "0,2",

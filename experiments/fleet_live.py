@@ -102,7 +102,7 @@ def _points(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
 
 
 def main(
-    tier: Annotated[str, typer.Option(help="Who finds loans; none: nobody.")] = "none,net",
+    tier: Annotated[str, typer.Option(help="Tiers that find loans; none: no loans.")] = "none,net",
     seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
     servers: Annotated[str | None, typer.Option(metavar="FILE", help="The shipped one if left out.")] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="As the fleet file says if left out.")] = None,

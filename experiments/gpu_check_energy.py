@@ -11,7 +11,7 @@ from gpu_check_report import Finding
 
 from ekya.core.events import GpuMeasured, GpuUse, Role, ShareMeasured
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.gpu.nvml import GpuInventory
 from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
 from ekya.workers.speed_jobs import Rate
@@ -99,5 +99,5 @@ def modelled(use: GpuUse, training_milli: int, inference_milli: int) -> Modelled
         ShareMeasured(now_us, _STREAM, Role.INFERENCE, inference_milli),
         GpuMeasured(now_us, 0, (use,)),
     )
-    told = modelled_energy([TurnRecord(now_us, events, None, ())], JobPlaces({_STREAM: use.gpu}, use.gpu))
+    told = modelled_energy([StepRecord(now_us, events, None, ())], JobPlaces({_STREAM: use.gpu}, use.gpu))
     return next(iter(told), None)

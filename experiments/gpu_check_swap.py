@@ -24,7 +24,7 @@ from ekya.gpu.sm_driver import SmDriverError
 from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.edge import EdgeModel, build_edge_model
 from ekya.learning.predictor import Predictor
-from ekya.runtime.lending import LentWeights, WeightLender, borrow, open_ipc
+from ekya.runtime.cuda_ipc_transfer import CudaIpcSender, LentWeights, borrow, open_ipc
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 OBJECT_STORE, CUDA_IPC = "object-store", "cuda-ipc"
@@ -256,7 +256,7 @@ _Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
 def _train(there: Connection, way: str, device: str, architecture: str) -> None:
     """Trainer's process: hands over weights on each order, and keeps them until they were taken."""
     models = [_model(architecture, seed) for seed in range(_MODELS)]
-    give: _Give = _storing if way == OBJECT_STORE else _lending(WeightLender(open_ipc(), device))
+    give: _Give = _storing if way == OBJECT_STORE else _lending(CudaIpcSender(open_ipc(), device))
     there.send("ready")
     while (turn := _order(there)) is not None:
         try:
@@ -280,7 +280,7 @@ def _storing(_version: ModelVersion, model: EdgeModel) -> Iterator[str]:
 
 
 def _lending(
-    lender: WeightLender,
+    lender: CudaIpcSender,
 ) -> Callable[[ModelVersion, EdgeModel], AbstractContextManager[LentWeights]]:
     @contextmanager
     def lending(version: ModelVersion, model: EdgeModel) -> Iterator[LentWeights]:

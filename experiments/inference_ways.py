@@ -14,7 +14,7 @@ from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.forward import PLAIN, ForwardWay
 from ekya.learning.half import half_error
-from ekya.learning.one_call import Asked, OneCall
+from ekya.learning.multi_model import Asked, MultiModelPredictor
 from ekya.learning.packed import can_pack
 from ekya.learning.predictor import Predictor, prepared
 
@@ -171,7 +171,7 @@ class Bench:
         def one_by_one() -> Scores:
             return _joined([ask.predict(of, SIDE) for ask, of in zip(singles, crops, strict=True)])
 
-        call = OneCall(self.device)
+        call = MultiModelPredictor(self.device)
         members = [call.add(place, *both) for place, both in enumerate(zip(models, singles, strict=True))]
         asked = [Asked(*both, SIDE) for both in zip(members, crops, strict=True)]
         ways = [

@@ -19,7 +19,7 @@ from rich.table import Table
 from ekya.cli.options import numbers
 from ekya.commands.output import output
 from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
-from ekya.finishing import labelled_in_any, score_run
+from ekya.finalize import labelled_in_any, score_run
 from ekya.measuring.accuracy import mean_or_none
 from ekya.profiling.label_policy import LABEL_POLICIES
 from ekya.runfolder import RunFolder, plain_name

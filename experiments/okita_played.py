@@ -28,14 +28,14 @@ def players(setting: OkitaSetting, weights: Weights | None = None) -> dict[str, 
     """Returns all policies, for the slots of a workload."""
     slot_us, until_us = setting.slot_us, setting.slots * setting.slot_us
     weights = Weights() if weights is None else weights
-    everybody: Sequence[FleetPolicy] = (
+    chosen: Sequence[FleetPolicy] = (
         OkitaJoint(slot_us, weights, until_us=until_us),
         Okita(slot_us, weights, until_us=until_us),
         Oasis(slot_us),
         Drf(slot_us),
         OkitaFifo(slot_us),
     )
-    return {policy.name: policy for policy in everybody}
+    return {policy.name: policy for policy in chosen}
 
 
 def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _drawn(rows: Sequence[dict[str, Any]]) -> Figure:
     draw_bars(axes[0][1], cases, "case", "ratio", "{:.2f}", upright=True)
     axes[0][1].margins(y=0.12)
     axes[0][1].set_ylim(0.9, None)
-    axes[0][1].set_title("Figure 8: everybody's ratio", fontsize=10, loc="left", color=LIGHT.ink)
+    axes[0][1].set_title("Figure 8: ratio of all policies", fontsize=10, loc="left", color=LIGHT.ink)
     legend(figure, axes[0][1])
     return figure
 

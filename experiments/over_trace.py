@@ -12,7 +12,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import family_of
 from ekya.core.trace import BASE, Origin, StreamTrace, Trace
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import us_to_seconds
 from ekya.sim.trace_stream import TraceModel, TraceStream, training_for
 from ekya.sim.work import ShareWork
@@ -24,7 +24,7 @@ Durations = Mapping[tuple[StreamId, int], float]
 """Seconds that the retraining of a stream in a window took."""
 
 
-def accuracies_of(trace: Trace, turns: Sequence[TurnRecord]) -> Accuracies:
+def accuracies_of(trace: Trace, turns: Sequence[StepRecord]) -> Accuracies:
     """Returns the trace's accuracy of the models served in a run, in each window of each stream."""
     found: dict[tuple[StreamId, int], float] = {}
     for stream in trace.streams:
@@ -34,7 +34,7 @@ def accuracies_of(trace: Trace, turns: Sequence[TurnRecord]) -> Accuracies:
     return found
 
 
-def durations_of(trace: Trace, turns: Sequence[TurnRecord], checkpoint_delay_us: int) -> Durations:
+def durations_of(trace: Trace, turns: Sequence[StepRecord], checkpoint_delay_us: int) -> Durations:
     """Returns the trace's durations of a run's finished retrainings, at the shares that they had."""
     found: dict[tuple[StreamId, int], float] = {}
     for stream in trace.streams:
@@ -87,7 +87,7 @@ def _running(
     return _Running(command.window, command.config, now_us, work)
 
 
-def _played(stream: StreamTrace, trace: Trace, turns: Sequence[TurnRecord]) -> TraceStream:
+def _played(stream: StreamTrace, trace: Trace, turns: Sequence[StepRecord]) -> TraceStream:
     served = TraceStream(stream, trace.window_us, trace.inference_speed)
     jobs: dict[JobId, TraceModel] = {}
     for turn in turns:

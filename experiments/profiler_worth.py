@@ -311,7 +311,8 @@ def main(
     fleet_file: Annotated[Path, typer.Option("--fleet", help="Whose streams.")] = ROOT
     / "datasets/synthetic_city/fleet.yaml",
     window_s: Annotated[
-        float | None, typer.Option("--window", min=1, help="Stretch windows and changes to so many seconds.")
+        float | None,
+        typer.Option("--window", min=1, help="Stretch windows and changes to this many seconds."),
     ] = None,
     records: Annotated[Path, typer.Option(help="Folder of what was recorded.")] = ROOT
     / "runs/profiler_worth",

@@ -114,7 +114,7 @@ def error_line(capfd):
         ),
         (
             ["run", "--camera", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"],
-            "--camera: everybody on this machine can see a password",
+            "--camera: every user of this machine can see a password",
         ),
         (["run", "--video", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"], "--video: it names files"),
         (["run", "--golden", "a.onnx"], "--golden: it goes with --video"),

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ekya.adhoc_config import fleet_from_videos
 from ekya.config import (
     OPEN,
     FleetConfig,
@@ -20,7 +21,6 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.errors import UserError
 from ekya.placement.homes import Processes
 from ekya.placement.pack import Packing
-from ekya.quick_fleet import fleet_from_videos
 from ekya.streams.sources import AnySource
 
 KINDS = ", ".join(repr(kind.model_fields["kind"].default) for kind in get_args(get_args(AnySource)[0]))
@@ -390,7 +390,7 @@ def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, va
 
 
 def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
-    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.adhoc_config.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
     fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
@@ -404,7 +404,7 @@ def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
 
 
 def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
-    monkeypatch.setattr("ekya.quick_fleet.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.adhoc_config.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
     assert (golden.model, golden.weights) == (name, None)

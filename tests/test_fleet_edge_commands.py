@@ -133,7 +133,7 @@ def test_emulated_nodes_are_parts_of_a_core() -> None:
 
 def test_a_worker_without_a_manager_says_so(capfd) -> None:
     words = ["worker", "--node", "a", "--kind", NANO, "--every", "1", "--manager"]
-    assert "nobody answers" in refused(capfd, *words, "http://127.0.0.1:9")
+    assert "no answer" in refused(capfd, *words, "http://127.0.0.1:9")
     assert "write it as http://HOST:PORT" in refused(capfd, *words, "127.0.0.1:9")
 
 

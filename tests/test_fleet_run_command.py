@@ -28,7 +28,7 @@ def file(tmp_path):
         (["--fail", "north"], "--fail north: write SITE@SECONDS"),
         (["--fail", "north@soon"], "--fail north@soon: write SITE@SECONDS"),
         (["--fail", "west@3"], "there is no server west; they are north, south"),
-        (["--tier", "nobody"], "--tier nobody: nobody of that name finds loans; choose from"),
+        (["--tier", "nobody"], "--tier nobody: no tier has this name; choose from"),
         (["--scheduler", "cloud"], "choose another scheduler, such as ekya"),
         (["--scheduler", "bound"], "scheduler"),
         (["--windows", "0"], "--windows"),

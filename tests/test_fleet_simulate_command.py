@@ -129,7 +129,7 @@ def test_seeds_are_played_and_averaged(capfd) -> None:
         (["moon"], "WORLD moon: there is no such world; choose one of andreas-two-gpu"),
         (
             ["okita", "--policy", "fifo"],
-            "--policy fifo: nobody of that name decides in okita; choose from okita",
+            "--policy fifo: no policy of okita has this name; choose from okita",
         ),
         (["okita", "--policy", "drf,drf"], "--policy: the same one stands there twice"),
         (["okita", "--seeds", "1,1"], "--seeds: the same one stands there twice"),

@@ -16,7 +16,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
 from ekya.core.speed import SpeedCurve
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.errors import UserError
 from ekya.journal import FileJournal, read_journal
 
@@ -69,7 +69,7 @@ def journal_at(path, options):
 def test_what_was_written_is_read(recorded, tmp_path):
     _, _, options, turns = recorded
     bent = replace(options, windows=None, training_speed=SpeedCurve(((0, 0.0), (300, 0.7), (1000, 1.0))))
-    odd = TurnRecord(
+    odd = StepRecord(
         7, (ev.StreamLost(7, CAM, "line\nbreak – and “quotes”"),), None, (cmd.SetAside(CAM, ""),)
     )
     journal = journal_at(tmp_path / "journal.jsonl", bent)

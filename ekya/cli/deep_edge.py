@@ -80,7 +80,7 @@ def manager(
         str, typer.Option(metavar="NAME", help="deep-edge, deep-edge-joint, fair or fair-kept.")
     ] = "deep-edge",
     host: Annotated[
-        str, typer.Option(help="Address to listen at. Whoever reaches it can start trainings.")
+        str, typer.Option(help="Address to listen at. Every client that reaches it can start trainings.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8471,
     address: Annotated[
@@ -102,7 +102,7 @@ def manager(
     """Serve Deep-Edge's manager over REST: it spreads updates of models over the machines of a Ray cluster.
 
     Machines make themselves known by ekya fleet worker, or by curl (docs/fleet/deep-edge.md). Updates are
-    asked for over REST; a store with trigger: {new_samples: 200} also gets one after so many new pictures.
+    asked for over REST; a store with trigger: {new_samples: 200} also gets one after that many new pictures.
     """
     from ekya.commands.output import output
 

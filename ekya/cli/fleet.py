@@ -47,7 +47,7 @@ def simulate(
     ] = "",
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes, or sites; the world's own number.")] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many; the paper's number.")
+        int | None, typer.Option(min=1, help="Number of jobs, the first ones; default: the paper's number.")
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="SEED,...", help="Of the workload and the policies.")] = "1",
     fail: Annotated[

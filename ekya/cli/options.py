@@ -82,7 +82,7 @@ Shares = Annotated[
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]
 Speed = Annotated[
     float | None,
-    typer.Option(min=0.0, metavar="FACTOR", help="Play recordings so many times as fast."),
+    typer.Option(min=0.0, metavar="FACTOR", help="Speed-up of recordings."),
 ]
 Loop = Annotated[
     bool | None,

@@ -44,7 +44,7 @@ def profile(
         str, typer.Option(metavar="NAME,...", help="Only these streams; all if left out.")
     ] = "",
     families: Annotated[
-        int | None, typer.Option(min=1, help="Only so many families of configurations, the cheapest.")
+        int | None, typer.Option(min=1, help="Number of families of configurations, the cheapest first.")
     ] = None,
     every_start: Annotated[
         bool,
@@ -100,7 +100,9 @@ def simulate(
     gpus: Annotated[str, typer.Option(metavar="N,...", help="GPUs that there are.")] = "2",
     streams: Annotated[
         str | None,
-        typer.Option(metavar="N|NAME,...", help="The first so many streams, or these; all if left out."),
+        typer.Option(
+            metavar="N|NAME,...", help="Number of streams, the first ones, or their names; all if left out."
+        ),
     ] = None,
     window: Window = None,
     windows: Windows = None,

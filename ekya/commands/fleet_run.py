@@ -143,7 +143,7 @@ def tier_of(name: str) -> str | None:
     """
     if name not in (NO_TIER, *TIERS):
         known = ", ".join((*TIERS, NO_TIER))
-        raise UserError(f"--tier {name}: nobody of that name finds loans; choose from {known}")
+        raise UserError(f"--tier {name}: no tier has this name; choose from {known}")
     return None if name == NO_TIER else name
 
 

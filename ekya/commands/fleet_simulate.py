@@ -96,7 +96,7 @@ def _checked(kind: WorldKind, world: str, policies: Sequence[str]) -> tuple[str,
     for name in policies:
         if name not in kind.policies:
             known = ", ".join(kind.policies)
-            raise UserError(f"--policy {name}: nobody of that name decides in {world}; choose from {known}")
+            raise UserError(f"--policy {name}: no policy of {world} has this name; choose from {known}")
     if len(set(policies)) != len(policies):
         raise UserError("--policy: the same one stands there twice; keep one of them")
     return tuple(policies) or kind.policies

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from ekya.ahead import Counts, label_ahead
 from ekya.card_costs import fitted_by_card
 from ekya.commands.output import Output, bars_of, require_writable
 from ekya.commands.run import FleetArguments, noticing_ctrl_c
 from ekya.core.ids import StreamId
 from ekya.errors import UserError
 from ekya.labeling.label_file import read_labels
+from ekya.prelabel import Counts, label_ahead
 
 _LOG = logging.getLogger(__name__)
 _SUFFIXES = (".parquet", ".csv")

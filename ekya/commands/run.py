@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from ekya.adhoc_config import fleet_from_videos
 from ekya.commands.output import Output
 from ekya.config import (
     DEFAULT_FLEET,
@@ -22,7 +23,6 @@ from ekya.config import (
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.errors import UnwellRunError, UserError
 from ekya.gpu.registry import choose_backend
-from ekya.quick_fleet import fleet_from_videos
 from ekya.report.table import health_lines, run_table
 from ekya.runfolder import RunFolder
 from ekya.scheduling.registry import make_scheduler
@@ -105,7 +105,7 @@ def _require_no_password(cameras: tuple[str, ...]) -> None:
     """Refuses passwords in arguments: all users of the machine, and the dashboard, see a command line."""
     if any(has_password(url) for url in cameras):
         raise UserError(
-            "--camera: everybody on this machine can see a password that stands on the command line; put it "
+            "--camera: every user of this machine can see a password on the command line; put it "
             "into an environment variable, say CAM_PASSWORD, and write "
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
@@ -231,7 +231,7 @@ def require_world(scheduler: str, fleet: FleetConfig, clock: Literal["wall", "vi
         )
     if clock == "wall" and (chosen.needs.elsewhere or chosen.needs.kept_models):
         raise UserError(
-            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and nobody "
+            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and no server "
             "sends them to a live run; use --clock virtual, or choose another scheduler"
         )
 

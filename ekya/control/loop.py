@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor, Journal, Planner
-from ekya.control.step import LoopState, Turn, due, next_due_us, take_turn
+from ekya.control.step import LoopState, StepResult, due, next_due_us, step
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
 from ekya.scheduling.protocol import Needs
 
-Observer = Callable[[Batch, Turn], None]
+Observer = Callable[[Batch, StepResult], None]
 """Callback after the commands of each step have been issued, such as those of screen and metrics."""
 
 
@@ -54,7 +54,7 @@ def turns(
         came = executor.wait(until_us)
         batch = Batch(came.now_us, (*came.events, *due(fleet, came.now_us, options)))
         journal.batch(batch)
-        turn = take_turn(state, batch, options, needs, planner)
+        turn = step(state, batch, options, needs, planner)
         journal.decision(batch.now_us, turn.plan, turn.commands)
         executor.execute(turn.commands)
         observe(batch, turn)

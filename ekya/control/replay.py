@@ -7,9 +7,9 @@ from ekya.control.away import away_in, plan_beside
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
-from ekya.control.step import LoopState, take_turn
+from ekya.control.step import LoopState, step
 from ekya.core.commands import Command, of_plan
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.scheduling.protocol import Needs
 
 
@@ -17,7 +17,7 @@ from ekya.scheduling.protocol import Needs
 class Replayed:
     """A recorded step, and the commands and state of its replay."""
 
-    recorded: TurnRecord
+    recorded: StepRecord
     commands: tuple[Command, ...]
     state: LoopState
 
@@ -31,7 +31,7 @@ class Replayed:
 
 
 def replay(
-    turns: Iterable[TurnRecord], options: LoopOptions, needs: Needs, planner: Planner
+    turns: Iterable[StepRecord], options: LoopOptions, needs: Needs, planner: Planner
 ) -> Iterator[Replayed]:
     """Decides the recorded steps again from the recorded events alone.
 
@@ -43,7 +43,7 @@ def replay(
     state = first_state()
     for recorded in turns:
         asked = _as_agreed(planner, recorded) if not needs.elsewhere else planner
-        turn = take_turn(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
+        turn = step(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
         state = turn.state
         replayed = Replayed(recorded, turn.commands, state)
         yield replayed
@@ -51,6 +51,6 @@ def replay(
             return
 
 
-def _as_agreed(planner: Planner, recorded: TurnRecord) -> Planner:
+def _as_agreed(planner: Planner, recorded: StepRecord) -> Planner:
     away = {} if recorded.plan is None else away_in(recorded.plan)
     return (lambda view: plan_beside(view, planner, away)) if away else planner

@@ -72,7 +72,7 @@ class LoopState:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepResult:
     """Result of one step. ``plan`` is None where no event required a plan."""
 
     state: LoopState
@@ -80,7 +80,7 @@ class Turn:
     commands: tuple[cmd.Command, ...]
 
 
-def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, planner: Planner) -> Turn:
+def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, planner: Planner) -> StepResult:
     """Applies a batch of events, calls the scheduler at most once, and returns the commands."""
     commands: list[cmd.Command] = []
     plan_again = False
@@ -100,12 +100,12 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
         plan_again = plan_again or matters
     commands = _newest_models(commands)
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
-        return Turn(state, None, tuple(commands))
+        return StepResult(state, None, tuple(commands))
 
     options = _as_known(options, state)
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
-        return Turn(state, None, tuple(commands))
+        return StepResult(state, None, tuple(commands))
     granted = _at_granted_shares(view, planner(view), state.fleet, options, needs)
     plan = replace(granted, epoch=state.epoch + 1)
     state = replace(state, phases=plan.phases, epoch=plan.epoch)
@@ -114,7 +114,7 @@ def take_turn(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs
     planned = [cmd.of_plan(command, plan.epoch) for command in fewest]
     for command in planned:
         state = replace(state, fleet=after_command(state.fleet, command))
-    return Turn(state, plan, (*(command for command in commands if command not in begun), *planned))
+    return StepResult(state, plan, (*(command for command in commands if command not in begun), *planned))
 
 
 def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:

@@ -17,8 +17,8 @@ from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.history import ProfileHistory
 from ekya.profiling.inference import at_measured_use
 from ekya.profiling.pruning import in_need
+from ekya.scheduling.checkpoint_gain import early_part_left
 from ekya.scheduling.protocol import Needs
-from ekya.scheduling.rising import early_part_left
 
 Histories = Mapping[StreamId, ProfileHistory]
 """Results of γ per stream in past windows."""

@@ -8,7 +8,7 @@ from ekya.core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRecord:
+class StepRecord:
     """Events, plan and commands of one step.
 
     Attributes:

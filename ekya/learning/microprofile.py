@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler
+from ekya.learning.activation_cache import ActivationCache, KnownFeatures, features_of
 from ekya.learning.edge import EdgeModel, clone
 from ekya.learning.epochs import crops_in_epoch, steps_in_epoch
 from ekya.learning.labelled import LabelledCrops, concatenate
@@ -34,7 +35,6 @@ from ekya.learning.operations import (
     preparation_operations,
     retraining_cost,
 )
-from ekya.learning.passed import KnownFeatures, PassedCrops, features_of
 from ekya.learning.trainer import Retraining
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
@@ -133,7 +133,7 @@ class MicroProfile:
     device: str = "cpu"
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
     precision: torch.dtype = torch.float32
-    passed: PassedCrops | None = None
+    passed: ActivationCache | None = None
 
     @property
     def epochs(self) -> int:

@@ -18,7 +18,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.learning.batched import JOININGS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.forward import PLAIN, ForwardWay, SelfTest, Tried
-from ekya.learning.one_call import Asked, OneCall
+from ekya.learning.multi_model import Asked, MultiModelPredictor
 from ekya.learning.packed import can_pack
 from ekya.learning.predictor import Predictor
 
@@ -119,7 +119,7 @@ class _SelfTest:
 
     def _several(self, way: ForwardWay) -> list[Call]:
         """Returns one call for a typical frame of each of several streams with different models."""
-        call, side = OneCall(self._device, way), self._sides[0]
+        call, side = MultiModelPredictor(self._device, way), self._sides[0]
         members = [
             call.add(place, model, Predictor(model, self._device, way))
             for place, model in enumerate(self._models)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
+from ekya.learning.activation_cache import ActivationCache, KnownFeatures
 from ekya.learning.edge import EdgeModel
 from ekya.learning.epochs import crops_in_epoch, epoch_batches
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.passed import KnownFeatures, PassedCrops
 from ekya.learning.sgd import Sgd, SgdRecipe
 from ekya.learning.trainee import DISTILLATION_WEIGHT, Trainee
 
@@ -76,7 +76,7 @@ class Retraining:
         known: KnownFeatures | None = None,
         keep_activations: bool = True,
         precision: torch.dtype = torch.float32,
-        passed: PassedCrops | None = None,
+        passed: ActivationCache | None = None,
     ) -> None:
         if len(training) == 0:
             raise ValueError("a retraining needs at least one training crop")
@@ -169,7 +169,7 @@ class Retraining:
         self._lesson = self._trainee.lesson(inputs, everything.classes, self._distillation_weight)
         return self._evaluate()
 
-    def share(self, passed: PassedCrops) -> None:
+    def share(self, passed: ActivationCache) -> None:
         """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
         crops = concatenate([self._fresh, self._replay]).crops
         passed.keep(self.config.trainable_blocks, crops, self._lesson.inputs)

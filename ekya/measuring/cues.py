@@ -7,7 +7,7 @@ from typing import Any
 
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import us_to_seconds
 from ekya.measuring.shares import ShareBook
 
@@ -79,7 +79,7 @@ class CueFollower:
         self._waiting = sorted(cues, key=lambda cue: cue.t_us)
         self._book = ShareBook()
 
-    def follow(self, turn: TurnRecord) -> list[CueTold]:
+    def follow(self, turn: StepRecord) -> list[CueTold]:
         """Applies a step of the loop and returns the cues that occurred in it, in order."""
         before = self._book.now()
         self._book.follow(turn)
@@ -89,14 +89,14 @@ class CueFollower:
         return [CueTold(cue, at_us, before, after) for cue, at_us in came.items()]
 
 
-def told_cues(cues: Sequence[Cue], turns: Sequence[TurnRecord]) -> Iterator[CueTold]:
+def told_cues(cues: Sequence[Cue], turns: Sequence[StepRecord]) -> Iterator[CueTold]:
     """Yields all cues that occurred in a run."""
     follower = CueFollower(cues)
     for turn in turns:
         yield from follower.follow(turn)
 
 
-def _came_us(cue: Cue, turn: TurnRecord) -> int | None:
+def _came_us(cue: Cue, turn: StepRecord) -> int | None:
     kind = _TOLD.get(cue.happens)
     if kind is None:
         return cue.t_us if cue.t_us <= turn.now_us else None

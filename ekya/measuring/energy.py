@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 
 Job = tuple[StreamId, str]
@@ -65,7 +65,7 @@ class JobPlaces:
         return self.preparation if job[1] == PREPARATION else self.streams.get(job[0])
 
 
-def modelled_energy(turns: Sequence[TurnRecord], places: JobPlaces) -> tuple[ModelledEnergy, ...]:
+def modelled_energy(turns: Sequence[StepRecord], places: JobPlaces) -> tuple[ModelledEnergy, ...]:
     """Returns the modelled energy of each window and GPU whose energy and power were measured."""
     uses = list(_uses(turns))
     shared = []
@@ -98,7 +98,7 @@ def _shared_out(window: int, gpu: GpuUse, uses: Iterable[_Used]) -> ModelledEner
     return ModelledEnergy(window, gpu.gpu, idle_j, jobs_j, 0.0 if jobs_j else rest_j)
 
 
-def _uses(turns: Sequence[TurnRecord]) -> Iterable[_Used]:
+def _uses(turns: Sequence[StepRecord]) -> Iterable[_Used]:
     """Yields all measurements of jobs' use. A share holds for the time since the last one of its worker."""
     told_us: dict[Job, int] = {}
     for turn in turns:

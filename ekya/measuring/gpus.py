@@ -5,14 +5,14 @@ from typing import Any
 
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import us_to_seconds
 from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
 
 _DIGITS = 3
 
 
-def gpu_facts(turns: Sequence[TurnRecord], places: JobPlaces) -> dict[str, Any]:
+def gpu_facts(turns: Sequence[StepRecord], places: JobPlaces) -> dict[str, Any]:
     """Returns the JSON values of ``host.gpus`` by position of the measured GPUs; empty without any."""
     measured: dict[int, list[GpuUse]] = {}
     for turn in turns:

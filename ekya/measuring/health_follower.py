@@ -7,7 +7,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import JobId, StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.health import (
     FEWEST_FRAMES,
     WELL,
@@ -26,7 +26,7 @@ _A_WHILE_US = 10_000_000
 
 
 def health_of(
-    turns: Sequence[TurnRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
+    turns: Sequence[StepRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
 ) -> dict[StreamId, tuple[WindowHealth, ...]]:
     """Returns the health of each stream in each window, from the one in which it was added to its end.
 
@@ -59,7 +59,7 @@ class HealthFollower:
         self._now_us = 0
         self._prepared: bool | None = None
 
-    def follow(self, turn: TurnRecord) -> None:
+    def follow(self, turn: StepRecord) -> None:
         """Applies a step of the loop. Only runs that count frames as they come report them in events."""
         for event in ev.in_order(turn.events):
             self._now_us = max(self._now_us, event.t_us)

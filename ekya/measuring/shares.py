@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.timeline import ShareSample
 
 
@@ -23,13 +23,13 @@ class ShareBook:
             stream: (self._retraining.get(stream, 0), self._inference.get(stream, 0)) for stream in streams
         }
 
-    def follow(self, turn: TurnRecord) -> list[ShareSample]:
+    def follow(self, turn: StepRecord) -> list[ShareSample]:
         """Applies a step of the loop and returns the shares that it changes."""
         changed = {*self._after_events(turn), *self._after_commands(turn)}
         now = self.now()
         return [ShareSample(turn.now_us, stream, *now[stream]) for stream in sorted(changed)]
 
-    def _after_events(self, turn: TurnRecord) -> Iterator[StreamId]:
+    def _after_events(self, turn: StepRecord) -> Iterator[StreamId]:
         for event in turn.events:
             match event:
                 case ev.RetrainFinished() | ev.RetrainFailed() | ev.WorkerDied(role=ev.Role.RETRAINING):
@@ -42,7 +42,7 @@ class ShareBook:
                     continue
             yield event.stream
 
-    def _after_commands(self, turn: TurnRecord) -> Iterator[StreamId]:
+    def _after_commands(self, turn: StepRecord) -> Iterator[StreamId]:
         for command in turn.commands:
             match command:
                 case cmd.SetInference():
@@ -58,7 +58,7 @@ class ShareBook:
             yield command.stream
 
 
-def share_samples(turns: Sequence[TurnRecord]) -> Iterator[ShareSample]:
+def share_samples(turns: Sequence[StepRecord]) -> Iterator[ShareSample]:
     """Yields all changes of shares in a run."""
     book = ShareBook()
     for turn in turns:

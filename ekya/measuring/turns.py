@@ -8,7 +8,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import BASE_VERSION, JobId, StreamId
 from ekya.core.records import ProfileRecord
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.shares import share_samples
 from ekya.measuring.summary import WarningTold, WindowOutcome
 from ekya.measuring.timeline import (
@@ -47,7 +47,7 @@ class LostSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunHistory:
     """All measurements from the steps of a run.
 
     Attributes:
@@ -96,11 +96,11 @@ class Told:
         return sum(run.ended == how for run in self.retrainings)
 
 
-def tell(turns: Sequence[TurnRecord]) -> Told:
+def summarize(turns: Sequence[StepRecord]) -> RunHistory:
     """Measures a run from its steps."""
     events = [event for turn in turns for event in turn.events]
     end_us = turns[-1].now_us if turns else 0
-    return Told(
+    return RunHistory(
         streams=tuple(sorted(event.stream for event in events if isinstance(event, ev.StreamAdded))),
         windows=tuple(
             WindowSpan(event.index, event.t_us, min(event.end_us, max(end_us, event.t_us + 1)))
@@ -141,7 +141,7 @@ def tell(turns: Sequence[TurnRecord]) -> Told:
     )
 
 
-def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ...]:
+def outcomes(turns: Sequence[StepRecord], told: RunHistory) -> tuple[WindowOutcome, ...]:
     """Returns the outcome of each stream in each window that was not over when the stream was added."""
     return tuple(
         _outcome(turns, told, stream, window)
@@ -151,7 +151,7 @@ def outcomes(turns: Sequence[TurnRecord], told: Told) -> tuple[WindowOutcome, ..
     )
 
 
-def warnings_of(turns: Sequence[TurnRecord]) -> tuple[WarningTold, ...]:
+def warnings_of(turns: Sequence[StepRecord]) -> tuple[WarningTold, ...]:
     """Returns the warnings of the run's processes: each text once, with all of its sources."""
     sources: dict[str, list[str]] = {}
     for turn in turns:
@@ -161,7 +161,7 @@ def warnings_of(turns: Sequence[TurnRecord]) -> tuple[WarningTold, ...]:
     return tuple(WarningTold(text, tuple(said_by)) for text, said_by in sources.items())
 
 
-def profile_records(told: Told) -> tuple[ProfileRecord, ...]:
+def profile_records(told: RunHistory) -> tuple[ProfileRecord, ...]:
     """Returns the expected and the achieved accuracy of each retraining that ran."""
     return tuple(
         ProfileRecord(
@@ -190,7 +190,7 @@ def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
         yield LostSpan(stream, from_us, max(end_us, from_us))
 
 
-def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[PreparationSpan]:
+def _preparations(turns: Sequence[StepRecord], end_us: int) -> Iterator[PreparationSpan]:
     """Yields spans from the command until everything was ready, the time was up, or the window was over."""
     open_: tuple[int, int] | None = None
     for turn in turns:
@@ -206,7 +206,7 @@ def _preparations(turns: Sequence[TurnRecord], end_us: int) -> Iterator[Preparat
         yield PreparationSpan(open_[0], end_us, open_[1])
 
 
-def _swap_delays_us(turns: Sequence[TurnRecord]) -> Iterator[int]:
+def _swap_delays_us(turns: Sequence[StepRecord]) -> Iterator[int]:
     """Yields for each model that came into service the time since the command.
 
     Every command to serve or to roll back creates the stream's next version, so the version identifies the
@@ -228,7 +228,7 @@ def _swap_delays_us(turns: Sequence[TurnRecord]) -> Iterator[int]:
                 asked.setdefault(command.stream, []).append((None, turn.now_us))
 
 
-def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, ...]:
+def _retrainings(turns: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
     ends: dict[JobId, tuple[int, str]] = {}
     best: dict[JobId, float] = {}
     used: dict[JobId, float] = {}
@@ -275,7 +275,9 @@ def _retrainings(turns: Sequence[TurnRecord], end_us: int) -> tuple[RetrainRun, 
     return tuple(runs)
 
 
-def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: WindowSpan) -> WindowOutcome:
+def _outcome(
+    turns: Sequence[StepRecord], told: RunHistory, stream: StreamId, window: WindowSpan
+) -> WindowOutcome:
     runs = [run for run in told.retrainings if run.stream == stream and run.window == window.index]
     retrain_milli, inference_milli = mean_shares(told.shares, stream, window.start_us, window.end_us)
     return WindowOutcome(
@@ -291,7 +293,7 @@ def _outcome(turns: Sequence[TurnRecord], told: Told, stream: StreamId, window: 
     )
 
 
-def _validation_accuracy(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> float | None:
+def _validation_accuracy(turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan) -> float | None:
     """Returns the serving model's accuracy on the validation labels that became ready in a window."""
     for turn in turns:
         for event in turn.events:
@@ -305,7 +307,7 @@ def _validation_accuracy(turns: Sequence[TurnRecord], stream: StreamId, window: 
 
 
 def _longest_inference(
-    turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan
+    turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan
 ) -> InferenceConfig | None:
     held_us: dict[InferenceConfig, int] = {}
     current: InferenceConfig | None = None
@@ -324,7 +326,7 @@ def _longest_inference(
     return max(held_us, key=lambda config: (held_us[config], config), default=None)
 
 
-def _reason(turns: Sequence[TurnRecord], stream: StreamId, window: WindowSpan) -> str:
+def _reason(turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan) -> str:
     """Returns the reason of the plan that started the window's last retraining, else of its last plan."""
     reason = started = ""
     for turn in turns:

@@ -58,11 +58,11 @@ def _at_last(load: Callable[[], type[Any]]) -> type[Any]:
 
     On Linux priority belongs to a thread, and an unprivileged process cannot raise it again.
     """
-    with ThreadPoolExecutor(1, initializer=_stand_back_last) as threads:
+    with ThreadPoolExecutor(1, initializer=_lower_priority_fully) as threads:
         return threads.submit(load).result()
 
 
-def _stand_back_last() -> None:
+def _lower_priority_fully() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LAST)
 
 

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.runtime.complaining import complaining
+from ekya.runtime.actor_errors import reporting_user_errors
 
 _THREADS = 6
 """Methods of an actor that may run concurrently in one concurrency group."""
@@ -71,7 +71,7 @@ def make_actor(
         "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(complaining(kind, name))
+    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(reporting_user_errors(kind, name))
     for number in range(1, _RUNS):
         # The name of a dead actor of an earlier run stays taken while this process holds a reference to it.
         with suppress(ValueError):

@@ -16,18 +16,18 @@ from ekya.core import events as ev
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S
-from ekya.runtime.brought import Brought, BroughtWeights
-from ekya.runtime.complaining import in_words
+from ekya.runtime.actor_errors import in_words
+from ekya.runtime.actor_poller import ActorPoller, Worker
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.material import Materials, MaterialToFetch
-from ekya.runtime.met_labels import MetLabels, Served
-from ekya.runtime.news import News, Worker
+from ekya.runtime.pending_checkpoints import PendingCheckpoints
 from ekya.runtime.ready import Ready
+from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
+from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
 from ekya.runtime.share_changes import ShareChanges
-from ekya.runtime.unkept import UnkeptWeights
-from ekya.runtime.warned import as_heard
+from ekya.runtime.version_history import Served, VersionHistory
+from ekya.runtime.warning_mail import as_heard
 from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
@@ -65,16 +65,16 @@ class RayExecutor:
         self._ready = ready
         self._clock = clock
         self._on_the_gpu = on_the_gpu
-        self._unkept = UnkeptWeights()
+        self._unkept = PendingCheckpoints()
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._shares = ShareChanges(actors, ledger, clock, self._tell, self._end_worker)
-        self._news = News()
+        self._news = ActorPoller()
         self._set_aside: set[StreamId] = set()
         self._ended: set[Worker] = set()
-        self._materials = Materials(actors, ready, keep_labels)
+        self._materials = RetrainInputs(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
         self._restarting: dict[Any, tuple[Worker, Any]] = {}
         self._leaving: dict[Any, Worker] = {}
@@ -84,8 +84,8 @@ class RayExecutor:
         # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
         self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._met = MetLabels()
-        self._brought = BroughtWeights(actors.streams, self._materials, clock, self._tell)
+        self._met = VersionHistory()
+        self._brought = RemoteRetrainings(actors.streams, self._materials, clock, self._tell)
         self._news.follow(actors.preparation)
         for stream, own in actors.streams.items():
             for role in ev.Role:
@@ -112,7 +112,7 @@ class RayExecutor:
         self,
         command: cmd.StartRetraining,
         accuracies: Sequence[float],
-        best: Callable[[], Brought],
+        best: Callable[[], RemoteCheckpoint],
         over: bool,
     ) -> None:
         """Reports the progress of a remote retraining; see ``above.Exchange.bring``."""

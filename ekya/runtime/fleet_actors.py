@@ -23,10 +23,10 @@ from ekya.errors import UserError
 from ekya.gpu.protocol import Role as JobRole
 from ekya.gpu.protocol import ShareJob
 from ekya.placement.homes import PREPARATION_GPU, Processes
+from ekya.runtime.actor_config import ActorConfig, ProcessConfig, StreamActorConfig
+from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, SPARE, ActorKind
 from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor
-from ekya.runtime.complaining import in_words
-from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
 from ekya.runtime.ready import Ready
 from ekya.runtime.spares import Spares
 
@@ -63,7 +63,7 @@ class StreamActors:
         version: of the newest weights.
     """
 
-    orders: StreamOrders
+    orders: StreamActorConfig
     inference: Any
     retraining: Any
     weights: Any
@@ -93,7 +93,7 @@ class FleetActors:
 
     def __init__(
         self,
-        orders: ActorOrders,
+        orders: ActorConfig,
         scheduler: str,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class FleetActors:
         for place, stream in enumerate(orders.fleet.streams):
             served, version = (weights or {}).get(stream.id, (None, BASE_VERSION))
             reference = None if served is None else ray.put(served)
-            own = StreamOrders(orders, place, version)
+            own = StreamActorConfig(orders, place, version)
             self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
         self._make_workers(Role.INFERENCE)
         self.preparation: Any = None
@@ -123,7 +123,7 @@ class FleetActors:
         while it goes on: on a small machine they would delay the cameras.
 
         Raises:
-            UserError: an actor rejected its input (see ``or_complaint``), or a process died too often.
+            UserError: an actor rejected its input (``unwrapping_user_error``), or a process died too often.
         """
         deaths: Counter[str] = Counter()
         if not self._has_weights:
@@ -318,7 +318,7 @@ class FleetActors:
         kind, job = (INFERENCE, _INFERS) if role is Role.INFERENCE else (RETRAINING, _TRAINS)
         environment = self._environment(name, job, 0, first.gpu)
         there = () if joining and role is Role.INFERENCE else streams
-        orders = ProcessOrders(
+        orders = ProcessConfig(
             self._orders, name, first.gpu, tuple(self.streams[one].orders for one in there)
         )
         return self._worker(replace(kind, patient=patient), name, environment, orders)
@@ -330,7 +330,7 @@ class FleetActors:
 
     def _spare(self, environment: Mapping[str, str], gpu: int, after: Sequence[Any]) -> Any:
         name = self._free_name(_THE_SPARE)
-        orders = ProcessOrders(self._orders, name, gpu, ())
+        orders = ProcessConfig(self._orders, name, gpu, ())
         return self._worker(SPARE, name, environment, orders, *after)
 
     def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], *arguments: object) -> Any:

@@ -18,12 +18,12 @@ from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.forward import PLAIN
 from ekya.learning.predictors import Predictors
 from ekya.runstate import StreamRow
-from ekya.runtime.lending import LentWeights
+from ekya.runtime.actor_config import ProcessConfig, StreamActorConfig
+from ekya.runtime.cuda_ipc_transfer import LentWeights
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.orders import ProcessOrders, StreamOrders
+from ekya.runtime.priority import lower_priority
 from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
-from ekya.runtime.standing_back import stand_back
 from ekya.runtime.stream_inference import StreamInference
 from ekya.setup import crop_side, fleet_classes
 from ekya.streams.feed import Feed
@@ -43,8 +43,8 @@ class InferenceActor:
         loaded: replies of actors that must be loaded first; Ray makes this actor once they have arrived.
     """
 
-    def __init__(self, orders: ProcessOrders, *loaded: None) -> None:
-        stand_back()
+    def __init__(self, orders: ProcessConfig, *loaded: None) -> None:
+        lower_priority()
         cv2.setNumThreads(1)
         self._orders = orders
         # All cameras open concurrently.
@@ -102,7 +102,7 @@ class InferenceActor:
         for one in self._streams.values():
             one.begin(started_monotonic_ns)
 
-    def join(self, orders: StreamOrders, weights: bytes, started_monotonic_ns: int) -> None:
+    def join(self, orders: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> None:
         """Makes a stream's inference here, in place of one that died with its process or by itself."""
         self.leave(orders.stream)
         made = StreamInference(orders, _feed_of(orders), self._attached(), from_bytes(weights))
@@ -201,6 +201,6 @@ class InferenceActor:
             return self._process
 
 
-def _feed_of(orders: StreamOrders) -> Feed:
+def _feed_of(orders: StreamActorConfig) -> Feed:
     fleet = orders.common.fleet
     return Feed(fleet.streams[orders.place].played, fleet_classes(fleet), orders.stream)

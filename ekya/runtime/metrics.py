@@ -3,12 +3,12 @@
 from ray.util.metrics import Counter, Gauge
 
 from ekya.control.protocols import Batch
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
 from ekya.core.state import StreamState
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.health import HealthState
 from ekya.measuring.health_follower import HealthFollower
 
@@ -44,12 +44,12 @@ class RunMetrics:
         self._follower = HealthFollower()
         self._told_health: dict[StreamId, HealthState] = {}
 
-    def __call__(self, batch: Batch, turn: Turn) -> None:
+    def __call__(self, batch: Batch, turn: StepResult) -> None:
         """Updates the metrics after a step."""
         self._queue.set(len(batch.events))
         for stream in turn.state.fleet.streams:
             self._follow(stream)
-        self._follower.follow(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+        self._follower.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         for name, health in self._follower.now().items():
             if self._told_health.get(name) is not health.state:
                 self._told_health[name] = health.state

@@ -1,7 +1,7 @@
 """Records the versions of served models; their weights are in the run folder."""
 
 from ekya.control.protocols import Batch
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.ids import JobId
@@ -18,7 +18,7 @@ class ModelKeeper:
         self._store = store
         self._started: dict[JobId, cmd.StartRetraining] = {}
 
-    def __call__(self, batch: Batch, turn: Turn) -> None:
+    def __call__(self, batch: Batch, turn: StepResult) -> None:
         """Records the model changes of a step."""
         for command in turn.commands:
             if isinstance(command, cmd.StartRetraining):

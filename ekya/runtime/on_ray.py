@@ -25,11 +25,11 @@ from ekya.probe import Probe, ProbedHost
 from ekya.profiling.sizes import Machine
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
-from ekya.runtime.above import Above, NobodyAbove
+from ekya.runtime.actor_config import ActorConfig
+from ekya.runtime.coordinator import Coordinator, NullCoordinator
 from ekya.runtime.fleet_memory import require_inference
-from ekya.runtime.orders import ActorOrders
 from ekya.runtime.resuming import Resumed, resume
-from ekya.runtime.running import Running
+from ekya.runtime.run_session import RunSession
 from ekya.setup import job_places, loop_options
 from ekya.sizing import fitted
 from ekya.speeds import inference_speed, keep_refined, kept_speeds, training_speed
@@ -177,7 +177,7 @@ def run_on_ray(
     console: Console,
     *,
     server: str = "",
-    above: Above | None = None,
+    coordinator: Coordinator | None = None,
     stop: threading.Event | None = None,
     note: str = "",
 ) -> Path:
@@ -191,7 +191,7 @@ def run_on_ray(
         shares: its backend, opened for its GPUs and closed by the caller; other servers' jobs use it too.
         console: for messages to the user; a quiet one shows nothing.
         server: name of the server, where several share a Ray namespace: a prefix of its actors' names.
-        above: tier above this server.
+        coordinator: tier above this server.
         stop: ends the run early when another thread sets it, as Ctrl-C does: the results until then are
             measured and written as usual.
         note: a line for the screen.
@@ -208,7 +208,7 @@ def run_on_ray(
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, run.options.scheduler, constants)
         stack.callback(journal.close)
-        orders = ActorOrders(
+        orders = ActorConfig(
             folder,
             fleet,
             run.options.seed,
@@ -221,7 +221,7 @@ def run_on_ray(
             run.host.costs.streams,
             processes=run.processes,
         )
-        running = Running(
+        session = RunSession(
             orders,
             run.options,
             constants,
@@ -231,15 +231,15 @@ def run_on_ray(
             run.resumed,
             run.host,
             meter,
-            above or NobodyAbove(),
+            coordinator or NullCoordinator(),
             stop or threading.Event(),
         )
-        host = running.go(console)
+        host = session.run(console)
     # The figure libraries are loaded after the run, since loading them would delay its start.
-    from ekya.finishing import RunEnd, finish_run
+    from ekya.finalize import RunEnd, finish_run
 
     host = replace(host, others={**host.others, "gave_up": list(run.gave_up)})
     finished = finish_run(folder, fleet, RunEnd("live", run.options.seed, host))
-    keep_refined(run.chosen, fleet.edge.model, running.training_speed)
+    keep_refined(run.chosen, fleet.edge.model, session.training_speed)
     _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
     return folder.path

@@ -9,7 +9,7 @@ from ray.exceptions import RayActorError
 
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.runtime.complaining import in_words
+from ekya.runtime.actor_errors import in_words
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.scheduling.protocol import Scheduler
 

@@ -25,20 +25,20 @@ from ekya.core.memory import DidNotFit
 from ekya.freed_memory import give_back_freed
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
 from ekya.labeling.golden import open_golden
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.device_memory import free_cache, is_out_of_memory
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.learning.operations import forward_operations
-from ekya.learning.passed import PassedCrops
 from ekya.learning.predictors import Predictors
 from ekya.placement.homes import PREPARATION_GPU
 from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
+from ekya.runtime.actor_config import ActorConfig
 from ekya.runtime.job_use import JobUse
 from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.ordered_share import OrderedShare
-from ekya.runtime.orders import ActorOrders
-from ekya.runtime.standing_back import stand_back
+from ekya.runtime.priority import lower_priority
+from ekya.runtime.versioned_share import VersionedShare
 from ekya.setup import crop_side, fleet_classes
 from ekya.workers.collector import WindowMaterial
 from ekya.workers.inference import Classifier
@@ -72,7 +72,7 @@ class _Preparation:
 
     command: BeginPreparation
     handle: ShareHandle
-    share: OrderedShare
+    share: VersionedShare
     use: JobUse
     ended: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
@@ -117,8 +117,8 @@ class _Preparation:
 class PreparationActor:
     """Labels and profiles all streams of a run. Methods may be called by several threads."""
 
-    def __init__(self, orders: ActorOrders) -> None:
-        stand_back()
+    def __init__(self, orders: ActorConfig) -> None:
+        lower_priority()
         cv2.setNumThreads(1)
         self._orders = orders
         self._costs = orders.costs
@@ -157,7 +157,7 @@ class PreparationActor:
         handle = self._orders.shares.attach(share_job)
         use = JobUse(handle, command.training_speed, command.share_milli)
         unlabelled = [asked.stream for asked in command.streams]
-        preparation = _Preparation(command, handle, OrderedShare(handle), use, unlabelled=unlabelled)
+        preparation = _Preparation(command, handle, VersionedShare(handle), use, unlabelled=unlabelled)
         resized = preparation.share.resize(serial, command.share_milli)
         use.holds(resized)
         with self._begun:
@@ -224,7 +224,7 @@ class PreparationActor:
             self._golden.gpu_s,
             self._costs[stream].object_gpu_s,
             before if comparable else None,
-            PassedCrops() if known == version else None,
+            ActivationCache() if known == version else None,
         )
         with preparation.changed:
             preparation.streams[stream] = prepared
@@ -281,7 +281,7 @@ class PreparationActor:
             return None
         return preparation.labels.get(stream)
 
-    def passed(self, window: int, stream: StreamId) -> tuple[PassedCrops | None, None]:
+    def passed(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
         """Returns the forward passes of a stream's model on the crops that were tried so far.
 
         The second return value lets a caller wait for them without fetching them, which needs torch.

@@ -15,7 +15,7 @@ from ekya.core import events as ev
 from ekya.core.ids import ModelVersion, StreamId
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.errors import UserError
 from ekya.journal import cut_journal, read_journal
 from ekya.runfolder import RunFolder
@@ -104,10 +104,10 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
     return newest
 
 
-def _opens_window(turn: TurnRecord) -> bool:
+def _opens_window(turn: StepRecord) -> bool:
     return any(isinstance(event, ev.WindowOpened) for event in turn.events)
 
 
-def _closes_run(turn: TurnRecord) -> bool:
+def _closes_run(turn: StepRecord) -> bool:
     closes = any(isinstance(event, ev.WindowClosed) for event in turn.events)
     return closes and not _opens_window(turn)

@@ -8,15 +8,15 @@ from ekya.core.commands import StartRetraining
 from ekya.core.events import Event
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.gpu.protocol import Resized
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.architectures import get_ready_to_build
 from ekya.learning.device_memory import MemoryPeaks
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.passed import PassedCrops
-from ekya.runtime.lending import LentWeights
+from ekya.runtime.actor_config import ProcessConfig
+from ekya.runtime.cuda_ipc_transfer import LentWeights
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.orders import ProcessOrders
-from ekya.runtime.standing_back import stand_back
+from ekya.runtime.priority import lower_priority
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.workers.labels import StreamLabels
 
@@ -28,8 +28,8 @@ class RetrainingActor:
     method of the same name of its ``StreamRetraining``.
     """
 
-    def __init__(self, orders: ProcessOrders) -> None:
-        stand_back()
+    def __init__(self, orders: ProcessConfig) -> None:
+        lower_priority()
         self._common = orders.common
         get_ready_to_build(orders.common.fleet.edge.model)
         self._mailbox = Mailbox()
@@ -59,7 +59,7 @@ class RetrainingActor:
         command: StartRetraining,
         weights: bytes,
         labels: StreamLabels | None,
-        passed: PassedCrops | None,
+        passed: ActivationCache | None,
         serial: int,
     ) -> Resized | None:
         """Begins a retraining."""

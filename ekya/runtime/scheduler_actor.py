@@ -4,7 +4,7 @@ import time
 
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.runtime.loaded import keep_loaded
+from ekya.runtime.gc_freeze import freeze_loaded
 from ekya.scheduling.registry import make_scheduler
 
 
@@ -13,7 +13,7 @@ class SchedulerActor:
 
     def __init__(self, scheduler: str) -> None:
         self._scheduler = make_scheduler(scheduler)
-        keep_loaded()
+        freeze_loaded()
 
     def ready(self) -> None:
         """Returns when it can plan."""

@@ -2,12 +2,12 @@
 
 from ekya.gpu.protocol import ShareHandle
 from ekya.learning.forward import ForwardWay
-from ekya.learning.one_call import Answer, Asked, OneCall
+from ekya.learning.multi_model import Answer, Asked, MultiModelPredictor
 from ekya.learning.predictors import Predictors
-from ekya.runtime.gathering import Gathering
+from ekya.runtime.dynamic_batcher import DynamicBatcher
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.ordered_share import OrderedShare
 from ekya.runtime.shared_use import SharedUse
+from ekya.runtime.versioned_share import VersionedShare
 
 
 class SharedProcess:
@@ -25,9 +25,9 @@ class SharedProcess:
 
     def __init__(self, handle: ShareHandle, device: str, way: ForwardWay, mailbox: Mailbox) -> None:
         self.handle = handle
-        self.share = OrderedShare(handle)
+        self.share = VersionedShare(handle)
         self.use = SharedUse(handle)
         self.predictors = Predictors(device, way)
-        self.models = OneCall(device, way)
-        self.calls: Gathering[Asked, Answer] = Gathering(handle.scope, self.models.predict)
+        self.models = MultiModelPredictor(device, way)
+        self.calls: DynamicBatcher[Asked, Answer] = DynamicBatcher(handle.scope, self.models.predict)
         self.mailbox = mailbox

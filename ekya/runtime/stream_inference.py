@@ -30,14 +30,14 @@ from ekya.gpu.protocol import Resized
 from ekya.labeling.detections import Proposals
 from ekya.learning.checkpoints import from_bytes
 from ekya.learning.edge import EdgeModel
-from ekya.learning.one_call import Answer, Asked, Member
+from ekya.learning.multi_model import Answer, Asked, Member
 from ekya.measuring.health import FrameCount
 from ekya.runstate import StreamRow
 from ekya.runtables import read_predictions
-from ekya.runtime.lending import LentWeights, borrow, open_ipc
+from ekya.runtime.actor_config import StreamActorConfig
+from ekya.runtime.cuda_ipc_transfer import LentWeights, borrow, open_ipc
 from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.orders import StreamOrders
 from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.warming_up import warmed_up
@@ -102,7 +102,9 @@ class StreamInference:
         model: that serves first; must not change any more.
     """
 
-    def __init__(self, orders: StreamOrders, feed: Feed, process: SharedProcess, model: EdgeModel) -> None:
+    def __init__(
+        self, orders: StreamActorConfig, feed: Feed, process: SharedProcess, model: EdgeModel
+    ) -> None:
         common = orders.common
         self._orders = orders
         self._process = process

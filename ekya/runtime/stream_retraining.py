@@ -24,17 +24,17 @@ from ekya.core.memory import DidNotFit
 from ekya.errors import UserError
 from ekya.freed_memory import give_back_freed
 from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
 from ekya.learning.device_memory import MemoryPeaks, free_cache, is_out_of_memory
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.passed import PassedCrops
+from ekya.runtime.actor_config import StreamActorConfig
+from ekya.runtime.cuda_ipc_transfer import LOAN_S, CudaIpcSender, LentWeights, open_ipc
 from ekya.runtime.job_use import JobUse
-from ekya.runtime.lending import LOAN_S, LentWeights, WeightLender, open_ipc
 from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.ordered_share import OrderedShare
-from ekya.runtime.orders import StreamOrders
+from ekya.runtime.versioned_share import VersionedShare
 from ekya.setup import stream_setup
 from ekya.workers.labels import StreamLabels
 from ekya.workers.retraining import retraining_of
@@ -63,10 +63,10 @@ class _Job:
 
     command: StartRetraining
     handle: ShareHandle
-    share: OrderedShare
+    share: VersionedShare
     use: JobUse
     labels: StreamLabels
-    passed: PassedCrops | None
+    passed: ActivationCache | None
     memory: ExemplarMemory
     stopped: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
@@ -84,7 +84,7 @@ class StreamRetraining:
         peaks: of the process's GPU memory.
     """
 
-    def __init__(self, orders: StreamOrders, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
+    def __init__(self, orders: StreamActorConfig, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
         self._orders = orders
         self._peaks = peaks
         fleet = orders.common.fleet
@@ -98,7 +98,7 @@ class StreamRetraining:
         self._begun = threading.Condition()
         self._memory = ExemplarMemory()
         self._savers: list[threading.Thread] = []
-        self._lender: WeightLender | None = None
+        self._lender: CudaIpcSender | None = None
         self._clock = RunClock(time.monotonic_ns())
         self._told_s = time.monotonic()
 
@@ -111,7 +111,7 @@ class StreamRetraining:
         command: StartRetraining,
         weights: bytes,
         labels: StreamLabels | None,
-        passed: PassedCrops | None,
+        passed: ActivationCache | None,
         serial: int,
     ) -> Resized | None:
         """Begins a retraining from the weights that serve and returns its share; emits an event every epoch.
@@ -168,7 +168,7 @@ class StreamRetraining:
         command: StartRetraining,
         share_milli: int,
         labels: StreamLabels | None,
-        passed: PassedCrops | None,
+        passed: ActivationCache | None,
     ) -> _Job:
         if labels is None:
             raise UserError("there are no labels to train on")
@@ -177,7 +177,7 @@ class StreamRetraining:
             ShareJob(name, "retraining", share_milli, self._orders.gpu)
         )
         use = JobUse(handle, command.training_speed, share_milli)
-        job = _Job(command, handle, OrderedShare(handle), use, labels, passed, self._memory)
+        job = _Job(command, handle, VersionedShare(handle), use, labels, passed, self._memory)
         with self._lock:
             self._job = job
         return job
@@ -261,7 +261,7 @@ class StreamRetraining:
     def _lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
         with self._lock:
             # Opened lazily: it starts CUDA in this process.
-            self._lender = self._lender or WeightLender(open_ipc(), self._orders.common.device)
+            self._lender = self._lender or CudaIpcSender(open_ipc(), self._orders.common.device)
         return self._lender.lend(version, model, accuracy)
 
     def leave(self) -> None:

@@ -40,7 +40,7 @@ from scipy.optimize import linprog
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective, WindowView
 from ekya.scheduling.allocation import kept_floors
-from ekya.scheduling.alone import Alone, alone
+from ekya.scheduling.per_stream_bound import PerStreamBound, per_stream_bound
 from ekya.scheduling.relaxed import Prices, respond
 from ekya.scheduling.tables import Floats
 
@@ -78,7 +78,9 @@ def upper_bound(
     if not view.streams:
         return 0.0
     floors = kept_floors(view, 2 * FULL_GPU_MILLI * len(view.streams))
-    streams = alone(view, keep_minimum=keep_minimum and sum(floors.values()) <= view.capacity_milli)
+    streams = per_stream_bound(
+        view, keep_minimum=keep_minimum and sum(floors.values()) <= view.capacity_milli
+    )
     weights = np.array([s.weight for s in sorted(view.streams, key=lambda stream: stream.stream)])
     dual = _Dual(
         streams,
@@ -103,7 +105,7 @@ class _Cut:
 class _Dual:
     """The bound as a function of the prices and, where these are free, of the weights behind them."""
 
-    streams: Alone
+    streams: PerStreamBound
     gpus: float
     weights: Floats
     edges: Floats

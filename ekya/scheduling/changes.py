@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
-from ekya.scheduling.board import Board
-from ekya.scheduling.course import Courses, fill, settled_worths
+from ekya.scheduling.schedule_simulation import Courses, fill, settled_worths
+from ekya.scheduling.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -30,7 +30,7 @@ NEVER = 1e18
 """GPU-seconds that stand for infinite work."""
 
 
-def beginnings(board: Board, weight: Floats, paces: Sequence[float]) -> tuple[Ints, Floats]:
+def beginnings(board: WindowArrays, weight: Floats, paces: Sequence[float]) -> tuple[Ints, Floats]:
     """Returns states and worths (C, V) of initial courses.
 
     ``paces`` are the GPUs that an initial course is assumed to retrain with, as a part of all; fewer make a
@@ -69,7 +69,7 @@ def beginnings(board: Board, weight: Floats, paces: Sequence[float]) -> tuple[In
     return np.stack(states), np.stack(worths)
 
 
-def _first_parts(board: Board, weight: Floats) -> Floats:
+def _first_parts(board: WindowArrays, weight: Floats) -> Floats:
     """Returns the part of each stream's accuracy that inference leaves when nothing retrains."""
     streams = len(board.streams)
     pull = np.concatenate([board.accuracy[:, 0] * weight, np.zeros(streams)])[None]
@@ -79,7 +79,7 @@ def _first_parts(board: Board, weight: Floats) -> Floats:
     return parts
 
 
-def _possible_gpu_s(board: Board) -> float:
+def _possible_gpu_s(board: WindowArrays) -> float:
     """Returns the work that all GPUs could do for retraining, in GPU-seconds.
 
     With a steep speed curve it exceeds their number times the window.
@@ -90,7 +90,7 @@ def _possible_gpu_s(board: Board) -> float:
     return float(max(speed[each] / each, speed[top] / top) * board.quanta * board.left_us / US_PER_S)
 
 
-def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Floats) -> Floats:
+def first_order_gains(board: WindowArrays, courses: Courses, worths: Floats, weight: Floats) -> Floats:
     """Returns (C, V, states) what each state would add, times the window's seconds.
 
     Streams that do not complete gain nothing by this estimate.
@@ -111,7 +111,7 @@ def first_order_gains(board: Board, courses: Courses, worths: Floats, weight: Fl
     return gains
 
 
-def chosen_again(board: Board, courses: Courses, worths: Floats, weight: Floats) -> Ints:
+def chosen_again(board: WindowArrays, courses: Courses, worths: Floats, weight: Floats) -> Ints:
     """Returns (C, V) the states that promise most at these worths; retrainings not completed keep theirs."""
     best = first_order_gains(board, courses, worths, weight).argmax(axis=2)
     free = np.isfinite(courses.done_us) & ~board.locked
@@ -119,7 +119,7 @@ def chosen_again(board: Board, courses: Courses, worths: Floats, weight: Floats)
     return chosen
 
 
-def small_changes(board: Board, course: Courses, weight: Floats, count: int) -> tuple[Ints, Floats]:
+def small_changes(board: WindowArrays, course: Courses, weight: Floats, count: int) -> tuple[Ints, Floats]:
     """Returns states and worths (C, V) of promising changes of one course.
 
     The changes are its settled worths, all worths slower and faster, up to ``count`` γ that promise most to
@@ -135,7 +135,7 @@ def small_changes(board: Board, course: Courses, weight: Floats, count: int) -> 
 
 
 def _other_states(
-    board: Board, course: Courses, settled: Floats, weight: Floats, count: int
+    board: WindowArrays, course: Courses, settled: Floats, weight: Floats, count: int
 ) -> list[tuple[Ints, Floats]]:
     gains = first_order_gains(board, course, settled[None], weight)[0]
     worths = np.repeat(course.worths[0][:, None], gains.shape[1], axis=1)
@@ -157,7 +157,7 @@ def _other_states(
 
 
 def _joining(
-    board: Board, course: Courses, settled: Floats, weight: Floats, out: NDArray[np.bool_]
+    board: WindowArrays, course: Courses, settled: Floats, weight: Floats, out: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
     """Returns gain and worth (V out, states) of streams that join, each at its best place in the order."""
     gain = (board.accuracy[out] - board.accuracy[out, :1]) * (weight * course.parts[0])[out, None]

@@ -11,9 +11,9 @@ from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment
 from ekya.core.units import US_PER_S
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.scheduling.checkpoint_gain import going_on
 from ekya.scheduling.objective import evaluate, score
 from ekya.scheduling.protocol import Scheduler
-from ekya.scheduling.rising import going_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
-from ekya.scheduling.rising import bend_of, mean_part
+from ekya.scheduling.checkpoint_gain import bend_of, mean_part
 
 DONE_GPU_S = 1e-9
 """Remaining work below this is a rounding error."""

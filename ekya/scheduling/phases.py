@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.scheduling.board import Board
-from ekya.scheduling.course import Courses
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.pick import RetrainChoice, StreamChoices
 from ekya.scheduling.reasons import assignment
+from ekya.scheduling.schedule_simulation import Courses
+from ekya.scheduling.window_arrays import WindowArrays
 
 Ints = NDArray[np.intp]
 
@@ -46,7 +46,7 @@ class StreamDraft:
     done_us: int | None
 
 
-def plan_of_course(view: WindowView, board: Board, course: Courses) -> Plan:
+def plan_of_course(view: WindowView, board: WindowArrays, course: Courses) -> Plan:
     """Returns the plan of a course (the only one in ``course``), with one phase per completion.
 
     A retraining that would not complete in the window, and gains nothing before, is not begun; one that runs

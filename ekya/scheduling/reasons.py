@@ -96,7 +96,7 @@ def with_more_inference(assigned: Assignment, share_milli: int) -> Assignment:
     more_milli = share_milli - assigned.inference_share_milli
     if more_milli == 0:
         return assigned
-    more = f"has {_percent(more_milli)} more for crowded frames, from which nobody else gains"
+    more = f"has {_percent(more_milli)} more for crowded frames, which no other job gains from"
     return replace(assigned, inference_share_milli=share_milli, reason=f"{assigned.reason}; {more}")
 
 

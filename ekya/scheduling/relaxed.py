@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.scheduling.alone import Alone, Corners, Segments
+from ekya.scheduling.per_stream_bound import Corners, PerStreamBound, Segments
 from ekya.scheduling.tables import Floats, Ints
 
 _SUBDIVISION = 2
@@ -56,7 +56,7 @@ class Responses:
     used: Floats
 
 
-def respond(streams: Alone, weights: Floats, prices: Prices) -> Responses:
+def respond(streams: PerStreamBound, weights: Floats, prices: Prices) -> Responses:
     """Returns every stream's response to these prices.
 
     Args:
@@ -166,7 +166,7 @@ class _Market:
 
 
 def _completing(
-    streams: Alone, before: _Analysing, after: _Analysing, market: _Market
+    streams: PerStreamBound, before: _Analysing, after: _Analysing, market: _Market
 ) -> tuple[Floats, Ints]:
     """Returns (O,) an upper bound of each step's worth at its best completion, and the moment next to it.
 
@@ -209,7 +209,7 @@ def _under_tangents(left: Floats, rise: Floats, right: Floats, fall: Floats, wid
 
 
 def _tallied(
-    streams: Alone,
+    streams: PerStreamBound,
     worth: Floats,
     taken: Ints,
     ends: Ints,

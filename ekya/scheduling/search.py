@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.view import Objective
-from ekya.scheduling.board import Board
 from ekya.scheduling.changes import beginnings, chosen_again, small_changes
-from ekya.scheduling.course import Courses, play, settled_worths
 from ekya.scheduling.pick import SAME
+from ekya.scheduling.schedule_simulation import Courses, settled_worths, simulate_schedule
+from ekya.scheduling.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ class Found:
     score: float
 
 
-def best_course(board: Board, objective: Objective, effort: Effort) -> Found:
+def best_course(board: WindowArrays, objective: Objective, effort: Effort) -> Found:
     """Returns the best course found."""
     best = _best_for(board, objective, effort, board.weight)
     if objective is not Objective.MAX_MIN:
@@ -82,32 +82,36 @@ def best_course(board: Board, objective: Objective, effort: Effort) -> Found:
     return best
 
 
-def _best_for(board: Board, objective: Objective, effort: Effort, weight: Floats) -> Found:
-    courses = play(board, *beginnings(board, weight, effort.paces), weight, effort.at_once)
+def _best_for(board: WindowArrays, objective: Objective, effort: Effort, weight: Floats) -> Found:
+    courses = simulate_schedule(board, *beginnings(board, weight, effort.paces), weight, effort.at_once)
     best = _best_of(courses, objective, board, weight)
     order = np.argsort(-_scores(courses, objective, board), kind="stable")[: effort.kept]
     courses = courses.only(order)
     for _ in range(effort.settlings):
         worths = settled_worths(courses)
-        courses = play(board, chosen_again(board, courses, worths, weight), worths, weight, effort.at_once)
+        courses = simulate_schedule(
+            board, chosen_again(board, courses, worths, weight), worths, weight, effort.at_once
+        )
         best = _better(best, _best_of(courses, objective, board, weight))
     for _ in range(effort.rounds):
         states, worths = small_changes(board, best.courses, weight, effort.changes)
-        tried = _best_of(play(board, states, worths, weight, effort.at_once), objective, board, weight)
+        tried = _best_of(
+            simulate_schedule(board, states, worths, weight, effort.at_once), objective, board, weight
+        )
         if tried.score <= best.score + SAME:
             break
         best = tried
     return best
 
 
-def _scores(courses: Courses, objective: Objective, board: Board) -> Floats:
+def _scores(courses: Courses, objective: Objective, board: WindowArrays) -> Floats:
     if objective is Objective.MAX_MIN:
         worst: Floats = courses.values.min(axis=1)
         return worst
     return courses.values @ board.weight
 
 
-def _best_of(courses: Courses, objective: Objective, board: Board, weight: Floats) -> Found:
+def _best_of(courses: Courses, objective: Objective, board: WindowArrays, weight: Floats) -> Found:
     scores = _scores(courses, objective, board)
     index = int(scores.argmax())
     return Found(courses.only(slice(index, index + 1)), weight, float(scores[index]))

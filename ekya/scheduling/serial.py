@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
-from ekya.scheduling.board import board_of
 from ekya.scheduling.phases import plan_of_course
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.search import best_course, effort_for
+from ekya.scheduling.window_arrays import window_arrays_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,6 @@ class Serial:
         """Returns a plan with a phase for each completion until the window's end."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
-        board = board_of(view)
+        board = window_arrays_of(view)
         found = best_course(board, view.objective, effort_for(len(view.streams)))
         return plan_of_course(view, board, found.courses)

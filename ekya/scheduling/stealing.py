@@ -18,7 +18,7 @@ from ekya.scheduling.pick import SAME
 from ekya.scheduling.tables import ValueTables
 
 
-class Loot:
+class StealTable:
     """Shares in quanta, and the loss of each job's stream with one step less.
 
     Attributes:
@@ -58,7 +58,7 @@ class Loot:
         for row in range(len(place)):
             self._look_at(row)
 
-    def play(self, thief: int) -> None:
+    def run_thief(self, thief: int) -> None:
         """Lines 5 to 23 for one thief: steals from every victim in turn, as long as it pays."""
         first = 0
         while self.shares[thief] + self._step <= self._largest:

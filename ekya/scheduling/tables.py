@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ekya.core.ids import StreamId
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.scheduling.checkpoint_gain import bends_of, mean_parts
 from ekya.scheduling.pick import (
     SAME,
     inference_floor_milli,
@@ -22,7 +23,6 @@ from ekya.scheduling.pick import (
     is_young,
     retraining_order,
 )
-from ekya.scheduling.rising import bends_of, mean_parts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

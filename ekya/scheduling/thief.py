@@ -30,7 +30,7 @@ from ekya.scheduling.allocation import (
 )
 from ekya.scheduling.protocol import Needs
 from ekya.scheduling.reasons import one_phase_plan
-from ekya.scheduling.stealing import Loot
+from ekya.scheduling.stealing import StealTable
 from ekya.scheduling.tables import value_tables
 
 
@@ -66,7 +66,7 @@ def _stolen(
 ) -> dict[Job, int]:
     """Lines 4 to 23: every job plays the thief once, in their order, against every other."""
     jobs, quantum = list(start), view.quantum_milli
-    loot = Loot(
+    table = StealTable(
         value_tables(view),
         jobs,
         shares=[start[job] // quantum for job in jobs],
@@ -75,5 +75,5 @@ def _stolen(
         max_min=view.objective is Objective.MAX_MIN,
     )
     for thief in range(len(jobs)):
-        loot.play(thief)
-    return {job: share * quantum for job, share in zip(jobs, loot.shares, strict=True)}
+        table.run_thief(thief)
+    return {job: share * quantum for job, share in zip(jobs, table.shares, strict=True)}

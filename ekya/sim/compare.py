@@ -7,7 +7,7 @@ from typing import Any
 
 from ekya.config import FleetConfig, RunOptions
 from ekya.files import write_bytes_atomic
-from ekya.finishing import labelled_in_any, score_run
+from ekya.finalize import labelled_in_any, score_run
 from ekya.measuring.accuracy import mean_or_none
 from ekya.runfolder import RunFolder, plain_name
 from ekya.setup import with_classes

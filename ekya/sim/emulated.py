@@ -16,20 +16,21 @@ from ekya.config import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.ids import BASE_VERSION, StreamId
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.files import write_text_atomic
-from ekya.finishing import Finished, RunEnd, finish_run
+from ekya.finalize import Finished, RunEnd, finish_run
 from ekya.journal import FileJournal
 from ekya.labeling.golden import open_golden
 from ekya.labeling.proposer import Proposer
 from ekya.learning.checkpoints import to_bytes
 from ekya.learning.memory import ExemplarMemory
 from ekya.measuring.summary import HostFacts
+from ekya.progress import ProgressObserver, ScriptTeller
 from ekya.report.screen import open_screen
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore, StreamRow
@@ -54,7 +55,6 @@ from ekya.sim.stream import EmulatedStream
 from ekya.streams.camera import ASSUMED_FPS
 from ekya.streams.frame import Frame, Truth
 from ekya.streams.process import SourceDiedError, SourceProcess
-from ekya.watching import ScriptTeller, Watcher
 from ekya.workers.costs import CostCard, load_card
 from ekya.workers.inference import InferenceWorker
 from ekya.workers.record import FrameRecord, ModelRecord
@@ -70,10 +70,10 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     fleet, card = with_classes(fleet), load_card(options.card)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as screen:
-        watcher = Watcher(screen, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
+        watcher = ProgressObserver(screen, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
         tell_script = ScriptTeller(script_cues(fleet))
 
-        def observe(batch: Batch, turn: Turn) -> None:
+        def observe(batch: Batch, turn: StepResult) -> None:
             tell_script(batch, turn)
             watcher(batch, turn)
 

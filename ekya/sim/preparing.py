@@ -21,9 +21,9 @@ from ekya.core.memory import DidNotFit
 from ekya.core.speed import LINEAR
 from ekya.core.units import US_PER_S
 from ekya.labeling.detections import Question
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.device_memory import is_out_of_memory
 from ekya.learning.edge import EdgeModel
-from ekya.learning.passed import PassedCrops
 from ekya.profiling.steps import (
     InferenceStep,
     Labelled,
@@ -184,7 +184,7 @@ class PreparingWindows:
         self._proposer_operations = proposer_operations
         self._command = BeginPreparation(0, 0, ())
         self._prepared: dict[StreamId, StreamPreparation] = {}
-        self._passed: dict[StreamId, tuple[EdgeModel, PassedCrops]] = {}
+        self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
         self._steps: Iterator[Step] = iter(())
         self._step: Step | None = None
         self.due_us: int | None = None
@@ -229,7 +229,7 @@ class PreparingWindows:
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
             look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
-            passed=PassedCrops(),
+            passed=ActivationCache(),
         )
 
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
@@ -238,7 +238,7 @@ class PreparingWindows:
         camera.labels = labels
         camera.models.add_labels(labels)
 
-    def passed_by(self, stream: StreamId, model: EdgeModel) -> PassedCrops | None:
+    def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
         return passed if whose is model else None

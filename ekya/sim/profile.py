@@ -183,7 +183,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
 def _require_same(before: Trace, wanted: Trace) -> None:
     if before.recorded != wanted.recorded:
         raise UserError(
-            f"--resume: the trace that is there was recorded with {before.recorded or 'nobody knows what'}, "
+            f"--resume: the trace that is there was recorded with {before.recorded or 'unknown settings'}, "
             f"and this would be {wanted.recorded}; name another file with --out."
         )
     if replace(before, streams=()) != wanted:

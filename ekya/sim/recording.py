@@ -26,10 +26,10 @@ from ekya.core.trace import (
     Trial,
 )
 from ekya.core.view import InferenceOption
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.edge import EdgeModel
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.operations import retraining_cost
-from ekya.learning.passed import PassedCrops
 from ekya.learning.shared import SharedTrunk
 from ekya.measuring.accuracy import labelled_tracks
 from ekya.profiling.gate import SERVE_MARGIN, why_not
@@ -180,7 +180,7 @@ class StreamRecorder:
         trials: list[Trial] = []
         following: dict[Origin, _Candidate] = {}
         for start in self._starts():
-            passed = PassedCrops()
+            passed = ActivationCache()
             if self.common.every_start or start.needed:
                 trials += self._steps.trials(
                     known.window, start.model, start.origin, start.memory.size, labels, passed
@@ -238,7 +238,7 @@ class StreamRecorder:
         start: _Candidate,
         labels: StreamLabels,
         exams: Sequence[Exam],
-        passed: PassedCrops,
+        passed: ActivationCache,
     ) -> _Run:
         window = exams[0].window
         retraining = retraining_of(

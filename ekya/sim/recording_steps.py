@@ -11,8 +11,8 @@ from ekya.core.ids import StreamId
 from ekya.core.profile import Family, family_of
 from ekya.core.trace import Origin, Predicted, Trial
 from ekya.core.view import InferenceOption
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.edge import EdgeModel
-from ekya.learning.passed import PassedCrops
 from ekya.profiling.estimate import options as estimated_options
 from ekya.profiling.steps import InferenceStep, LabelStep
 from ekya.sim.courses import Course, courses_of
@@ -121,7 +121,7 @@ class RecordedSteps:
         origin: Origin,
         exemplars: int,
         labels: StreamLabels,
-        passed: PassedCrops,
+        passed: ActivationCache,
     ) -> Iterator[Trial]:
         """Yields the micro-profile of every family for one model, with the prediction for each γ.
 

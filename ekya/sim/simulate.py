@@ -8,17 +8,17 @@ from typing import Any
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core.commands import Command
 from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.trace import Trace
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import Objective, WindowView
 from ekya.measuring.summary import window_values
-from ekya.measuring.turns import outcomes, tell
+from ekya.measuring.turns import outcomes, summarize
 from ekya.placement.pack import Packing
 from ekya.scheduling.protocol import Scheduler
 from ekya.sim.trace_estimates import Estimates
@@ -130,7 +130,7 @@ class Simulated:
     scheduler: str
     conditions: Conditions
     options: LoopOptions
-    turns: tuple[TurnRecord, ...]
+    turns: tuple[StepRecord, ...]
     accuracy: dict[StreamId, tuple[float, ...]]
 
     @property
@@ -147,14 +147,14 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
     )
     executor = TraceExecutor(trace, options, estimates, scheduler.needs.kept_models)
-    turns: list[TurnRecord] = []
+    turns: list[StepRecord] = []
 
     def planner(view: WindowView) -> Plan:
         executor.charge(conditions.planning_us)
         return scheduler.plan(view)
 
-    def keep(batch: Batch, turn: Turn) -> None:
-        turns.append(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+    def keep(batch: Batch, turn: StepResult) -> None:
+        turns.append(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
 
     run_loop(executor, NoJournal(), planner, scheduler.needs, options, keep)
     accuracy = {
@@ -169,7 +169,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
 
 def summary_of(played: Simulated) -> dict[str, Any]:
     """Returns the summary of ``docs/summary.md`` as JSON values. The same run gives the same bytes."""
-    told = tell(played.turns)
+    told = summarize(played.turns)
     conditions = played.conditions
     entries: dict[StreamId, list[dict[str, Any]]] = {stream: [] for stream in played.accuracy}
     for outcome in outcomes(played.turns, told):
@@ -202,7 +202,7 @@ def summary_of(played: Simulated) -> dict[str, Any]:
     }
 
 
-def _rounding_cost(turns: Sequence[TurnRecord]) -> float:
+def _rounding_cost(turns: Sequence[StepRecord]) -> float:
     """Returns the mean loss of the plans' objective by rounding shares; 0 without plans."""
     lost = [turn.plan.rounding_cost for turn in turns if turn.plan is not None]
     return fmean(lost) if lost else 0.0

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from ekya.choices import Choices
 from ekya.errors import UserError
 from ekya.files import FolderPath, user_errors
 from ekya.streams.classes import classes_known
@@ -28,6 +27,7 @@ from ekya.streams.labelled import (
 )
 from ekya.streams.labelled_index import read_frames, read_head
 from ekya.streams.picture_files import UnreadableError, read_bytes, read_values
+from ekya.unique_tuple import UniqueTuple
 
 DATASET = "cityscapes"
 
@@ -86,7 +86,7 @@ class CityscapesSpec(BaseModel):
     kind: Literal["cityscapes"] = "cityscapes"
     root: FolderPath
     city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
-    splits: Choices[Split] = ("train", "val")
+    splits: UniqueTuple[Split] = ("train", "val")
     index: Path | None = None
     seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
     min_side: float = Field(default=MIN_SIDE, ge=1)

@@ -29,7 +29,7 @@ class CityscapesDataset:
     name = DATASET
     title = "Cityscapes, fine annotations"
     licence = (
-        "the Cityscapes licence: free for research, teaching and other non-commercial use by whoever "
+        "the Cityscapes licence: free for research, teaching and other non-commercial use by everyone who "
         "registers; pictures may not be passed on"
     )
     had_from = (

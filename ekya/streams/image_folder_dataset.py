@@ -24,7 +24,7 @@ class ImageFolderDataset:
     name = DATASET
     title = "Pictures in a folder for each class"
     licence = "that of your pictures"
-    had_from = "wherever you keep them; crops of objects, named so that their names sort in the order of time"
+    had_from = "any folder; crops of objects, named so that their names sort in the order of time"
     layout = "CLASS/*.jpg, or CAMERA/CLASS/*.jpg where there are several cameras (also .jpeg and .png)"
     classes: tuple[str, ...] = ()
     index_suffix = ".jsonl"

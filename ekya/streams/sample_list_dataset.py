@@ -36,7 +36,7 @@ class SampleListDataset:
     title = "Sample lists"
     licence = "that of your video"
     had_from = (
-        "wherever you keep them; the paper's public implementation, edge-video-services/ekya, makes such "
+        "any folder; the paper's public implementation, edge-video-services/ekya, makes such "
         "lists of Cityscapes and of videos"
     )
     layout = (

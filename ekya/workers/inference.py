@@ -11,7 +11,7 @@ from ekya.core.ids import BASE_VERSION, ModelVersion
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.labeling.detections import Proposals
 from ekya.learning.edge import EdgeModel
-from ekya.learning.one_call import Answer
+from ekya.learning.multi_model import Answer
 from ekya.learning.predictors import Predictors
 from ekya.streams.crops import crop_objects
 from ekya.streams.frame import Frame

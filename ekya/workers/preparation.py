@@ -14,12 +14,12 @@ from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.view import InferenceOption
 from ekya.labeling.detections import Question
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.learning.measured import few_of_each
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.microprofile import MicroProfile, way_to_try
-from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.predictor import accuracy
 from ekya.profiling.gate import LEAST_OBJECTS, NEVER_BACK, why_back
@@ -67,7 +67,7 @@ class StreamPreparation:
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
     look_gpu_s: float = 0.0
     earlier: Classifier | None = None
-    passed: PassedCrops | None = None
+    passed: ActivationCache | None = None
 
     @property
     def model(self) -> EdgeModel:

@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.edge import EdgeModel
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.passed import PassedCrops
 from ekya.learning.precision import training_precision
 from ekya.learning.trainer import Retraining
 from ekya.workers.labels import StreamLabels
@@ -62,7 +62,7 @@ def retraining_of(
     settings: PreparationSettings,
     window: int,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-    passed: PassedCrops | None = None,
+    passed: ActivationCache | None = None,
 ) -> Retraining:
     """Returns the retraining that every world runs; the same arguments train the same weights.
 

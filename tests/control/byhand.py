@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, Turn, take_turn
+from ekya.control.step import LoopState, StepResult, step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
@@ -92,10 +92,10 @@ class Hand:
             )
         return Plan((Phase(tuple(assignments)),), 0.5)
 
-    def give(self, now_us: int, *events: ev.Event) -> Turn:
+    def give(self, now_us: int, *events: ev.Event) -> StepResult:
         """Takes one step. Asserts that the planner is called once if there is a plan, and else not at all."""
         asked = len(self.views)
-        turn = take_turn(self.state, Batch(now_us, events), self.options, self.needs, self.plan)
+        turn = step(self.state, Batch(now_us, events), self.options, self.needs, self.plan)
         assert len(self.views) - asked == (turn.plan is not None)
         self.state = turn.state
         return turn

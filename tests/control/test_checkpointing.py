@@ -12,7 +12,7 @@ from ekya.core.elsewhere import Elsewhere
 from ekya.core.ids import JobId
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.view import RetrainOption
-from ekya.scheduling.rising import bend_of, part_in_steps
+from ekya.scheduling.checkpoint_gain import bend_of, part_in_steps
 
 END_US = 200 * S
 

@@ -17,7 +17,7 @@ from whole_runs import run
 
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
-from ekya.control.step import take_turn
+from ekya.control.step import step
 from ekya.core.codec import encode
 from ekya.journal import read_journal
 from ekya.scheduling.registry import make_scheduler
@@ -72,7 +72,7 @@ def test_the_recorded_events_give_the_recorded_commands():
     state = first_state()
     for recorded in turns:
         batch = Batch(recorded.now_us, recorded.events)
-        turn = take_turn(state, batch, options, chosen.needs, chosen.plan)
+        turn = step(state, batch, options, chosen.needs, chosen.plan)
         then, now = ([rounded(encode(c)) for c in cs] for cs in (recorded.commands, turn.commands))
         assert now == then
         state = turn.state

@@ -28,7 +28,7 @@ from byhand import (
 from ekya.control.loop import first_state
 from ekya.control.options import StreamHome, StreamTerms
 from ekya.control.protocols import Batch
-from ekya.control.step import take_turn
+from ekya.control.step import step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.compared import Compared
@@ -482,4 +482,4 @@ def test_inference_options_as_they_were_measured_are_planned_with():
 
 def test_an_unknown_stream_is_a_mistake():
     with pytest.raises(KeyError):
-        take_turn(first_state(), Batch(0, (ev.StreamBack(0, A),)), OPTIONS, NEEDS, Hand().plan)
+        step(first_state(), Batch(0, (ev.StreamBack(0, A),)), OPTIONS, NEEDS, Hand().plan)

@@ -9,9 +9,9 @@ from scripted import ScriptedFleet
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, Turn
+from ekya.control.step import LoopState, StepResult
 from ekya.core import events as ev
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.core.view import WindowView
 from ekya.journal import FileJournal
 from ekya.scheduling.registry import make_scheduler
@@ -23,7 +23,7 @@ class Run:
 
     fleet: ScriptedFleet
     options: LoopOptions
-    turns: list[TurnRecord] = field(default_factory=list)
+    turns: list[StepRecord] = field(default_factory=list)
     states: list[LoopState] = field(default_factory=list)
     views: list[WindowView | None] = field(default_factory=list)
 
@@ -66,9 +66,9 @@ def run(
         fleet.charge(PLANNING_US)
         return chosen.plan(view)
 
-    def observe(batch: Batch, turn: Turn) -> None:
+    def observe(batch: Batch, turn: StepResult) -> None:
         assert len(asked) <= 1, "more than one plan in a turn"
-        done.turns.append(TurnRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+        done.turns.append(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         done.states.append(turn.state)
         done.views.append(asked.pop() if asked else None)
         after_turn(done)

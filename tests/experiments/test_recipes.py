@@ -61,7 +61,7 @@ def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(r
     ("words", "said"),
     [
         ({"seeds": "x"}, "--seeds x: these are not whole numbers"),
-        ({"tier": "net,moon"}, "--tier moon: nobody of that name finds loans"),
+        ({"tier": "net,moon"}, "--tier moon: no tier has this name"),
         ({"json_to": "/moon/x.json"}, "--json /moon/x.json"),
     ],
 )

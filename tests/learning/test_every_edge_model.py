@@ -8,13 +8,13 @@ from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
 from ekya.errors import UserError
+from ekya.learning.activation_cache import features_of
 from ekya.learning.architectures import EDGE_MODELS, Trunk
 from ekya.learning.batched import JOININGS, BatchedPredictor
 from ekya.learning.checkpoints import from_bytes, to_bytes
 from ekya.learning.cuts import CUTS, block_names
 from ekya.learning.edge import EdgeModel, build_edge_model, clone, to_input
 from ekya.learning.operations import epoch_operations, forward_operations, operations_counter, retraining_cost
-from ekya.learning.passed import features_of
 from ekya.learning.predictor import Predictor
 from ekya.learning.pretrained import from_torchvision
 from ekya.learning.sgd import SgdRecipe

@@ -4,7 +4,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.cues import Cue, CueFollower, Happening, told_cues
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
@@ -16,7 +16,7 @@ NIGHT = Cue(12 * S, B, Happening.NIGHT, 18 * S)
 
 def turn(now_s, *happened):
     events = tuple(one for one in happened if hasattr(one, "t_us"))
-    return TurnRecord(round(now_s * S), events, None, tuple(one for one in happened if one not in events))
+    return StepRecord(round(now_s * S), events, None, tuple(one for one in happened if one not in events))
 
 
 def lost(at_s):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core.gpu_use import GpuUse
 from ekya.core.ids import StreamId
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.energy import JobPlaces, modelled_energy
 from ekya.measuring.gpus import gpu_facts
 
@@ -32,7 +32,7 @@ def labels(t_s, stream, gpu_s):
 
 
 def turns(*events):
-    return [TurnRecord(event.t_us, (event,), None, ()) for event in events]
+    return [StepRecord(event.t_us, (event,), None, ()) for event in events]
 
 
 def test_what_is_above_idle_is_shared_out_by_the_gpu_time_that_was_used():

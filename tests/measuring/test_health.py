@@ -11,7 +11,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.core.records import FramePrediction, PredictionColumns
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.health import (
     FrameCount,
     Health,
@@ -33,7 +33,7 @@ ALL = FrameCount(200, 200)
 
 def turn(now_s, *happened):
     """Returns a step with its events and commands."""
-    return TurnRecord(
+    return StepRecord(
         round(now_s * S),
         tuple(one for one in happened if hasattr(one, "t_us")),
         None,

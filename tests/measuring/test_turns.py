@@ -8,10 +8,10 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
-from ekya.core.turns import TurnRecord
+from ekya.core.turns import StepRecord
 from ekya.measuring.summary import WarningTold
 from ekya.measuring.timeline import ShareSample, Swap, WindowSpan
-from ekya.measuring.turns import LostSpan, outcomes, profile_records, tell, warnings_of
+from ekya.measuring.turns import LostSpan, outcomes, profile_records, summarize, warnings_of
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
@@ -28,7 +28,7 @@ def plan(*reasons):
 
 def turn(now_s, *happened, because=None):
     """Returns a step with its events and commands; ``because`` adds a plan with these reasons."""
-    return TurnRecord(
+    return StepRecord(
         now_s * S,
         tuple(one for one in happened if hasattr(one, "t_us")),
         plan(*because) if because else None,
@@ -107,7 +107,7 @@ TURNS = [
     turn(26, swap(26, A, 2, 3, 1100)),
 ]
 
-TOLD = tell(TURNS)
+TOLD = summarize(TURNS)
 OUTCOMES = {(one.stream, one.index): one for one in outcomes(TURNS, TOLD)}
 
 
@@ -121,7 +121,7 @@ def test_streams_and_windows_as_far_as_they_went():
 
 
 def test_a_run_that_ends_as_a_window_opens_still_has_that_window():
-    assert tell(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
+    assert summarize(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
 
 
 def test_retrainings_with_their_ends():
@@ -143,7 +143,7 @@ def test_retrainings_with_their_ends():
 
 
 def test_lost_times_end_when_the_camera_is_back_or_its_stream_or_the_run_ends():
-    lost = tell(
+    lost = summarize(
         [
             turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ())),
             turn(3, ev.StreamLost(2 * S, A, "no signal"), ev.StreamLost(3 * S, A, "still none")),
@@ -167,7 +167,7 @@ def test_a_stream_has_no_outcome_in_windows_that_were_over_when_it_was_added():
         ),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    assert [(one.stream, one.index) for one in outcomes(turns, tell(turns))] == [(A, 0), (A, 1), (B, 1)]
+    assert [(one.stream, one.index) for one in outcomes(turns, summarize(turns))] == [(A, 0), (A, 1), (B, 1)]
 
 
 def test_spans_are_what_a_figure_shows():
@@ -243,12 +243,12 @@ def test_what_held_before_the_window_does_not_count_in_it():
         turn(13, cmd.SetInference(A, EVERY, 1)),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    assert [one.inference for one in outcomes(turns, tell(turns))] == [SECOND, EVERY]
+    assert [one.inference for one in outcomes(turns, summarize(turns))] == [SECOND, EVERY]
 
 
 def test_a_stream_that_never_served_has_no_inference():
     turns = [turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)), turn(10)]
-    (outcome,) = outcomes(turns, tell(turns))
+    (outcome,) = outcomes(turns, summarize(turns))
     assert (outcome.inference, outcome.retrain_share_milli, outcome.inference_share_milli) == (None, 0, 0)
     assert outcome.reason == ""
 
@@ -260,7 +260,7 @@ def test_the_reason_is_that_of_the_plan_which_started_the_retraining():
 
 def test_without_a_retraining_the_last_reason_counts():
     turns = [*TURNS[:3], turn(13, because=[(A, "no gain"), (B, "no gain")]), turn(19)]
-    reasons = {one.stream: one.reason for one in outcomes(turns, tell(turns)) if one.index == 1}
+    reasons = {one.stream: one.reason for one in outcomes(turns, summarize(turns)) if one.index == 1}
     assert reasons == {A: "no gain", B: "no gain"}
 
 
@@ -274,7 +274,7 @@ def test_labels_without_a_validation_part_say_nothing():
     bare = [
         turn for turn in turns if not any(isinstance(e, ev.LabelsReady) and e != labels for e in turn.events)
     ]
-    assert {one.validation_accuracy for one in outcomes(bare, tell(bare))} == {None}
+    assert {one.validation_accuracy for one in outcomes(bare, summarize(bare))} == {None}
 
 
 def test_profiles_hold_what_was_promised_and_what_came():
@@ -295,7 +295,7 @@ def test_profiles_hold_what_was_promised_and_what_came():
 )
 def test_a_stream_that_falls_silent_has_no_inference_share_from_then_on(event):
     turns = [TURNS[0], turn(5, event), turn(10, ev.WindowClosed(10 * S, 0))]
-    assert outcomes(turns, tell(turns))[0].inference_share_milli == 300
+    assert outcomes(turns, summarize(turns))[0].inference_share_milli == 300
 
 
 @pytest.mark.parametrize(
@@ -316,18 +316,18 @@ def test_a_retraining_ends_where_its_worker_or_its_stream_does(happened, ended):
         turn(10, ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    told = tell(turns)
+    told = summarize(turns)
     assert [(run.end_us, run.ended) for run in told.retrainings] == [(5 * S, ended)]
     assert [one.retrain_share_milli for one in outcomes(turns, told)] == [200, 0]
 
 
 def test_nothing_happened():
-    assert tell([]).windows == ()
-    assert outcomes([], tell([])) == ()
+    assert summarize([]).windows == ()
+    assert outcomes([], summarize([])) == ()
 
 
 def test_going_back_makes_the_next_version_and_is_a_swap_of_its_own():
-    told = tell(
+    told = summarize(
         [
             turn(1, ev.StreamAdded(0, A, ()), start(A, 1, 1), cmd.ServeModel(A, JobId(1), 2)),
             turn(2, swap(2, A, 1, 1), cmd.RollBack(A, "worse")),

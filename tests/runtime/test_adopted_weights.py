@@ -23,13 +23,13 @@ from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
 from ekya.runfolder import RunFolder
-from ekya.runtime.brought import Brought
+from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.material import MaterialToFetch
-from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.ready import Ready
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
+from ekya.runtime.retrain_inputs import MaterialToFetch
 from ekya.runtime.share_changes import PATIENCE
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
@@ -56,8 +56,8 @@ def labels():
 def actor(monkeypatch, tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     folder = RunFolder.create(tmp_path, "run")
-    common = ActorOrders(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    return StreamRetraining(StreamOrders(common, 0, BASE_VERSION), Mailbox(), MemoryPeaks())
+    common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    return StreamRetraining(StreamActorConfig(common, 0, BASE_VERSION), Mailbox(), MemoryPeaks())
 
 
 def told(actor, kind):
@@ -142,7 +142,7 @@ def executor(ledger):
 def bring(executor, *accuracies, over=False):
     """Brings as many epochs as accuracies; the weights of the best are made only on request."""
     best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
-    made = Brought(f"weights {best + 1}".encode(), accuracies[best], best + 1)
+    made = RemoteCheckpoint(f"weights {best + 1}".encode(), accuracies[best], best + 1)
     executor.bring(START, accuracies, lambda: made, over)
 
 

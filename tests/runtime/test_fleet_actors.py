@@ -13,8 +13,8 @@ from ekya.errors import UserError
 from ekya.gpu.host_memory import HostMemory
 from ekya.placement.homes import Processes
 from ekya.runtime import fleet_actors, spares
+from ekya.runtime.actor_config import ActorConfig
 from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
-from ekya.runtime.orders import ActorOrders
 from ekya.shipped import shipped_path
 
 STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
@@ -44,7 +44,7 @@ def fleet_of(monkeypatch):
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
     def made(process, server=""):
-        orders = ActorOrders(
+        orders = ActorConfig(
             None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
         )
         fleet = FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))

@@ -8,8 +8,8 @@ from ekya.errors import UserError
 from ekya.learning.memory import DEFAULT_BUDGET_CROPS
 from ekya.placement.homes import PREPARATION_GPU, Processes, deal
 from ekya.profiling.memory import CONTEXT_BYTES, JobCrops
+from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
 from ekya.runtime.fleet_memory import job_sizes, require_inference
-from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.setup import job_places
 from ekya.shipped import shipped_path
 
@@ -49,10 +49,10 @@ def test_every_process_has_its_context(fleet):
 def test_jobs_are_where_their_actors_are(fleet):
     for gpus_milli in (1000, 2000, 2500):
         homes = deal(len(fleet.streams), gpus_milli)
-        orders = ActorOrders(None, fleet, 0, None, "cuda", homes)
+        orders = ActorConfig(None, fleet, 0, None, "cuda", homes)
         places = job_places(fleet, gpus_milli)
         for place, stream in enumerate(fleet.streams):
-            assert places.streams[stream.id] == StreamOrders(orders, place, 0).gpu
+            assert places.streams[stream.id] == StreamActorConfig(orders, place, 0).gpu
         assert places.preparation == PREPARATION_GPU
 
 

@@ -20,9 +20,9 @@ from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
 from ekya.learning.device_memory import MemoryPeaks
 from ekya.learning.edge import build_edge_model
 from ekya.runfolder import RunFolder
-from ekya.runtime.lending import LOAN_S, borrow
+from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
+from ekya.runtime.cuda_ipc_transfer import LOAN_S, borrow
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
@@ -88,8 +88,8 @@ def waited(monkeypatch):
 def actor(trainer, process, waited, monkeypatch, tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     folder = RunFolder.create(tmp_path, "run")
-    common = ActorOrders(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    made = StreamRetraining(StreamOrders(common, 0, ModelVersion(0)), Mailbox(), MemoryPeaks())
+    common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    made = StreamRetraining(StreamActorConfig(common, 0, ModelVersion(0)), Mailbox(), MemoryPeaks())
     made._memory = SimpleNamespace(update=lambda *_: made._memory)
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
     config = RetrainConfig(2, 8, 0, 0, 1.0)

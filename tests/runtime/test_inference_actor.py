@@ -27,8 +27,8 @@ from ekya.learning.flat import DamagedWeightsError
 from ekya.learning.forward import PLAIN
 from ekya.runfolder import RunFolder
 from ekya.runtables import read_predictions
+from ekya.runtime.cuda_ipc_transfer import CudaIpcSender
 from ekya.runtime.inference_actor import InferenceActor
-from ekya.runtime.lending import WeightLender
 from ekya.streams.crops import crop_objects
 from ekya.streams.process import Arrived
 from ekya.workers.collector import WindowCollector
@@ -102,7 +102,7 @@ def common(monkeypatch, tmp_path):
     )
     actor, stream = ekya.runtime.inference_actor, ekya.runtime.stream_inference
     for room, name, stands_in in (
-        (actor, "stand_back", lambda: None),
+        (actor, "lower_priority", lambda: None),
         (actor, "Feed", HandFed),
         (actor, "fleet_classes", lambda _: NAMES),
         (actor, "crop_side", lambda _: SIDE),
@@ -191,7 +191,7 @@ def gpu(monkeypatch):
 
 
 def test_weights_that_are_lent_serve_and_are_not_made_ready_again_when_their_bytes_come(actor, good, gpu):
-    lender = WeightLender(gpu.process().ipc(), "cpu")
+    lender = CudaIpcSender(gpu.process().ipc(), "cpu")
     lent = lender.lend(ModelVersion(1), turned_around(good), 0.9)
     actor.take(CAM, lent, 0.9, ModelVersion(1), JOB)
     lender.end(ModelVersion(1))
@@ -206,7 +206,7 @@ def test_weights_that_are_lent_serve_and_are_not_made_ready_again_when_their_byt
 
 def test_where_a_loan_fails_the_bytes_serve(actor, good, gpu):
     trainer = gpu.process()
-    lent = WeightLender(trainer.ipc(), "cpu").lend(ModelVersion(1), turned_around(good), 0.9)
+    lent = CudaIpcSender(trainer.ipc(), "cpu").lend(ModelVersion(1), turned_around(good), 0.9)
     gpu.damage()
     with pytest.raises(DamagedWeightsError):
         actor.take(CAM, lent, 0.9, ModelVersion(1), JOB)

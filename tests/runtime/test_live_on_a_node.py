@@ -30,9 +30,9 @@ from ekya.learning.trainer import Retraining
 from ekya.runfolder import RunFolder
 from ekya.runstate import StateStore
 from ekya.runtables import read_predictions
-from ekya.runtime.above import NobodyAbove
-from ekya.runtime.brought import Brought
+from ekya.runtime.coordinator import NullCoordinator
 from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
 from ekya.shipped import shipped_path
 
 pytestmark = pytest.mark.live
@@ -42,7 +42,7 @@ WINDOW_S = 5
 PATIENCE_S = 120
 
 
-class Tier(NobodyAbove):
+class Tier(NullCoordinator):
     """Tier that delays the start until ``begin`` is set, and trains all remote retrainings itself.
 
     With ``ends`` the run stops when new weights serve.
@@ -102,7 +102,7 @@ class Tier(NobodyAbove):
         retraining.prepare()
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())
-        best = Brought(self.trained, accuracy, 1)
+        best = RemoteCheckpoint(self.trained, accuracy, 1)
         self._exchange.bring(command, [accuracy], lambda: best, over=False)
 
     def observe(self, batch, turn):
@@ -125,7 +125,7 @@ class Server:
             run = open_run(fleet, options, chosen, probe.result())
         console = Console(quiet=True)
         with run.open_shares() as shares:
-            return run_on_ray(run, shares, console, server="west", above=self.tier, stop=self.tier.stop)
+            return run_on_ray(run, shares, console, server="west", coordinator=self.tier, stop=self.tier.stop)
 
     def wait_ready(self):
         return self.tier.ready.wait(PATIENCE_S)

@@ -74,7 +74,7 @@ def materials():
 @pytest.fixture
 def unbegun(monkeypatch):
     """Actor before a run begins."""
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "stand_back", lambda: None)
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "lower_priority", lambda: None)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
     monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
     fleet = SimpleNamespace(

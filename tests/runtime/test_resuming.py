@@ -6,7 +6,7 @@ from ekya.control.away import Away, plan_beside, running_away
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import take_turn
+from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.elsewhere import Elsewhere
@@ -56,7 +56,7 @@ class Server:
 
     def give(self, now_us, *events):
         batch = Batch(now_us, events)
-        turn = take_turn(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
+        turn = step(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
         self.journal.batch(batch)
         self.journal.decision(now_us, turn.plan, turn.commands)
         self.state = turn.state

@@ -16,7 +16,7 @@ from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.gpu.cpu import CpuShares
 from ekya.learning.device_memory import MemoryPeaks
 from ekya.runfolder import RunFolder
-from ekya.runtime.orders import ActorOrders, ProcessOrders, StreamOrders
+from ekya.runtime.actor_config import ActorConfig, ProcessConfig, StreamActorConfig
 from ekya.runtime.retraining_actor import RetrainingActor
 from ekya.shipped import shipped_path
 
@@ -54,7 +54,7 @@ def trainers(monkeypatch):
         made[start] = Trainer(start, scope)
         return made[start]
 
-    monkeypatch.setattr(room, "stand_back", lambda: None)
+    monkeypatch.setattr(room, "lower_priority", lambda: None)
     monkeypatch.setattr(module, "from_bytes", lambda weights: weights.decode())
     monkeypatch.setattr(module, "to_bytes", lambda model: model.encode())
     monkeypatch.setattr(module, "save_model", lambda *_, **__: None)
@@ -65,9 +65,9 @@ def trainers(monkeypatch):
 @pytest.fixture
 def orders(tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorOrders(RunFolder.create(tmp_path, "run"), fleet, 0, CpuShares(4), "cpu", (0,) * 4)
-    streams = tuple(StreamOrders(common, place, BASE_VERSION) for place in range(len(fleet.streams)))
-    return ProcessOrders(common, "retraining/gpu-0", 0, streams)
+    common = ActorConfig(RunFolder.create(tmp_path, "run"), fleet, 0, CpuShares(4), "cpu", (0,) * 4)
+    streams = tuple(StreamActorConfig(common, place, BASE_VERSION) for place in range(len(fleet.streams)))
+    return ProcessConfig(common, "retraining/gpu-0", 0, streams)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.ids import JobId
 from ekya.gpu.cpu import CpuShares
 from ekya.learning.device_memory import MemoryPeaks
+from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
@@ -60,8 +60,8 @@ def trainers(monkeypatch):
 @pytest.fixture
 def actor(trainers, tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    actor = StreamRetraining(StreamOrders(common, 0, 0), Mailbox(), MemoryPeaks())
+    common = ActorConfig(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    actor = StreamRetraining(StreamActorConfig(common, 0, 0), Mailbox(), MemoryPeaks())
     actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
     return actor
 

@@ -15,8 +15,8 @@ from ekya.core.ids import JobId
 from ekya.core.memory import DidNotFit
 from ekya.gpu.cpu import CpuShares
 from ekya.learning.device_memory import MemoryPeaks
+from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.orders import ActorOrders, StreamOrders
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.shipped import shipped_path
 
@@ -53,8 +53,8 @@ def actor(monkeypatch, tmp_path):
     monkeypatch.setattr(
         module, "retraining_of", lambda _start, config, *_rest, scope, **_: Trainer(config, scope)
     )
-    common = ActorOrders(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    actor = StreamRetraining(StreamOrders(common, 0, 0), Mailbox(), MemoryPeaks())
+    common = ActorConfig(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
+    actor = StreamRetraining(StreamActorConfig(common, 0, 0), Mailbox(), MemoryPeaks())
     actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
     return actor
 

@@ -11,8 +11,8 @@ from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.scheduling.checkpoint_gain import bend_of
 from ekya.scheduling.objective import analysed_part, evaluate, mean_after_retraining
-from ekya.scheduling.rising import bend_of
 
 EVERY = InferenceConfig(1, 32)
 

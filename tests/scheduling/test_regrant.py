@@ -112,7 +112,7 @@ def test_what_nobody_gains_from_is_for_crowded_frames(capacity_milli, shares):
     assert [one.reason for one in given] == [
         "as asked"
         if share == 200
-        else "as asked; has 5% more for crowded frames, from which nobody else gains"
+        else "as asked; has 5% more for crowded frames, which no other job gains from"
         for share in shares
     ]
     assert (granted.phases[1], granted.expected_accuracy) == (needed, 0.9), "what is forecast stays"

@@ -19,13 +19,13 @@ from ekya.core.view import (
     WindowView,
 )
 from ekya.scheduling.allocation import kept_floors
-from ekya.scheduling.board import board_of
-from ekya.scheduling.course import play, settled_worths
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.phases import plan_of_course
 from ekya.scheduling.pick import pick_inference
 from ekya.scheduling.registry import make_scheduler
+from ekya.scheduling.schedule_simulation import settled_worths, simulate_schedule
 from ekya.scheduling.search import best_course, effort_for
+from ekya.scheduling.window_arrays import window_arrays_of
 
 few = settings(max_examples=60)
 
@@ -35,10 +35,10 @@ few = settings(max_examples=60)
 def test_a_course_is_worth_what_the_objective_says_of_its_plan(view, worths):
     if not view.streams or view.window_end_us <= view.now_us:
         return
-    board = board_of(view)
+    board = window_arrays_of(view)
     count = len(view.streams)
     states = np.array([[len(known) - 1 for known in board.options]])
-    course = play(board, states, np.array([worths[:count]]), board.weight)
+    course = simulate_schedule(board, states, np.array([worths[:count]]), board.weight)
     found = evaluate(view, plan_of_course(view, board, course).phases)
     np.testing.assert_allclose(course.values[0], [value for _, value in found.per_stream], atol=1e-9)
     done = {stream: at - view.now_us for stream, at in found.completions_us if at < view.window_end_us}
@@ -121,10 +121,10 @@ def test_what_waits_says_for_how_long():
 
 def test_settling_makes_every_completion_worth_its_time():
     view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), stream("c", 0.2, 80), gpus=1)
-    board = board_of(view)
+    board = window_arrays_of(view)
     states, worths = np.ones((1, 3), np.intp), np.array([[0.02, 0.01, 0.005]])
     for _ in range(6):
-        course = play(board, states, worths, board.weight)
+        course = simulate_schedule(board, states, worths, board.weight)
         worths = settled_worths(course)
     end = course.stretches[-1].serving[0]
     for stretch in course.stretches:
@@ -159,7 +159,7 @@ def test_many_streams_fill_less_often_and_still_count_exactly():
         stream(f"cam-{index:03}", 0.1 + index % 7 / 20, 5.0 + index % 11 * 3) for index in range(60)
     )
     view = view_of(*streams, gpus=20)
-    found = best_course(board_of(view), view.objective, effort_for(60))
+    found = best_course(window_arrays_of(view), view.objective, effort_for(60))
     assert max(int(stretch.ends.sum()) for stretch in found.courses.stretches) > 1
     plan = make_scheduler("serial").plan(view)
     assert abs(plan.expected_accuracy - found.score) < 1e-9

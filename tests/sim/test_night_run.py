@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from ekya.config import load_fleet
-from ekya.finishing import score_run
+from ekya.finalize import score_run
 from ekya.runfolder import RunFolder
 from ekya.shipped import shipped_path
 from ekya.sim.emulated import emulate

@@ -69,7 +69,7 @@ class Records:
     add_labels = add_model = add
 
 
-class Told:
+class RunHistory:
     """Journal in memory."""
 
     def __init__(self):
@@ -103,7 +103,7 @@ def camera(place):
 
 
 def played(scheduler="thief"):
-    told = Told()
+    told = RunHistory()
     cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
     executor = EmulatedExecutor(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli, 1000)
     chosen = make_scheduler(scheduler)

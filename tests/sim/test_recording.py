@@ -15,10 +15,10 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE, Origin
 from ekya.labeling.proposer import GivenBoxes
+from ekya.learning.activation_cache import ActivationCache
 from ekya.learning.architectures import EDGE_MODELS
 from ekya.learning.edge import build_edge_model
 from ekya.learning.memory import ExemplarMemory
-from ekya.learning.passed import PassedCrops
 from ekya.learning.predictor import Predictor
 from ekya.sim.courses import Course, courses_of
 from ekya.sim.recording import SCORED_PER_S, StreamRecorder
@@ -166,7 +166,7 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
     It reuses the crops that the micro-profiler has passed through the frozen blocks.
     """
     config = RetrainConfig(1, 8, 0, 1, 0.5)
-    labels, passed = labels_of(recorded, 1), PassedCrops()
+    labels, passed = labels_of(recorded, 1), ActivationCache()
     steps = RecordedSteps(CAM, SETTINGS, recorded.windows, 0, recorded.common)
     assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
     retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)

@@ -85,7 +85,7 @@ class Config:
 
 
 @dataclass
-class Told:
+class RunHistory:
     folder: RunFolder
     turns: list = field(default_factory=list)
 
@@ -142,7 +142,7 @@ def emulate(root, scheduler="thief"):
         run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
         executor.finish()
     merge_frames(folder, SCRIPTS)
-    return Told(folder, read_journal(folder.journal)[2])
+    return RunHistory(folder, read_journal(folder.journal)[2])
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import Objective, WindowView
-from ekya.measuring.turns import tell
+from ekya.measuring.turns import summarize
 from ekya.placement.pack import Packing
 from ekya.scheduling.objective import evaluate
 from ekya.scheduling.protocol import Needs
@@ -111,7 +111,7 @@ def test_every_window_is_prepared_charged_and_scored():
     assert [event.index for event in events_of(PLAYED, ev.WindowOpened)] == [0, 1, 2, 3]
     labelled = {(event.stream, event.window) for event in events_of(PLAYED, ev.LabelsReady)}
     assert labelled == {(stream.stream, window) for stream in TRACE.streams for window in (1, 2, 3)}
-    told = tell(PLAYED.turns)
+    told = summarize(PLAYED.turns)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert told.profiling_gpu_s > 3 * SMALL.inference_profiling_gpu_s
     assert all(len(windows) == 4 for windows in PLAYED.accuracy.values())

@@ -10,7 +10,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.elsewhere import CachedModel
 from ekya.core.profile import family_of
 from ekya.core.trace import Origin
-from ekya.measuring.turns import tell
+from ekya.measuring.turns import summarize
 from ekya.scheduling.registry import make_scheduler
 from ekya.sim.generate import GeneratorParameters, generate_trace
 from ekya.sim.simulate import Conditions, simulate
@@ -139,7 +139,7 @@ def test_an_oracle_knows_every_gamma_at_no_cost():
             assert option.accuracy_after == epochs[option.config.epochs - 1].standings[0].accuracy
             seen[event.stream, event.window].add(option.config)
     assert all(known == set(NOISY.retrain_configs) for known in seen.values())
-    told = tell(run.turns)
+    told = summarize(run.turns)
     assert told.profiling_gpu_s == pytest.approx(0.0)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert {one.window for one in of(run, ev.InferenceProfiled)} == {1, 2, 3}

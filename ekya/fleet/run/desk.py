@@ -189,7 +189,7 @@ class LoanDesk:
         rest = _rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
         loan = self.agree(at_us, [rest]).loan
         if loan is None:
-            peer.fail(offer.stream, f"{reason}, and nobody else has room", at_us)
+            peer.fail(offer.stream, f"{reason}, and no other server has room", at_us)
         else:
             peer.go_on(offer.stream, loan)
 

@@ -4,14 +4,14 @@ from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import Mode, TrainingTask
 from ekya.learning.checkpoints import from_bytes
-from ekya.runtime.material import StreamMaterial
+from ekya.runtime.retrain_inputs import StreamRetrainInputs
 from ekya.workers.retraining import data_of
 
 
 def guest_task(
     job: JobName,
     command: StartRetraining,
-    material: StreamMaterial,
+    material: StreamRetrainInputs,
     home: NodeName,
     mode: Mode = "synchronous",
 ) -> TrainingTask:

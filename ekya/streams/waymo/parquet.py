@@ -158,14 +158,14 @@ class _Rows:
 
     @classmethod
     def of(cls, images: pq.ParquetFile, segment: str, camera: Camera) -> "_Rows":
-        everybody, own = [], []
+        all_times, own = [], []
         for group in range(images.num_row_groups):
             keys = _cast(images.read_row_group(group, columns=list(_KEYS), use_threads=False), _KEYS)
             keys = keys.filter(pc.equal(keys[_SEGMENT], segment))
             times = _integers(keys[_TIME])
-            everybody.append(times)
+            all_times.append(times)
             own.append(times[_integers(keys[_CAMERA]) == camera.number])
-        every = np.unique(np.concatenate([np.zeros(0, np.int64), *everybody]))
+        every = np.unique(np.concatenate([np.zeros(0, np.int64), *all_times]))
         if not len(every):
             return cls(every, tuple(own), every, 0)
         middle = every[len(every) // 2]

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from ekya.choices import distinct
 from ekya.errors import UserError
 from ekya.files import FolderPath
 from ekya.streams.frame import Frame, StreamSource, Truth
@@ -28,6 +27,7 @@ from ekya.streams.waymo.classes import class_of_type
 from ekya.streams.waymo.index import read_index
 from ekya.streams.waymo.scan import FPS, FRAME_US, Shown, scan, shots_of
 from ekya.streams.waymo.shots import Camera, Lost, Shot
+from ekya.unique_tuple import distinct
 
 _log = logging.getLogger(__name__)
 

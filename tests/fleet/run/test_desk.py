@@ -125,8 +125,8 @@ def test_what_moves_until_it_is_heard_that_nobody_has_room_is_counted_too(town) 
     desk, servers, _ = town
     desk.agree(0, [offer()])
     desk.died(EAST, 20 * S)
-    assert servers[HOME].heard == ["east died, and nobody else has room"]
-    desk.over(HOME, CAM, 21 * S, "east died, and nobody else has room", {THERE: 3.0})
+    assert servers[HOME].heard == ["east died, and no other server has room"]
+    desk.over(HOME, CAM, 21 * S, "east died, and no other server has room", {THERE: 3.0})
     (made,) = desk.loans
     assert (made.outcome, made.moved_mb) == ("east died", {THERE: 10.0})
 

@@ -55,9 +55,9 @@ def test_it_tells_on_until_the_manager_does_not_want_it(manager, caplog) -> None
 def test_nobody_who_answers_is_an_error_at_first(manager) -> None:
     url, answers, _ = manager
     answers += [(500, {})]
-    with pytest.raises(UserError, match=r"nobody answers .500"):
+    with pytest.raises(UserError, match=r"no answer .500"):
         tell_on(url, NODE, every_s=0.02)
-    with pytest.raises(UserError, match=r"nobody answers .*begin one with ekya fleet manager"):
+    with pytest.raises(UserError, match=r"no answer .*begin one with ekya fleet manager"):
         tell_on("http://127.0.0.1:9", NODE, every_s=0.02)
 
 

@@ -102,7 +102,7 @@ def test_a_host_that_dies_breaks_only_what_it_did(lent, file, tmp_path) -> None:
     assert told["servers"]["south"]["died_s"] == pytest.approx(dies_s)
     _, options, turns = read_journal(RunFolder(tmp_path / "town" / "north").journal)
     failed = [event for turn in turns for event in turn.events if isinstance(event, ev.RetrainFailed)]
-    assert "nobody else has room" in failed[0].reason
+    assert "no other server has room" in failed[0].reason
     home = {event.job for turn in turns for event in turn.events if isinstance(event, ev.RetrainProgress)}
     answered = {
         command.job

@@ -43,7 +43,7 @@ class Tier:
         self.heard = 0
 
     def agree(self, now_us, offered):
-        return Agreed(None, {offer.stream: "nobody has room" for offer in offered if offer.stream == A})
+        return Agreed(None, {offer.stream: "no server has room" for offer in offered if offer.stream == A})
 
     def more_room(self, site):
         self.heard += 1
@@ -121,5 +121,5 @@ def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> No
     view = window_view(fleet, 110 * S, options, scheduler.needs, {})
     first, second = made.plan(view, scheduler.plan).phases[0].assignments
     assert (first.retrain, second.retrain) == (None, None)
-    assert first.reason.endswith("; not elsewhere either: nobody has room")
+    assert first.reason.endswith("; not elsewhere either: no server has room")
     assert "elsewhere" not in second.reason

@@ -36,7 +36,7 @@ def tell_on(manager: str, node: Mapping[str, str], every_s: float) -> None:
         except (HTTPException, OSError) as error:
             if first:
                 raise UserError(
-                    f"--manager {manager}: nobody answers ({error}); begin one with ekya fleet manager"
+                    f"--manager {manager}: no answer ({error}); begin one with ekya fleet manager"
                 ) from error
             if heard:
                 _LOG.warning("%s does not answer (%s); it is told again", manager, error)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ekya.control.protocols import Batch, Executor, Planner
-from ekya.control.step import Turn
+from ekya.control.step import StepResult
 from ekya.core.ids import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
@@ -16,7 +16,7 @@ from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
 from ekya.gpu.protocol import ShareBackend
-from ekya.runtime.above import Exchange
+from ekya.runtime.coordinator import Exchange
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.on_ray import OpenRun
 from ekya.scheduling.registry import make_scheduler
@@ -26,7 +26,7 @@ LISTENS_EVERY_US = 200_000
 
 
 class AboveServer:
-    """An ``Above``.
+    """A ``Coordinator``.
 
     Args:
         server: of the run.
@@ -101,7 +101,7 @@ class AboveServer:
             raise RuntimeError("a plan is made before there is anything that carries it out")
         return lambda view: lending.plan(view, plan)
 
-    def observe(self, batch: Batch, turn: Turn) -> None:
+    def observe(self, batch: Batch, turn: StepResult) -> None:
         """Passes the new state on: the capacity that the server could lend may have changed."""
         if self.lending is not None:
             self.lending.follow(turn.state)

@@ -19,8 +19,8 @@ from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import LoanFile
-from ekya.runtime.complaining import in_words
-from ekya.runtime.loaded import keep_loaded
+from ekya.runtime.actor_errors import in_words
+from ekya.runtime.gc_freeze import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class DeskActor:
         self._desk = LoanDesk(
             TIERS[tier], links, seed, LoanFile(loans), held_until=lambda loan: loan.offer.until_us
         )
-        keep_loaded()
+        freeze_loaded()
 
     def ready(self) -> None:
         """Returns when the actor can receive requests."""

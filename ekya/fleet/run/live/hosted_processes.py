@@ -14,7 +14,7 @@ from ekya.fleet.run.training.processes import NoProcessError, Processes, node_is
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.processes import Process, look_at, still_runs
 from ekya.gpu.protocol import ShareBackend
-from ekya.runtime.complaining import in_words
+from ekya.runtime.actor_errors import in_words
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ekya.config import RunOptions, load_fleet
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.errors import UserError
-from ekya.finishing import RunEnd, finish_run
+from ekya.finalize import RunEnd, finish_run
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import RAY_SETS_NO_GPU, alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
@@ -26,8 +26,8 @@ from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.runfolder import RunFolder
-from ekya.runtime.complaining import complaining, in_words, or_complaint
-from ekya.runtime.loaded import loaded_kept
+from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
+from ekya.runtime.gc_freeze import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,17 +79,17 @@ def run_live_servers(
     """
     desk = None
     if tier is not None:
-        desk = _here(complaining(DeskActor, "fleet/desk"), "fleet/desk", 1).remote(
+        desk = _here(reporting_user_errors(DeskActor, "fleet/desk"), "fleet/desk", 1).remote(
             tier, servers.links, options.seed, folder.loans.absolute()
         )
-        or_complaint(lambda: ray.get(desk.ready.remote()))
+        unwrapping_user_error(lambda: ray.get(desk.ready.remote()))
     actors = {
         server.terms.site: _at(nodes.ray_nodes[server.terms.site], server.terms.site).remote(
             server, folder.path, options, desk, nodes.ray_nodes
         )
         for server in servers.servers
     }
-    with loaded_kept():
+    with loaded_frozen():
         ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)
@@ -174,7 +174,7 @@ class _Watched:
 
     def _never_began(self, site: SiteName, run: Any) -> None:
         try:
-            or_complaint(lambda: ray.get(run))
+            unwrapping_user_error(lambda: ray.get(run))
         except RayError as error:
             _LOG.error("%s died before the run began: %s", site, in_words(error))
         self.ran.died_s[site] = 0.0
@@ -198,7 +198,7 @@ class _Watched:
 
     def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
         try:
-            self.ran.summaries[site] = or_complaint(lambda: ray.get(reference))
+            self.ran.summaries[site] = unwrapping_user_error(lambda: ray.get(reference))
             if self.desk is not None:
                 self.desk.leave.remote(site)
         except UserError as error:

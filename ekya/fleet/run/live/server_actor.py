@@ -73,7 +73,7 @@ class ServerActor:
                         shares,
                         Console(quiet=True),
                         server=str(self._server.terms.site),
-                        above=above,
+                        coordinator=above,
                         stop=self._stop,
                     )
         finally:

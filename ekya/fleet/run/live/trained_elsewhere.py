@@ -17,9 +17,9 @@ from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.runtime.above import Exchange
-from ekya.runtime.brought import Brought
-from ekya.runtime.material import MaterialToFetch
+from ekya.runtime.coordinator import Exchange
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
+from ekya.runtime.retrain_inputs import MaterialToFetch
 
 _LOG = logging.getLogger(__name__)
 
@@ -269,8 +269,8 @@ class TrainedElsewhere:
         return moved
 
 
-def _best(handle: TrainingHandle) -> Brought:
+def _best(handle: TrainingHandle) -> RemoteCheckpoint:
     trained = handle.best_yet()
     if trained is None:
         raise RuntimeError("an epoch was told of that has left no weights")
-    return Brought(trained.weights, trained.validation_accuracy, trained.epoch)
+    return RemoteCheckpoint(trained.weights, trained.validation_accuracy, trained.epoch)

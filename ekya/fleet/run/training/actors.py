@@ -17,7 +17,7 @@ from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.gpu.protocol import Resized, ShareBackend, ShareHandle, ShareJob
 from ekya.learning.labelled import LabelledCrops, concatenate
-from ekya.runtime.standing_back import GUEST_NICENESS, stand_back
+from ekya.runtime.priority import GUEST_NICENESS, lower_priority
 
 THREADS = 64
 """Workers that may wait in a parameter server at the same time, and a few for requests."""
@@ -39,7 +39,7 @@ class TrainingActor:
     """
 
     def __init__(self, name: str, backend: ShareBackend, gpu: int = 0) -> None:
-        stand_back(GUEST_NICENESS)
+        lower_priority(GUEST_NICENESS)
         self._name, self._backend, self._gpu = name, backend, gpu
         self._device = backend.probe().device
         self._share: ShareHandle | None = None

@@ -23,7 +23,7 @@ from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
-from ekya.runtime.complaining import in_words
+from ekya.runtime.actor_errors import in_words
 
 _LOG = logging.getLogger(__name__)
 

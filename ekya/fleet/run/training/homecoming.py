@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.messages import ALWAYS
-from ekya.runtime.complaining import in_words
+from ekya.runtime.actor_errors import in_words
 
 _LOG = logging.getLogger(__name__)
 

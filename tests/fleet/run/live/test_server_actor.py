@@ -199,8 +199,8 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
     monkeypatch.setattr(server_actor, "start_probe", lambda fleet, options, chosen: nullcontext(probe))
     monkeypatch.setattr(server_actor, "open_run", lambda fleet, options, chosen, host: run)
 
-    def run_on_ray(run, opened, console, server, above, stop):
-        shares.guests.append(above.guests.take(SOUTH))
+    def run_on_ray(run, opened, console, server, coordinator, stop):
+        shares.guests.append(coordinator.guests.take(SOUTH))
         shares.told.append("runs" if opened is processes[0].backend is shares else "has another")
         raise UserError("disk: is full")
 

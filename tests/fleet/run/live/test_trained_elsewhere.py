@@ -289,11 +289,11 @@ def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     gathered = town.exchange.gathered
     gathered.there.clear()
     town.awaits.begin(START, loan(EAST))
-    town.awaits.fail(CAM, "east died, and nobody else has room", S)
+    town.awaits.fail(CAM, "east died, and no other server has room", S)
     gathered.there.set()
     soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     (ended,) = town.awaits.take_home(S)
-    assert ended.failed == "east died, and nobody else has room"
+    assert ended.failed == "east died, and no other server has room"
     assert town.trainer.handles == []
 
 
@@ -322,9 +322,9 @@ def test_who_asks_of_what_is_over_hears_nothing_that_breaks_anything(town) -> No
 def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
     handle.ends_epoch()
-    town.awaits.fail(CAM, "nobody has room", 20 * S)
+    town.awaits.fail(CAM, "no server has room", 20 * S)
     (ended,) = town.awaits.take_home(20 * S)
-    assert ended.failed == "nobody has room"
+    assert ended.failed == "no server has room"
     assert town.exchange.brought == [(JOB, [0.5], (b"weights 1", 0.5, 1), True)]
     assert handle.stopped.is_set()
 

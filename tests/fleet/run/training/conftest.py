@@ -10,7 +10,7 @@ from ekya.learning.edge import build_edge_model, to_input
 @pytest.fixture(autouse=True)
 def in_front(monkeypatch):
     """Keeps the process of the tests at its priority, since niceness cannot be lowered again."""
-    monkeypatch.setattr(actors, "stand_back", lambda niceness: None)
+    monkeypatch.setattr(actors, "lower_priority", lambda niceness: None)
 
 
 @pytest.fixture

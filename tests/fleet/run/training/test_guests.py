@@ -21,7 +21,7 @@ from ekya.learning.edge import build_edge_model
 from ekya.learning.labelled import LabelledCrops
 from ekya.learning.memory import ExemplarMemory
 from ekya.learning.snapshot import Snapshot
-from ekya.runtime.material import StreamMaterial
+from ekya.runtime.retrain_inputs import StreamRetrainInputs
 from ekya.workers.labels import LabelledPart, StreamLabels
 from ekya.workers.retraining import retraining_of
 from ekya.workers.settings import PreparationSettings
@@ -58,7 +58,7 @@ def material(monkeypatch):
     exemplars = LabelledCrops(remembered.crops, classes, tracks, remembered.t_us)
     labels = StreamLabels(WINDOW - 1, part_of(bars(40, 1)), part_of(bars(30, 3, 500)))
     settings = PreparationSettings(FLEET, 32, 5.0, 40, 77)
-    return StreamMaterial(to_bytes(model), labels, ExemplarMemory(20, exemplars), settings)
+    return StreamRetrainInputs(to_bytes(model), labels, ExemplarMemory(20, exemplars), settings)
 
 
 def at_home(material):

@@ -1,0 +1,103 @@
+"""Tests that an actor's errors about its input reach the user as one sentence."""
+
+import logging
+
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from ekya.config import FleetConfig
+from ekya.core import events as ev
+from ekya.core.ids import StreamId
+from ekya.errors import UserError
+from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
+from ekya.runtime.warning_mail import as_heard
+
+SENTENCE = "golden.onnx: is not an ONNX file; name another"
+
+
+class Worker:
+    """Actor class whose constructor can fail."""
+
+    def __init__(self, fine):
+        if not fine:
+            raise UserError(SENTENCE)
+        self.made = True
+
+    def ready(self):
+        return "ready"
+
+    def poll(self, timeout_s):
+        return [ev.StreamBack(1, StreamId("cam-1"))]
+
+
+def test_a_constructor_complains_whatever_its_actor_is_asked():
+    complaining_worker = reporting_user_errors(Worker, "inference/cam-1")
+    assert complaining_worker.__name__ == "Worker"
+    wrong = complaining_worker(False)
+    for ask in (wrong.ready, lambda: wrong.poll(0.0)):
+        with pytest.raises(UserError, match=SENTENCE):
+            ask()
+    fine = complaining_worker(True)
+    assert fine.made
+    assert fine.ready() == "ready"
+
+
+def test_what_a_process_warns_of_is_among_its_news_each_text_once():
+    worker = reporting_user_errors(Worker, "inference/cam-1")(True)
+    log = logging.getLogger("ekya.somewhere")
+    log.info("nothing to worry about")
+    for _ in range(3):
+        log.warning("memory is\nshort")
+    try:
+        raise OSError("no\nspace")
+    except OSError:
+        log.exception("a step failed")
+    news, again = worker.poll(0.0), worker.poll(0.0)
+    assert news[0] == ev.StreamBack(1, StreamId("cam-1"))
+    assert {event.source for event in news[1:]} == {"inference/cam-1"}
+    assert [event.text for event in news[1:]] == ["memory is short", "a step failed (OSError: no space)"]
+    assert len(again) == 1
+
+
+def test_what_is_told_holds_no_password(monkeypatch):
+    monkeypatch.setenv("CAM_PASSWORD", "hunter2secret")
+    camera = {"kind": "camera", "url": "rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live"}
+    fleet = FleetConfig.model_validate(
+        {
+            "gpus": 1,
+            "window_s": 20,
+            "classes": ["car"],
+            "golden": {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"},
+            "streams": [{"id": "cam-1", "source": camera}],
+        }
+    )
+    said = "cannot open rtsp://admin:other@10.0.0.5/live: hunter2secret was refused"
+    heard = as_heard(ev.Warned(0, "inference/cam-1", said), 7, fleet)
+    assert (heard.t_us, heard.source) == (7, "inference/cam-1")
+    assert "hunter2secret" not in heard.text
+    assert "other" not in heard.text
+
+
+def test_what_ray_wraps_comes_back_as_the_sentence_alone():
+    def ask(error):
+        def asked():
+            raise error
+
+        return unwrapping_user_error(asked)
+
+    with pytest.raises(UserError) as caught:
+        ask(RayTaskError("ready", "Traceback: a page of it", UserError(SENTENCE)).as_instanceof_cause())
+    assert str(caught.value) == SENTENCE
+    with pytest.raises(RayTaskError):
+        ask(RayTaskError("ready", "Traceback: a page of it", ValueError("a fault")).as_instanceof_cause())
+    with pytest.raises(ActorDiedError):
+        ask(ActorDiedError())
+    assert unwrapping_user_error(lambda: 3) == 3
+
+
+def test_a_constructor_that_failed_is_told_by_its_error_and_a_process_that_died_by_its_first_line():
+    failed = ActorDiedError(
+        RayTaskError("__init__", "Traceback:\n  a page of it\nOSError: no space", OSError())
+    )
+    assert in_words(failed) == "OSError: no space"
+    assert in_words(ActorDiedError()) == "The actor died unexpectedly before finishing this task."

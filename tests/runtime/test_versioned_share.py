@@ -1,0 +1,158 @@
+"""Tests of share orders that come late, from several threads, or to a handle that releases slowly."""
+
+import threading
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.gpu.bucket import TokenBucket
+from ekya.gpu.protocol import Resized
+from ekya.runtime.versioned_share import VersionedShare
+
+
+class Slow:
+    """Handle that releases a share at the third attempt."""
+
+    def __init__(self):
+        self.asked = []
+
+    def resize(self, share_milli):
+        self.asked.append(share_milli)
+        holds_milli = share_milli if len(self.asked) >= 3 else 900
+        return Resized(holds_milli, 7, "", settled=holds_milli == share_milli)
+
+    def release(self):
+        self.asked.append("released")
+
+
+def test_an_order_is_answered_when_it_is_settled():
+    handle = Slow()
+    assert VersionedShare(handle).resize(1, 200) == Resized(200, 21)
+    assert handle.asked == [200, 200, 200]
+
+
+def test_an_overtaken_order_does_nothing():
+    handle = Slow()
+    share = VersionedShare(handle)
+    assert share.resize(5, 900).share_milli == 900
+    assert share.resize(4, 100) is None
+    assert handle.asked == [900]
+
+
+def test_a_handle_that_rounds_has_settled_where_it_says_so():
+    """Groups of SMs are slightly larger than the shares that they are granted for."""
+    handle = Slow()
+    handle.resize = lambda share_milli: Resized(484, 3)
+    assert VersionedShare(handle).resize(1, 480) == Resized(484, 3)
+
+
+def test_what_all_parts_hold_is_known():
+    share = VersionedShare(TokenBucket(0))
+    assert share.holds_milli == 0
+    share.resize(1, 200, "a")
+    share.resize(2, 300, "b")
+    assert share.holds_milli == 500
+    share.leave("a")
+    assert share.holds_milli == 300
+
+
+def test_a_newer_order_ends_an_older_one_that_tries_on():
+    handle = Slow()
+    share = VersionedShare(handle)
+    handle.resize = lambda share_milli: Resized(500, 1, settled=share_milli > 500)
+    answers = []
+    older = threading.Thread(target=lambda: answers.append(share.resize(1, 100)))
+    older.start()
+    while share.resize(2, 800) is None:
+        time.sleep(0.001)
+    older.join(5)
+    assert answers == [None]
+
+
+def test_the_end_of_a_job_ends_its_orders():
+    handle = Slow()
+    handle.resize = lambda share_milli: Resized(500, 1, settled=False)
+    share = VersionedShare(handle)
+    threading.Timer(0.05, share.release).start()
+    assert share.resize(1, 100) is None
+    assert share.resize(2, 100) is None
+    assert handle.asked == ["released"]
+
+
+def test_a_bucket_answers_at_the_boundary_of_the_batch_under_way():
+    bucket = TokenBucket(1000)
+    share = VersionedShare(bucket)
+    inside, over = threading.Event(), []
+
+    def work():
+        with bucket.scope():
+            inside.set()
+            time.sleep(0.1)
+            over.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(5)
+    resized = share.resize(1, 300)
+    assert over == [True]
+    assert (resized.share_milli, resized.note) == (300, "")
+    assert resized.took_us > 0
+    thread.join(5)
+
+
+def test_parts_are_numbered_each_by_itself_and_the_handle_holds_their_sum():
+    bucket = TokenBucket(0)
+    share = VersionedShare(bucket)
+    assert share.resize(7, 300, "a").share_milli == 300
+    assert share.resize(2, 500, "b").share_milli == 500
+    assert share.resize(6, 900, "a") is None
+    assert bucket._share_milli == 800
+    share.leave("a")
+    assert bucket._share_milli == 500
+    assert share.resize(9, 300, "a") is None, "it has ended"
+    assert bucket._share_milli == 500
+
+
+def test_another_part_overtakes_nobody():
+    """The order of a part that shrinks while another one grows is still answered."""
+    handle = Slow()
+    share = VersionedShare(handle)
+    tries = []
+
+    def resize(share_milli):
+        tries.append(share_milli)
+        return Resized(share_milli, 1, settled=share_milli != 300)
+
+    handle.resize = resize
+    answers = []
+    less = threading.Thread(target=lambda: answers.append(share.resize(1, 100, "a")))
+    share.resize(1, 200, "b")
+    less.start()
+    while 300 not in tries:
+        time.sleep(0.001)
+    assert share.resize(2, 600, "b").share_milli == 600
+    less.join(5)
+    assert answers[0].share_milli == 100
+    assert tries[-1] == 700
+
+
+def test_of_a_whole_that_is_not_what_was_asked_each_part_holds_its_part():
+    handle = Slow()
+    share = VersionedShare(handle)
+    handle.resize = lambda share_milli: Resized(share_milli // 2, 1, "others have the rest")
+    share.resize(1, 200, "a")
+    assert share.resize(1, 600, "b") == Resized(300, 1, "others have the rest")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 500)), max_size=20))
+def test_the_handle_never_holds_more_than_the_newest_orders_of_all_parts(orders):
+    bucket = TokenBucket(0)
+    share, newest = VersionedShare(bucket), {}
+    for part, serial, share_milli in orders:
+        resized = share.resize(serial, share_milli, part)
+        counts = part not in newest or serial >= newest[part][0]
+        assert (resized is not None) == counts
+        if counts:
+            newest[part] = (serial, share_milli)
+        assert bucket._share_milli == sum(milli for _, milli in newest.values())
