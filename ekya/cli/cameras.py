@@ -20,21 +20,19 @@ commands = typer.Typer()
 )
 def record(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the videos and of fleet.yaml; made if missing.")
+        Path, typer.Option(metavar="DIR", help="Folder for the videos and fleet.yaml; created if missing.")
     ],
     fleet: Annotated[
         Path | None, typer.Argument(metavar="FLEET", help="Fleet file with live cameras.")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--for", metavar="SECONDS", help="How long; as long as the fleet's windows if left out."
-        ),
+        typer.Option("--for", metavar="SECONDS", help="Duration; default: the fleet's windows."),
     ] = None,
     camera: Cameras = None,
     golden: Golden = None,
     classes: Classes = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace what was recorded there before.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier recording.")] = False,
     json_to: Json = None,
 ) -> None:
     """Record live cameras, so that ekya profile, compare, replay and run --clock virtual can show them again.

@@ -21,18 +21,16 @@ def prepare(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="cityscapes, waymo, sample-list or image-folder.")
     ],
-    root: Annotated[Path, typer.Option(metavar="DIR", help="Where the data set lies.")],
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the data set.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The fleet file; NAME.yaml if left out.")
+        Path | None, typer.Option(metavar="FILE", help="Fleet file to write; default: NAME.yaml.")
     ] = None,
-    streams: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Only these streams; all if left out.")
-    ] = "",
+    streams: Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")] = "",
     classes: Classes = None,
     gpus: Gpus = None,
     window: Window = None,
-    resume: Annotated[bool, typer.Option(help="Go on with a check that was interrupted.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what was prepared before.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume an interrupted check.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier result.")] = False,
     json_to: Json = None,
 ) -> None:
     """Check a data set, say what is missing and where it is had, and write a fleet file for it.

@@ -8,7 +8,7 @@ import typer
 from ekya.cli.options import Json, Shares, numbers, parts_of_one
 
 _Kind = Annotated[
-    str, typer.Option(metavar="NAME", help="What kind of machine it is; those of a kind are alike.")
+    str, typer.Option(metavar="NAME", help="Type of machine; machines of one type are identical.")
 ]
 
 commands = typer.Typer()
@@ -26,9 +26,9 @@ def profile(
         Path, typer.Option(metavar="FILE", help="Data points (Parquet); those that it has are kept.")
     ],
     model: Annotated[str, typer.Option(metavar="NAME", help="Edge model that is trained.")] = "resnet18",
-    side: Annotated[int, typer.Option(min=8, max=512, help="Of its crops, in pixels.")] = 32,
-    blocks: Annotated[int, typer.Option(min=0, help="Of the model that are trained, from its end.")] = 1,
-    batches: Annotated[str, typer.Option(metavar="SAMPLES,...", help="In a step.")] = "4,8,16,32",
+    side: Annotated[int, typer.Option(min=8, max=512, help="Side of the crops, in pixels.")] = 32,
+    blocks: Annotated[int, typer.Option(min=0, help="Blocks to train, from the model's end.")] = 1,
+    batches: Annotated[str, typer.Option(metavar="SAMPLES,...", help="Batch sizes.")] = "4,8,16,32",
     cpu: Annotated[
         str, typer.Option(metavar="PART,...", help="Stress of the processor, parts of one below 1.")
     ] = "0,0.25,0.5,0.75",
@@ -38,7 +38,7 @@ def profile(
     hold: Annotated[
         str, typer.Option(metavar="PART,...", help="Shares to which the training is held.")
     ] = "1",
-    seconds: Annotated[float, typer.Option(min=0.5, help="For which each rate is measured.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Duration of each measurement.")] = 3.0,
     shares: Shares = "auto",
     json_to: Json = None,
 ) -> None:
@@ -72,9 +72,7 @@ def profile(
     "curl -X POST 'http://127.0.0.1:8471/launcher?store=cam-1'"
 )
 def manager(
-    stores: Annotated[
-        Path, typer.Argument(metavar="STORES", help="Where samples lie, and where weights go (YAML).")
-    ],
+    stores: Annotated[Path, typer.Argument(metavar="STORES", help="Stores of samples and weights (YAML).")],
     points: Annotated[Path, typer.Option(metavar="FILE", help="Data points of ekya fleet profile.")],
     solver: Annotated[
         str, typer.Option(metavar="NAME", help="deep-edge, deep-edge-joint, fair or fair-kept.")
@@ -85,17 +83,18 @@ def manager(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8471,
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT|auto", help="Ray cluster to train on; one of its own if left out."),
+        typer.Option(metavar="HOST:PORT|auto", help="Ray cluster to train on; default: a new local one."),
     ] = None,
     emulate: Annotated[
         str, typer.Option(metavar="NAME=PART,...", help="Ray nodes on this machine, each a part of a core.")
     ] = "",
     kind: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of this machine; lets POST /profiler measure it.")
+        str | None,
+        typer.Option(metavar="NAME", help="Type of this machine; POST /profiler then measures it."),
     ] = None,
     silent: Annotated[
         float,
-        typer.Option(min=1.0, metavar="SECONDS", help="After which a silent machine is taken for dead."),
+        typer.Option(min=1.0, metavar="SECONDS", help="Timeout after which a silent machine counts as dead."),
     ] = 30.0,
     shares: Shares = "auto",
 ) -> None:
@@ -121,17 +120,19 @@ def manager(
     "ekya fleet worker --manager http://10.0.0.1:8471 --node pi --kind pi4 --no-trains --serves"
 )
 def worker(
-    node: Annotated[str, typer.Option(metavar="NAME", help="Of the Ray node that this machine is.")],
+    node: Annotated[str, typer.Option(metavar="NAME", help="Ray node of this machine.")],
     kind: _Kind,
     manager: Annotated[
-        str, typer.Option(metavar="URL", help="Where the manager is.")
+        str, typer.Option(metavar="URL", help="Address of the manager.")
     ] = "http://127.0.0.1:8471",
     trains: Annotated[bool, typer.Option(help="Whether it can train.")] = True,
     serves: Annotated[bool, typer.Option(help="Whether it can be the parameter server.")] = False,
-    app: Annotated[str, typer.Option(metavar="NAME:SECONDS", help="What runs on it, and its deadline.")] = "",
-    every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Between two tellings.")] = 5.0,
+    app: Annotated[
+        str, typer.Option(metavar="NAME:SECONDS", help="Application on it, and its deadline.")
+    ] = "",
+    every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Interval between reports.")] = 5.0,
 ) -> None:
-    """Tell Deep-Edge's manager that this machine is there, and its state, until Ctrl-C."""
+    """Report this machine and its state to Deep-Edge's manager, until Ctrl-C."""
     from ekya.fleet.run.deep_edge.agent import tell_on
 
     roles = {"trains": f"{trains:d}", "serves": f"{serves:d}"}

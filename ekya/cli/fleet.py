@@ -20,7 +20,7 @@ from ekya.cli.options import (
     numbers,
 )
 
-commands = typer.Typer(help="More than one server: which training runs where.")
+commands = typer.Typer(help="Several servers: placement of trainings.")
 
 
 @commands.callback(invoke_without_command=True)
@@ -43,13 +43,17 @@ def simulate(
         str, typer.Argument(metavar="WORLD", help="andreas-two-gpu, andreas-four-gpu, okita or deep-edge.")
     ],
     policy: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Who decides; all that can if left out.")
+        str, typer.Option(metavar="NAME,...", help="Policies; default: all of this world.")
     ] = "",
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes, or sites; the world's own number.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes or sites; default: the world's own.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of jobs, the first ones; default: the paper's number.")
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="SEED,...", help="Of the workload and the policies.")] = "1",
+    seeds: Annotated[
+        str, typer.Option(metavar="SEED,...", help="Seeds of the workload and the policies.")
+    ] = "1",
     fail: Annotated[
         list[str] | None,
         typer.Option(metavar="NODE@FROM[:TO]", help="A node that fails, in seconds; give it once for each."),
@@ -72,7 +76,7 @@ def simulate(
     ] = None,
     json_to: Json = None,
 ) -> None:
-    """Play a paper's workload under fleet policies, on virtual time."""
+    """Simulate a paper's workload under fleet policies, in virtual time."""
     from ekya.commands.output import output
 
     with output(json_to) as channel:
@@ -99,7 +103,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who finds loans between servers: net (ours, if left out), andreas, andreas+split, "
+            help="Tiers that find loans between servers: net (ours, if left out), andreas, andreas+split, "
             "deep-edge, okita, okita-joint, one-server, or none.",
         ),
     ] = None,

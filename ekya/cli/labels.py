@@ -23,7 +23,7 @@ def _golden() -> None:
     "ekya golden label my-fleet.yaml --out labels.parquet --resume"
 )
 def label(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the labels go: .parquet or .csv.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Label file to write: .parquet or .csv.")],
     fleet: FleetFile = None,
     video: Videos = None,
     golden: Golden = None,
@@ -33,12 +33,8 @@ def label(
     ] = False,
     window: Window = None,
     windows: Windows = None,
-    streams: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Only these streams; all if left out.")
-    ] = "",
-    resume: Annotated[
-        bool, typer.Option(help="Go on with a file that is there: what is labelled stays so.")
-    ] = False,
+    streams: Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")] = "",
+    resume: Annotated[bool, typer.Option(help="Resume with an existing file; its labels stay.")] = False,
     json_to: Json = None,
 ) -> None:
     """Let the golden model label every frame before a run, which then labels at no GPU cost.

@@ -42,10 +42,10 @@ def doctor(
 
 @commands.command(epilog="Example:\n\nekya calibrate --out my-device.json")
 def calibrate(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the cost card goes.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Cost card to write.")],
     json_to: Json = None,
 ) -> None:
-    """Measure this device's cost card, from which runs on virtual time take durations."""
+    """Measure a cost card of this device: the durations for runs in virtual time."""
     from ekya.commands.output import output
 
     with output(json_to) as channel:
@@ -59,11 +59,11 @@ def calibrate(
 )
 def speeds(
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Edge model; the shipped fleet's if left out.")
+        str | None, typer.Option(metavar="NAME", help="Edge model; default: the shipped fleet's.")
     ] = None,
     shares: Shares = "auto",
     seconds: Annotated[
-        float, typer.Option(min=0.2, help="How long each of the 20 rates is measured, at least.")
+        float, typer.Option(min=0.2, help="Minimum duration of each of the 20 measurements.")
     ] = 1.5,
     json_to: Json = None,
 ) -> None:

@@ -17,7 +17,7 @@ class Clock(StrEnum):
 
 
 FleetFile = Annotated[
-    Path | None, typer.Argument(metavar="FLEET", help="Fleet file; the shipped synthetic city if left out.")
+    Path | None, typer.Argument(metavar="FLEET", help="Fleet file; default: the shipped synthetic city.")
 ]
 Videos = Annotated[
     list[str] | None,
@@ -30,7 +30,7 @@ Card = Annotated[
     typer.Option(
         "--card",
         metavar="FILE",
-        help="Cost card that durations on virtual time come from, as ekya calibrate writes it.",
+        help="Cost card with the durations in virtual time, as ekya calibrate writes it.",
     ),
 ]
 Cameras = Annotated[
@@ -55,28 +55,28 @@ Gpus = Annotated[
     float | None,
     typer.Option(
         min=0.0,
-        help="GPUs to use; without a GPU, CPU cores that stand for them. Chosen for the machine if left out.",
+        help="GPUs to use; without a GPU, CPU cores that stand for them. Default: chosen for the machine.",
     ),
 ]
 Window = Annotated[
     float | None,
-    typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window, chosen if left out."),
+    typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window; default: chosen."),
 ]
-Windows = Annotated[int | None, typer.Option(min=1, help="How many windows to run.")]
+Windows = Annotated[int | None, typer.Option(min=1, help="Number of windows to run.")]
 Scheduler = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Who decides, such as ekya, thief or uniform:inference=300."),
+    typer.Option(metavar="NAME", help="Scheduler, such as ekya, thief or uniform:inference=300."),
 ]
 RunClock = Annotated[
     Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
-RunName = Annotated[str | None, typer.Option(help="Name of the run; the fleet's if left out.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+RunName = Annotated[str | None, typer.Option(help="Name of the run; default: the fleet's.")]
 Shares = Annotated[
     str,
     typer.Option(
         metavar="auto|NAME",
-        help="What holds jobs to their GPU shares: mps+green, mps, green, duty-cycle, cpu.",
+        help="Backend that enforces GPU shares: mps+green, mps, green, duty-cycle, cpu.",
     ),
 ]
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]
@@ -86,7 +86,7 @@ Speed = Annotated[
 ]
 Loop = Annotated[
     bool | None,
-    typer.Option("--loop", help="Begin recordings again where they end; only the first pass is scored."),
+    typer.Option("--loop", help="Repeat recordings; only the first pass is scored."),
 ]
 Overload = Annotated[
     bool,
@@ -94,10 +94,12 @@ Overload = Annotated[
         "--overload", help="Run even where not one frame a second of each camera fits; frames are dropped."
     ),
 ]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which runs are kept.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all runs.")]
 Json = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - is standard output alone."),
+    typer.Option(
+        "--json", metavar="FILE|-", help="Write the result as JSON; - is standard output, and then only that."
+    ),
 ]
 
 

@@ -61,9 +61,7 @@ def run(
     runs: Runs = Path("runs"),
     shares: Shares = "auto",
     json_to: Json = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was interrupted.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run.")] = None,
     dashboard: Dashboard = True,
     overload: Overload = False,
     card: Card = None,
@@ -114,7 +112,7 @@ def run(
 def replay(
     fleet: Annotated[
         Path | None,
-        typer.Argument(metavar="FLEET", help="Fleet file with scripts; a shipped one if left out."),
+        typer.Argument(metavar="FLEET", help="Fleet file with scripts; default: a shipped one."),
     ] = None,
     speed: Speed = None,
     scheduler: Scheduler = None,
@@ -179,7 +177,9 @@ def compare(
     schedulers: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
     ] = "ekya,thief,uniform,no-retrain",
-    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run of each scheduler for each.")] = "0",
+    seeds: Annotated[
+        str, typer.Option(metavar="N,...", help="Seeds: one run of each scheduler for each seed.")
+    ] = "0",
     gpus: Gpus = None,
     window: Window = None,
     windows: Windows = None,

@@ -32,17 +32,15 @@ commands = typer.Typer()
     "ekya profile --out profiles.parquet --resume"
 )
 def profile(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the trace goes.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Trace to write.")],
     fleet: FleetFile = None,
     video: Videos = None,
     golden: Golden = None,
     classes: Classes = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn, as of a run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers, as of a run.")] = 0,
     window: Window = None,
     windows: Windows = None,
-    streams: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Only these streams; all if left out.")
-    ] = "",
+    streams: Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")] = "",
     families: Annotated[
         int | None, typer.Option(min=1, help="Number of families of configurations, the cheapest first.")
     ] = None,
@@ -52,7 +50,7 @@ def profile(
             help="From every model that may serve by then, not only from the youngest of each family; slow."
         ),
     ] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with a trace that was interrupted.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume an interrupted trace.")] = False,
     json_to: Json = None,
     card: Card = None,
 ) -> None:
@@ -92,16 +90,16 @@ def simulate(
         ),
     ] = None,
     generate: Annotated[
-        int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: draw one from this seed.")
+        int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: generate one from this seed.")
     ] = None,
     scheduler: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")
     ] = "ekya,thief,uniform,no-retrain",
-    gpus: Annotated[str, typer.Option(metavar="N,...", help="GPUs that there are.")] = "2",
+    gpus: Annotated[str, typer.Option(metavar="N,...", help="Number of GPUs.")] = "2",
     streams: Annotated[
         str | None,
         typer.Option(
-            metavar="N|NAME,...", help="Number of streams, the first ones, or their names; all if left out."
+            metavar="N|NAME,...", help="Number of streams, the first ones, or their names; default: all."
         ),
     ] = None,
     window: Window = None,
