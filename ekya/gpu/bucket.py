@@ -13,7 +13,7 @@ BURST_US = 100_000
 """Largest unused share, as time, that a job may catch up on."""
 
 ANSWER_WITHIN_S = 2.0
-"""How long a resize waits for a running batch that began at a larger share."""
+"""Time that a resize waits for a running batch that began at a larger share."""
 
 _BUSY = "a batch that began at a larger share has not ended yet"
 

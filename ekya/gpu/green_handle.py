@@ -18,7 +18,7 @@ from ekya.gpu.seat import Seat
 from ekya.gpu.sm_layout import SmSpan, place_again
 
 ANSWER_WITHIN_S = 2.0
-"""How long a resize waits for the running batch; after that it is completed at the batch's end."""
+"""Time that a resize waits for the running batch; afterwards it is completed at the batch's end."""
 
 _RETRY_S = 0.02
 """Poll interval for SMs that other jobs hold and this one waits for."""

@@ -56,7 +56,7 @@ _EVERYWHERE = 4.0
 """Radius, in multiples of the typical price, of a trust region that holds all relevant prices."""
 
 _CLOSE = 2e-5
-"""Where the cutting planes promise a smaller improvement than this, further rounds are not worth their
+"""Smallest improvement promised by the cutting planes; below it further rounds are not worth their
 time."""
 
 

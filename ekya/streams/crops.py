@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONTEXT = 0.1
-"""How much wider than its object a crop is: some street around it helps to tell a car from a van's side."""
+"""Part by which a crop is wider than its object: the street around it tells a car from a van's side."""
 
 
 def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
