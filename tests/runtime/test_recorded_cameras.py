@@ -108,12 +108,13 @@ def test_what_cameras_showed_once_is_run_compared_replayed_and_profiled(recorded
     assert away_at.t_us == pytest.approx(lost["at_s"] * 1e6, abs=2)
     assert back_at.t_us == pytest.approx((lost["at_s"] + lost["for_s"]) * 1e6, abs=2)
 
-    # 3 if the camera was away for most of this one window.
     replayed = cli.main(
         ["replay", fleet, "--clock", "virtual", "--windows", "1", "--speed", "2", "--json", "-"]
     )
-    assert replayed in (0, 3)
-    assert [cue["event"] for cue in json.loads(capfd.readouterr().out)["script"]][:1] == ["lost"]
+    summary = json.loads(capfd.readouterr().out)
+    # Its one window may be bad, depending on how long the camera was away; then the exit code says so too.
+    assert replayed == (0 if summary["health"]["sentence"] is None else 3)
+    assert [cue["event"] for cue in summary["script"]][:1] == ["lost"]
     assert cli.main(["compare", fleet, "--schedulers", "ekya,no-retrain", "--windows", "2"]) == 0
     assert cli.main(["profile", fleet, "--families", "1", "--streams", "gate", "--out", "t.parquet"]) == 0
     trace = read_trace(tmp_path / "t.parquet")
