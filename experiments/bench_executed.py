@@ -118,7 +118,7 @@ def uniform_schedulers(problems: ProblemSet) -> list[Scheduler]:
     """Returns the paper's uniform baselines (§6.1)."""
     held_out = problems.view(Problem(HELD_OUT_SEED, HELD_OUT_STREAMS, HELD_OUT_STREAMS, "linear"))
     high, low = pareto_points([stream.retrain_options for stream in held_out.streams])
-    return [make_scheduler("uniform", options) for options in uniform_baselines(high, low)]
+    return list(uniform_baselines(high, low))
 
 
 def measured(problems: ProblemSet, one: Problem, uniform: Sequence[Scheduler]) -> Row:

@@ -27,6 +27,7 @@ from optimum.pareto import (
     pareto_frontier,
     pareto_points,
     uniform_baselines,
+    uniform_word,
 )
 from rich.console import Console
 from rich.table import Table
@@ -37,7 +38,6 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.view import RetrainOption
-from ekya.planning.schedulers.registry import uniform_word
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.problems import view_of
 from ekya.system.files import atomic_path, user_errors, write_text_atomic
@@ -110,7 +110,7 @@ def found(trace: Trace, names: Sequence[str]) -> dict[str, Any]:
             }
             for one in sorted(mean_options(options), key=lambda one: (one.gpu_s, one.config))
         ],
-        "schedulers": [uniform_word(options) for options in uniform_baselines(high, low)],
+        "schedulers": [uniform_word(uniform) for uniform in uniform_baselines(high, low)],
     }
 
 

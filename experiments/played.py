@@ -14,7 +14,8 @@ from ekya.cli.simulate import open_trace
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
-from ekya.planning.schedulers.registry import gamma_word, make_scheduler
+from ekya.planning.schedulers.options import gamma_word
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.report.panels import LIGHT
 from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
 from ekya.simulation.trace.simulate import Conditions, Simulated, simulate

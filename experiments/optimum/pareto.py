@@ -5,7 +5,8 @@ from itertools import product
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.view import RetrainOption
-from ekya.planning.schedulers.scheduler import SchedulerOptions
+from ekya.planning.schedulers.baselines import Uniform
+from ekya.planning.schedulers.options import gamma_word
 
 INFERENCE_PARTS_MILLI = (300, 500, 900)
 """Parts of a stream's share that the paper's uniform baselines give to inference (Figure 6, Table 3)."""
@@ -66,9 +67,15 @@ def pareto_points(held_out: Sequence[Sequence[RetrainOption]]) -> tuple[RetrainC
     return high.config, low.config
 
 
-def uniform_baselines(high: RetrainConfig, low: RetrainConfig) -> tuple[SchedulerOptions, ...]:
+def uniform_baselines(high: RetrainConfig, low: RetrainConfig) -> tuple[Uniform, ...]:
     """Returns the paper's uniform baselines: both γ with each part for inference."""
     return tuple(
-        SchedulerOptions(inference_part_milli=part, fixed_gamma=gamma)
+        Uniform(inference_part_milli=part, fixed_gamma=gamma)
         for gamma, part in product((high, low), INFERENCE_PARTS_MILLI)
     )
+
+
+def uniform_word(uniform: Uniform) -> str:
+    """Returns the scheduler with its options in one word, as ``make_scheduler`` reads it."""
+    gamma = f":gamma={gamma_word(uniform.fixed_gamma)}" if uniform.fixed_gamma else ""
+    return f"uniform:inference={uniform.inference_part_milli}{gamma}"

@@ -1,15 +1,13 @@
 from dataclasses import replace
 
-import pytest
 from views import GAMMAS
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.baselines import Uniform
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.scheduler import SchedulerOptions
 
 CHEAP = RetrainOption(GAMMAS[0], 0.9, 5.0)
 DEAR = RetrainOption(GAMMAS[1], 0.5, 20.0)
@@ -42,8 +40,8 @@ def test_uniform_splits_evenly():
 
 
 def test_uniform_takes_the_gamma_and_the_part_it_was_given():
-    options = SchedulerOptions(inference_part_milli=900, fixed_gamma=CHEAP.config)
-    assigned = make_scheduler("uniform", options).plan(view(1)).phases[0].assignments[0]
+    scheduler = Uniform(inference_part_milli=900, fixed_gamma=CHEAP.config)
+    assigned = scheduler.plan(view(1)).phases[0].assignments[0]
     assert (assigned.retrain, assigned.retrain_share_milli, assigned.inference_share_milli) == (
         CHEAP.config,
         100,
@@ -59,11 +57,6 @@ def test_uniform_leaves_the_share_of_a_finished_retraining_idle():
     assert after[1] == before[1]
     assert after[0].inference_share_milli == before[0].inference_share_milli
     assert "25% of a GPU stays idle" in after[0].reason
-
-
-def test_an_impossible_part_is_the_users_error():
-    with pytest.raises(UserError, match="choose 0 to 1000"):
-        make_scheduler("uniform", SchedulerOptions(inference_part_milli=1001))
 
 
 def test_no_retrain_gives_everything_to_inference():

@@ -16,12 +16,12 @@ from ekya.core.weights import CachedModel, Elsewhere
 from ekya.planning.placement.pack import Packing, pack
 from ekya.planning.placement.pool import Steps
 from ekya.planning.schedulers.allocation import shares_of
+from ekya.planning.schedulers.cloud import Cloud
 from ekya.planning.schedulers.network import Network
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.reuse import closest
-from ekya.planning.schedulers.scheduler import SchedulerOptions
 
 S = 1_000_000
 LAMBDAS = (
@@ -44,7 +44,7 @@ FAST = Network(uplink_mbps=4.0, downlink_mbps=39.8)
 
 
 def cloud(seen, **options):
-    scheduler = make_scheduler("cloud", SchedulerOptions(network=FAST, **options))
+    scheduler = Cloud(network=FAST, **options)
     plan = scheduler.plan(seen)
     grants = pack(
         Packing.POOL,

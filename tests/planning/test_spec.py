@@ -1,14 +1,15 @@
 from dataclasses import replace
 
 import pytest
-from optimum.pareto import uniform_baselines
+from optimum.pareto import uniform_baselines, uniform_word
 from views import GAMMAS
 
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.baselines import Uniform
 from ekya.planning.schedulers.factors import FixedConfig
 from ekya.planning.schedulers.network import LinkOrder, Network
-from ekya.planning.schedulers.registry import SCHEDULERS, gamma_word, make_scheduler, uniform_word
+from ekya.planning.schedulers.options import gamma_word
+from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
@@ -26,10 +27,10 @@ def test_a_written_gamma_is_read_again(gamma):
     assert make_scheduler(f"fixed-config:gamma={gamma_word(gamma)}") == FixedConfig(500, gamma)
 
 
-@pytest.mark.parametrize("options", uniform_baselines(GAMMAS[0], GAMMAS[3]))
-def test_a_written_baseline_is_read_again(options):
-    assert make_scheduler(uniform_word(options)) == make_scheduler("uniform", options)
-    assert make_scheduler(uniform_word(replace(options, fixed_gamma=None))).fixed_gamma is None
+@pytest.mark.parametrize("uniform", uniform_baselines(GAMMAS[0], GAMMAS[3]))
+def test_a_written_baseline_is_read_again(uniform):
+    assert make_scheduler(uniform_word(uniform)) == uniform
+    assert make_scheduler(uniform_word(replace(uniform, fixed_gamma=None))).fixed_gamma is None
 
 
 def test_a_gamma_that_is_not_offered_is_refused():

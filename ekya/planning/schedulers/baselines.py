@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.errors import UserError
 from ekya.core.plan import Assignment, Plan
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
@@ -17,6 +16,7 @@ from ekya.planning.schedulers.allocation import (
     largest_share_milli,
 )
 from ekya.planning.schedulers.ekya import Ekya
+from ekya.planning.schedulers.options import Gamma, InferencePart, SchedulerOptions
 from ekya.planning.schedulers.pick import RetrainChoice, StreamChoices, fixed_retraining
 from ekya.planning.schedulers.reasons import assignment, one_phase_plan, plan_of
 from ekya.planning.schedulers.scheduler import Needs
@@ -46,6 +46,13 @@ class NoRetrain:
         )
 
 
+class UniformOptions(SchedulerOptions):
+    """Options of ``uniform`` and ``fixed-config``."""
+
+    inference: InferencePart = 500
+    gamma: Gamma = None
+
+
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """Splits the GPUs evenly over streams, and each part between retraining and inference.
@@ -57,16 +64,10 @@ class Uniform:
         fixed_gamma: the γ it always uses. None takes the most expensive one that its share can finish in
             what is left of the window: the strongest choice that can be fixed without today's profiles. One
             that never finishes would be no baseline.
-
-    Raises:
-        UserError: the part is out of range.
     """
 
     inference_part_milli: int = 500
     fixed_gamma: RetrainConfig | None = None
-
-    def __post_init__(self) -> None:
-        check_part(self.inference_part_milli)
 
     @property
     def name(self) -> str:
@@ -104,15 +105,6 @@ class Uniform:
             return stream.retraining(share_milli)
         option = affordable_option(view, stream.stream.retrain_options, share_milli, self.fixed_gamma)
         return fixed_retraining(view, stream.stream, option, share_milli)
-
-
-def check_part(inference_part_milli: int) -> None:
-    """Raises UserError unless the part is between 0 and 1000 thousandths."""
-    if not 0 <= inference_part_milli <= FULL_GPU_MILLI:
-        raise UserError(
-            f"scheduler: an inference part of {inference_part_milli} thousandths is out of range; "
-            "choose 0 to 1000"
-        )
 
 
 def uniform_shares(

@@ -1,6 +1,9 @@
 """The baseline that retrains in the cloud (paper §6.5, Table 4)."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Assignment, Plan
@@ -8,10 +11,27 @@ from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import Elsewhere
 from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream, even_inference
-from ekya.planning.schedulers.network import CELLULAR, MODEL_MEGABITS, Network, arrivals_s, sample_megabits
+from ekya.planning.schedulers.network import (
+    CELLULAR,
+    MODEL_MEGABITS,
+    LinkOrder,
+    Network,
+    arrivals_s,
+    sample_megabits,
+)
+from ekya.planning.schedulers.options import Gamma, Mbps, SchedulerOptions
 from ekya.planning.schedulers.pick import StreamChoices, fixed_retraining
 from ekya.planning.schedulers.reasons import assignment, plan_of
 from ekya.planning.schedulers.scheduler import Needs
+
+
+class CloudOptions(SchedulerOptions):
+    """Options of ``cloud``: its network, and the γ that it uses."""
+
+    up: Mbps = CELLULAR.uplink_mbps
+    down: Mbps = CELLULAR.downlink_mbps
+    order: Annotated[LinkOrder, Field(title="|".join(LinkOrder))] = CELLULAR.order
+    gamma: Gamma = None
 
 
 @dataclass(frozen=True, slots=True)

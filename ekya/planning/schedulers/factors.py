@@ -6,10 +6,17 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream
-from ekya.planning.schedulers.baselines import affordable_option, check_part, uniform_shares
+from ekya.planning.schedulers.baselines import affordable_option, uniform_shares
+from ekya.planning.schedulers.options import InferencePart, SchedulerOptions
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.thief import Thief
+
+
+class FixedResOptions(SchedulerOptions):
+    """Options of ``fixed-res``."""
+
+    inference: InferencePart = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +25,9 @@ class FixedRes:
 
     Attributes:
         inference_part_milli: as in ``Uniform``.
-
-    Raises:
-        UserError: the part is out of range.
     """
 
     inference_part_milli: int = 500
-
-    def __post_init__(self) -> None:
-        check_part(self.inference_part_milli)
 
     @property
     def name(self) -> str:
@@ -51,16 +52,10 @@ class FixedConfig:
     Attributes:
         inference_part_milli, fixed_gamma: as in ``Uniform``. Where no γ is named, the part only determines
             which γ its share could finish.
-
-    Raises:
-        UserError: the part is out of range.
     """
 
     inference_part_milli: int = 500
     fixed_gamma: RetrainConfig | None = None
-
-    def __post_init__(self) -> None:
-        check_part(self.inference_part_milli)
 
     @property
     def name(self) -> str:

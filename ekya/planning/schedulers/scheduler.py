@@ -1,12 +1,10 @@
-"""Scheduler protocol, with the needs and the options of a scheduler."""
+"""Scheduler protocol, with the needs of a scheduler."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.planning.schedulers.network import CELLULAR, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +35,6 @@ class Needs:
     elsewhere: bool = False
     kept_models: bool = False
     early_parts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    """Options of a scheduler, as ``spec`` reads them.
-
-    Attributes:
-        inference_part_milli: ``uniform``, ``fixed-res`` and ``fixed-config``: thousandths of a stream's
-            share that inference gets.
-        fixed_gamma: ``uniform``, ``fixed-config`` and ``cloud``: the only γ used; each defines what None
-            means.
-        network: ``cloud``: the network to it.
-    """
-
-    inference_part_milli: int = 500
-    fixed_gamma: RetrainConfig | None = None
-    network: Network = CELLULAR
 
 
 class Scheduler(Protocol):
