@@ -35,7 +35,8 @@ from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.cli.run import FleetArguments
-from ekya.config.fleet_file import FleetConfig, RunOptions, load_fleet
+from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.run_options import RunOptions
 from ekya.core.codec import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes

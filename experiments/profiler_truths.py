@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ekya.config.fleet_file import FleetConfig, StreamConfig
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import family_of
 from ekya.core.units import seconds_to_us

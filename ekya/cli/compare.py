@@ -6,7 +6,7 @@ from typing import Any
 
 from ekya.cli.output import Output
 from ekya.cli.run import FleetArguments, complete, noticing_ctrl_c, require_world
-from ekya.config.fleet_file import RunOptions
+from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.results.report.tables import compare_table
 from ekya.simulation.emulated.compare import compare

@@ -133,7 +133,7 @@ def run(
 
     with output(json_to) as out:
         from ekya.cli.fleet_run import ServersArguments, run_servers
-        from ekya.config.fleet_file import RunOptions
+        from ekya.config.run_options import RunOptions
 
         arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()), address)
         run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name, shares=shares), clock.value, out)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ekya.cli.output import Output, bars_of
 from ekya.cli.run import noticing_ctrl_c, require_credentials, require_world
-from ekya.config.fleet_file import RunOptions
+from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.config.sizing import ANY_MACHINE
 from ekya.control.loop import Observer

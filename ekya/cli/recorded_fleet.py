@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from ekya.config.fleet_file import OPEN, FleetConfig, StreamConfig, parse_fleet
+from ekya.config.fleet_file import OPEN, FleetConfig, parse_fleet
+from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.units import US_PER_S, StreamId
 from ekya.models.golden.proposer import ObjectsSpec

@@ -15,7 +15,8 @@ from ekya.cli.run import (
     require_well,
     run_fleet,
 )
-from ekya.config.fleet_file import FleetConfig, RunOptions
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.pipeline.setup import script_cues
 from ekya.results.metrics.cues import told_cues

@@ -13,13 +13,8 @@ from rich.console import Console
 
 from ekya.cli.output import Output
 from ekya.config.adhoc import fleet_from_videos
-from ekya.config.fleet_file import (
-    DEFAULT_FLEET,
-    FleetConfig,
-    RunOptions,
-    load_fleet,
-    with_play,
-)
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, with_play
+from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UnwellRunError, UserError
 from ekya.core.units import FULL_GPU_MILLI

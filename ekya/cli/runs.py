@@ -74,7 +74,7 @@ def run(
 
     with output(json_to) as out:
         from ekya.cli.run import FleetArguments, run
-        from ekya.config.fleet_file import RunOptions
+        from ekya.config.run_options import RunOptions
 
         options = RunOptions(
             seed=seed,
@@ -83,7 +83,6 @@ def run(
             shares=shares,
             dashboard=dashboard,
             resume=resume,
-            interactive=out.console.is_terminal,
             overload=overload,
             card=card,
         )
@@ -140,7 +139,7 @@ def replay(
     with output(json_to) as out:
         from ekya.cli.replay import replay
         from ekya.cli.run import FleetArguments
-        from ekya.config.fleet_file import RunOptions
+        from ekya.config.run_options import RunOptions
 
         options = RunOptions(
             seed=seed,
@@ -148,7 +147,6 @@ def replay(
             name=name,
             shares=shares,
             dashboard=dashboard,
-            interactive=out.console.is_terminal,
             overload=overload,
             card=card,
         )
@@ -194,10 +192,8 @@ def compare(
     with output(json_to) as out:
         from ekya.cli.compare import compare_schedulers
         from ekya.cli.run import FleetArguments
-        from ekya.config.fleet_file import RunOptions
+        from ekya.config.run_options import RunOptions
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
-        options = RunOptions(
-            runs=runs, dashboard=False, interactive=out.console.is_terminal, overload=overload, card=card
-        )
+        options = RunOptions()
         compare_schedulers(arguments, tuple(schedulers.split(",")), numbers(seeds), options, out)

@@ -1,21 +1,19 @@
-"""Schema of the fleet file, and how it is read, completed and written.
+"""The fleet file: its top level, the constraints between its sections, and how it is read and written.
 
-Sections that belong to one package (a camera's source, the golden model) are defined in that package; this
-file combines them and checks the constraints between them.
+Sections that belong to one package (a camera's source, the golden model) are defined in that package, the
+others in ``config/fleet_sections.py``.
 """
 
 import math
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -24,13 +22,19 @@ from pydantic import (
     model_validator,
 )
 
-from ekya.config.cameras import passwords_set_aside
 from ekya.config.errors import describe
 from ekya.config.files import find_files, read_mapping
+from ekya.config.fleet_sections import (
+    FleetSection,
+    InferencesConfig,
+    PreparationConfig,
+    RetrainingConfig,
+    ShadowGateConfig,
+    StreamConfig,
+)
 from ekya.config.shipped import shipped_root
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.profile import Profiler
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import Objective
@@ -39,20 +43,15 @@ from ekya.models.golden.proposer import ObjectsSpec
 from ekya.models.golden.spec import FILE, GoldenSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
-from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.planning.profiling.label_policy import LABEL_POLICIES
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.ingest.credentials import masked
-from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
-from ekya.streams.ingest.process import SourceSpec
-from ekya.streams.sources import AnySource
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.credentials import masked, without_passwords
+from ekya.streams.ingest.playing import PlayConfig
 
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
 """The shipped fleet that runs when no other is named."""
-
-MAX_PREPARATION_FRACTION = 0.15
-"""Upper bound of the part of a window in which labelling and profiling hold their share."""
 
 OPEN = (
     "gpus",
@@ -74,136 +73,29 @@ AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
 
-class _Part(BaseModel):
-    """Section of the fleet file: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class KeptFrames(StrEnum):
-    """Frames of a window that are kept for the golden model."""
-
-    DRAWN = "drawn"
-    """Drawn by seed and window only. A detector also runs on those that λ does not analyse."""
-
-    ANALYSED = "analysed"
-    """Drawn from the frames that λ analyses, so that detecting their objects costs no extra inference."""
-
-
-class PreparationConfig(_Part):
-    """Resources of a window for labelling and profiling.
-
-    Attributes:
-        share_milli: share that both hold together.
-        fraction: longest part of the window for which they hold it.
-        streams: number of streams that are labelled and profiled per window, round robin; None for all.
-        frames: frames of a window that are used.
-        profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
-    """
-
-    share_milli: int = Field(default=900, ge=1)
-    fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
-    streams: int | None = Field(default=None, ge=1)
-    frames: KeptFrames = KeptFrames.DRAWN
-    profiler: Profiler = Profiler.EKYA
-
-
-class ShadowGateConfig(_Part):
-    """Acceptance of new weights, and rollback.
-
-    Attributes:
-        margin: accuracy on the newest labels that new weights may lose against the serving ones.
-        roll_back: accuracy that serving weights may lose against their predecessors on the labels of the
-            window in which they served; 1 disables rollback.
-    """
-
-    margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
-    roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
-
-
-class RetrainingConfig(_Part):
-    """Γ without ∅: all combinations of these lists (see ``RetrainConfig`` for the fields)."""
-
-    epochs: UniqueTuple[Annotated[int, Field(ge=1)]] = (4, 8, 16)
-    batch_sizes: UniqueTuple[Annotated[int, Field(ge=2)]] = (16,)
-    head_widths: UniqueTuple[Annotated[int, Field(ge=0)]] = (0,)
-    trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
-    data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
-
-
-class InferencesConfig(_Part):
-    """Λ: all combinations of these lists (see ``InferenceConfig`` for the fields)."""
-
-    every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
-    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
-
-
-class StreamConfig(_Part):
-    """One camera.
-
-    Attributes:
-        id: its name, also used in file names.
-        weight: weight of its accuracy in the objective.
-        max_age_s: latency limit in seconds: maximum age of the latest result; None for no limit.
-        source: source of its frames.
-        play: how a recording is played.
-        objects: how its objects are found if the source does not know them.
-    """
-
-    id: StreamId
-    weight: float = Field(default=1.0, gt=0)
-    max_age_s: float | None = Field(default=None, gt=0)
-    source: AnySource
-    play: PlayConfig = PlayConfig()
-    objects: ObjectsSpec = ObjectsSpec()
-
-    @property
-    def played(self) -> SourceSpec:
-        """The source as it is played."""
-        return self.source if self.play == PlayConfig() else PlayedSpec(source=self.source, play=self.play)
-
-    @property
-    def first_pass(self) -> SourceSpec:
-        """The first pass of the source, which is scored, without the darkening of a night script."""
-        return PlayedSpec(source=self.source, play=self.play.to_score())
-
-    @property
-    def unbroken(self) -> SourceSpec:
-        """The first pass without camera outages, for labelling ahead."""
-        return PlayedSpec(source=self.source, play=self.play.to_label())
-
-    @field_validator("id")
-    @classmethod
-    def _can_be_a_file_name(cls, stream: StreamId) -> StreamId:
-        try:
-            check_stream_name(stream)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        return stream
-
-
-class FleetConfig(_Part):
+class FleetConfig(FleetSection):
     """Cameras, their part of the machine, and the configurations that the scheduler chooses from.
 
     Sizes that a file omits (``OPEN``) have provisional values here until ``sizing.fitted`` chooses them
     for the machine.
 
     Attributes:
-        name: of the fleet, and by default of its runs.
+        name: name of the fleet, and by default of its runs.
         classes: class names; None (``auto`` in the file) takes the classes that the golden model finds,
             which is possible for unlabelled video only.
         gpus: number of GPUs that the fleet may use; on a CPU machine one GPU is one core.
         window_s: T, length of a retraining window in seconds.
         windows: number of windows; None runs until the streams end.
-        min_accuracy: a_MIN (paper §4.2).
+        min_accuracy: a_MIN, the lowest accuracy that inference of a stream may have (paper §4.2).
         objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
-        quantum_milli, steal_milli: δ and Δ.
+        quantum_milli: δ, of which every share is a multiple, in thousandths of a GPU.
+        steal_milli: Δ, what the thief moves at a time, in thousandths of a GPU.
         scheduler: name of the scheduler with its options, as in ``uniform:inference=300``.
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
         preparation, golden, edge, retraining, inference, shadow_gate: see the types.
-        streams: sorted by id.
+        streams: the cameras, in any order.
     """
 
     name: str = "fleet"
@@ -230,7 +122,7 @@ class FleetConfig(_Part):
     def says(self, key: str) -> bool:
         """Returns whether a key, such as ``preparation.share_milli``, was set in the file or chosen since."""
         part, _, name = key.rpartition(".")
-        said: _Part = getattr(self, part) if part else self
+        said: FleetSection = getattr(self, part) if part else self
         return name in said.model_fields_set
 
     @property
@@ -363,35 +255,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of one run that are not part of its fleet.
-
-    Attributes:
-        scheduler: its name.
-        seed: seed of all random draws.
-        runs: folder in which the run's folder is created.
-        name: of the run; None takes the fleet's.
-        shares: name of a share backend, or ``auto``.
-        dashboard: whether to start Ray's dashboard.
-        resume: folder of the run to resume, or None.
-        interactive: whether the output is a terminal that a person watches.
-        overload: whether to run where not even the coarsest inference of all cameras fits.
-        card: cost card for durations on virtual time; None for the shipped one.
-    """
-
-    scheduler: str = DEFAULT_SCHEDULER
-    seed: int = 0
-    runs: Path = Path("runs")
-    name: str | None = None
-    shares: str = "auto"
-    dashboard: bool = True
-    resume: Path | None = None
-    interactive: bool = False
-    overload: bool = False
-    card: Path | None = None
-
-
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
     """Reads a fleet file; relative paths are resolved against its folder, then against Ekya's own data.
 
@@ -456,6 +319,25 @@ def parse_fleet(
         fleet = FleetConfig.model_validate(raw, context=set(changed))
     except ValidationError as error:
         raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
-    sources = passwords_set_aside({stream.id: stream.source for stream in fleet.streams})
-    streams = tuple(stream.model_copy(update={"source": sources[stream.id]}) for stream in fleet.streams)
+    streams = tuple(_without_passwords(fleet.streams))
     return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)
+
+
+def _without_passwords(streams: Sequence[StreamConfig]) -> Iterator[StreamConfig]:
+    """Yields the streams with camera passwords replaced by references to variables of the environment.
+
+    So passwords are never written to disk. Child processes that open a camera inherit the variables. To
+    resume a run later, set them again.
+    """
+    prefixes: set[str] = set()
+    for stream in streams:
+        source = stream.source
+        if isinstance(source, CameraSpec):
+            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
+            while prefix in prefixes:
+                prefix += "_2"
+            prefixes.add(prefix)
+            url, passwords = without_passwords(source.url, prefix)
+            os.environ.update(passwords)
+            source = source.model_copy(update={"url": url})
+        yield stream.model_copy(update={"source": source})

@@ -1,9 +1,10 @@
 """Chooses a fleet's open sizes for the machine that it runs on."""
 
 from collections.abc import Mapping
-from typing import Any
+from operator import attrgetter
 
-from ekya.config.fleet_file import MAX_PREPARATION_FRACTION, OPEN, FleetConfig, KeptFrames
+from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.planning.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes, fit
@@ -31,7 +32,9 @@ def fitted(
     """
     found = fit(_wishes(fleet), costs, machine, overload=overload)
     values = _values(fleet, found.sizes)
-    chosen = {key: value for key, value in values.items() if not fleet.says(key) or _of(fleet, key) != value}
+    chosen = {
+        key: value for key, value in values.items() if not fleet.says(key) or attrgetter(key)(fleet) != value
+    }
     parts: dict[str, dict[str, object]] = {}
     for key, value in chosen.items():
         part, _, name = key.rpartition(".")
@@ -49,7 +52,7 @@ def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
 
 
 def _wishes(fleet: FleetConfig) -> Wishes:
-    said = {key: _of(fleet, key) if fleet.says(key) else None for key in OPEN}
+    said = {key: attrgetter(key)(fleet) if fleet.says(key) else None for key in OPEN}
     kept: KeptFrames | None = said["preparation.frames"]
     return Wishes(
         longest_part=MAX_PREPARATION_FRACTION,
@@ -70,11 +73,6 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         resolutions=said["inference.resolutions"],
         trainable_blocks=said["retraining.trainable_blocks"],
     )
-
-
-def _of(fleet: FleetConfig, key: str) -> Any:
-    part, _, name = key.rpartition(".")
-    return getattr(getattr(fleet, part) if part else fleet, name)
 
 
 def _values(fleet: FleetConfig, sizes: Sizes) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """Costs of a fleet's work by a cost card, and sizes fitted to them; the same on every machine."""
 
-from ekya.config.fleet_file import FleetConfig, StreamConfig
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.models.golden.detectors import GOLDEN_SCORE

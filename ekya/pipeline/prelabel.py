@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ekya.config.fleet_file import FleetConfig, StreamConfig
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId, seconds_to_us
 from ekya.models.golden.classifier import GoldenClassifier

@@ -7,7 +7,7 @@ import logging
 
 import numpy as np
 
-from ekya.config.fleet_file import StreamConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.core.records import FrameReference
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace

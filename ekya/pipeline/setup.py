@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.config.fleet_file import FleetConfig, KeptFrames, StreamConfig
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import KeptFrames, StreamConfig
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost

@@ -10,7 +10,8 @@ from pathlib import Path
 import ray
 from rich.console import Console
 
-from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
+from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
-from ekya.config.fleet_file import RunOptions
+from ekya.config.run_options import RunOptions
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor

@@ -6,7 +6,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.replay import replay
 from ekya.core import events as ev

@@ -19,7 +19,7 @@ from bars import (
 )
 
 import ekya.runtime.preparation_actor
-from ekya.config.fleet_file import InferencesConfig
+from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.host import StreamCosts

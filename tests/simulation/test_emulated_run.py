@@ -10,7 +10,8 @@ import yaml
 
 import ekya.simulation.emulated.run
 from ekya.cli import main
-from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.replay import replay
 from ekya.core.commands import StartRetraining

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ekya.config.fleet_file import FleetConfig, RunOptions
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.run_options import RunOptions
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.setup import with_classes
 from ekya.results.finalize import labelled_in_any, score_run

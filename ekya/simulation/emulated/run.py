@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
+from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.config.run_options import RunOptions
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch

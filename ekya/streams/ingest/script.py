@@ -20,14 +20,23 @@ class _Event(BaseModel):
 
 
 class Joins(_Event):
-    """A camera joins: the stream is added at ``at_s``, and its recording begins then."""
+    """A camera joins: the stream is added at ``at_s``, and its recording begins then.
+
+    Attributes:
+        at_s: when it begins, in stream seconds since the run began.
+    """
 
     event: Literal["joins"] = "joins"
     at_s: float = Field(gt=0)
 
 
 class Lost(_Event):
-    """The camera is lost for ``for_s``. The recording goes on: its frames of that time are never shown."""
+    """The camera is lost for ``for_s``. The recording goes on: its frames of that time are never shown.
+
+    Attributes:
+        at_s: when it begins, in stream seconds since the run began.
+        for_s: how long it lasts, in stream seconds.
+    """
 
     event: Literal["lost"] = "lost"
     at_s: float = Field(ge=0)
@@ -38,6 +47,8 @@ class Night(_Event):
     """Pictures are darkened for ``for_s`` and get sensor noise. Their truth does not change.
 
     Attributes:
+        at_s: when it begins, in stream seconds since the run began.
+        for_s: how long it lasts, in stream seconds.
         brightness: part of the light that is left.
         noise: standard deviation of the noise added to each value, on a scale of 255.
         seed: seed of the noise.
@@ -63,7 +74,13 @@ class Night(_Event):
 
 
 class Burst(_Event):
-    """The recording runs ``factor`` times as fast for ``for_s``: frames and objects increase as much."""
+    """The recording runs ``factor`` times as fast for ``for_s``: frames and objects increase as much.
+
+    Attributes:
+        at_s: when it begins, in stream seconds since the run began.
+        for_s: how long it lasts, in stream seconds.
+        factor: how many times as fast.
+    """
 
     event: Literal["burst"] = "burst"
     at_s: float = Field(ge=0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ekya.config.fleet_file import RunOptions
+from ekya.config.run_options import RunOptions
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName

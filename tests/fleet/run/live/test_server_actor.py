@@ -12,7 +12,7 @@ import pytest
 from byhand import OPTIONS
 from threads_for_actors import Actor, Ray
 
-from ekya.config.fleet_file import RunOptions
+from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.live import hosted_processes, server_actor

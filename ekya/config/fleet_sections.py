@@ -1,0 +1,141 @@
+"""Sections of the fleet file that belong to no other package."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
+from ekya.core.unique_tuple import UniqueTuple
+from ekya.core.units import StreamId
+from ekya.models.golden.proposer import ObjectsSpec
+from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
+from ekya.results.storage.run_folder import check_stream_name
+from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.process import SourceSpec
+from ekya.streams.sources import AnySource
+
+MAX_PREPARATION_FRACTION = 0.15
+"""Upper bound of the part of a window in which labelling and profiling hold their share."""
+
+
+class FleetSection(BaseModel):
+    """Section of the fleet file: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class KeptFrames(StrEnum):
+    """Frames of a window that are kept for the golden model."""
+
+    DRAWN = "drawn"
+    """Drawn by seed and window only. A detector also runs on those that λ does not analyse."""
+
+    ANALYSED = "analysed"
+    """Drawn from the frames that λ analyses, so that detecting their objects costs no extra inference."""
+
+
+class PreparationConfig(FleetSection):
+    """Resources of a window for labelling and profiling.
+
+    Attributes:
+        share_milli: share that both hold together.
+        fraction: longest part of the window for which they hold it.
+        streams: number of streams that are labelled and profiled per window, round robin; None for all.
+        frames: frames of a window that are used.
+        profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
+    """
+
+    share_milli: int = Field(default=900, ge=1)
+    fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
+    streams: int | None = Field(default=None, ge=1)
+    frames: KeptFrames = KeptFrames.DRAWN
+    profiler: Profiler = Profiler.EKYA
+
+
+class ShadowGateConfig(FleetSection):
+    """Acceptance of new weights, and rollback.
+
+    Attributes:
+        margin: accuracy on the newest labels that new weights may lose against the serving ones.
+        roll_back: accuracy that serving weights may lose against their predecessors on the labels of the
+            window in which they served; 1 disables rollback.
+    """
+
+    margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
+    roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
+
+
+class RetrainingConfig(FleetSection):
+    """Γ without ∅: all combinations of these lists.
+
+    Attributes:
+        epochs: passes over the training part of the window's labels.
+        batch_sizes: crops in one step of SGD.
+        head_widths: neurons of the hidden layer before the classes; 0 is a linear head.
+        trainable_blocks: numbers of the model's blocks, from its end, that are trained besides the head.
+        data_fractions: parts of the training labels that are used.
+    """
+
+    epochs: UniqueTuple[Annotated[int, Field(ge=1)]] = (4, 8, 16)
+    batch_sizes: UniqueTuple[Annotated[int, Field(ge=2)]] = (16,)
+    head_widths: UniqueTuple[Annotated[int, Field(ge=0)]] = (0,)
+    trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
+    data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
+
+
+class InferencesConfig(FleetSection):
+    """Λ: all combinations of these lists.
+
+    Attributes:
+        every: 3 analyses every third frame.
+        resolutions: sides in pixels of the square that objects are resized to.
+    """
+
+    every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
+    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+
+
+class StreamConfig(FleetSection):
+    """One camera.
+
+    Attributes:
+        id: its name, also used in file names.
+        weight: weight of its accuracy in the objective.
+        max_age_s: latency limit in seconds: maximum age of the latest result; None for no limit.
+        source: source of its frames.
+        play: how a recording is played.
+        objects: how its objects are found if the source does not know them.
+    """
+
+    id: StreamId
+    weight: float = Field(default=1.0, gt=0)
+    max_age_s: float | None = Field(default=None, gt=0)
+    source: AnySource
+    play: PlayConfig = PlayConfig()
+    objects: ObjectsSpec = ObjectsSpec()
+
+    @property
+    def played(self) -> SourceSpec:
+        """The source as it is played."""
+        return self.source if self.play == PlayConfig() else PlayedSpec(source=self.source, play=self.play)
+
+    @property
+    def first_pass(self) -> SourceSpec:
+        """The first pass of the source, which is scored, without the darkening of a night script."""
+        return PlayedSpec(source=self.source, play=self.play.to_score())
+
+    @property
+    def unbroken(self) -> SourceSpec:
+        """The first pass without camera outages, for labelling ahead."""
+        return PlayedSpec(source=self.source, play=self.play.to_label())
+
+    @field_validator("id")
+    @classmethod
+    def _can_be_a_file_name(cls, stream: StreamId) -> StreamId:
+        try:
+            check_stream_name(stream)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return stream
