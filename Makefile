@@ -76,8 +76,8 @@ rtsp-server:
 
 # A link that leads nowhere is an error. The pages of reference are made from the code, so Ekya must be installed.
 docs: $(VENV)/.installed-docs ## build the documentation in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html; search needs a server: $(BIN)/python -m http.server --directory site"
 
 wheel: $(VENV)/.made ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --quiet --wheel-dir dist .

@@ -1,6 +1,9 @@
 """Markdown of generated pages: tables, code spans, and text of docstrings."""
 
+import re
 from collections.abc import Iterable, Sequence
+
+_SPAN = re.compile(r"(`[^`]*`)")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -20,4 +23,6 @@ def prose_of(docstring: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    """Returns the text of a cell. A bar in a code span needs no backslash, and Markdown would show it."""
+    parts = _SPAN.split(text.replace("\n", " "))
+    return "".join(part if part.startswith("`") else part.replace("|", r"\|") for part in parts)
