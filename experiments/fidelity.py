@@ -33,8 +33,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
+from ekya.cli.chosen_fleet import read_fleet
+from ekya.cli.compare import CompareConfig
 from ekya.cli.output import output
-from ekya.cli.run import FleetArguments
 from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
@@ -333,9 +334,16 @@ def main(
             world, summaries = "live", [_summary(live)]
             fleet, seed = load_fleet(RunFolder(live).fleet), summaries[0]["seed"]
         else:
-            videos = tuple(str(files) for files in video or ())
-            arguments = FleetArguments(fleet_file, videos, golden, classes, None, window, windows)
-            world, fleet = "emulated", arguments.read()
+            videos = [str(files) for files in video] if video else None
+            named = CompareConfig(
+                fleet=fleet_file,
+                video=videos,
+                golden=golden,
+                classes=classes,
+                window=window,
+                windows=windows,
+            )
+            world, fleet = "emulated", read_fleet(named)
             chosen = schedulers or (FULL_SCHEDULERS if full else SCHEDULERS)
             summaries = _emulated(fleet, tuple(chosen.split(",")), seed, emulated, runs)
         fleet = with_classes(fleet)

@@ -1,15 +1,33 @@
-"""Command line: the options of the commands, one module per group. ``ekya/cli`` implements them."""
+"""Command line, one module a command: a frozen config with its options, and the function that takes it."""
 
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from ekya import __version__
-from ekya.cli import cameras, datasets, fleet, labels, machine, runs, traces
+from ekya.cli import (
+    calibrate,
+    compare,
+    doctor,
+    fleet_manager,
+    fleet_profile,
+    fleet_run,
+    fleet_simulate,
+    fleet_worker,
+    golden,
+    prepare,
+    profile,
+    record,
+    replay,
+    run,
+    simulate,
+    speeds,
+)
+from ekya.cli.command import Command
 from ekya.core.errors import UnwellRunError, UserError
 from ekya.streams.ingest.credentials import masked
 
@@ -32,9 +50,32 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _group in (runs, traces, cameras, datasets, labels, machine):
-    app.add_typer(_group.commands)
-app.add_typer(fleet.commands, name="fleet")
+_golden = typer.Typer(name="golden", help="Golden models: label a fleet's streams before they are run.")
+_fleet = typer.Typer(
+    name="fleet", help="Several servers: placement of trainings.", invoke_without_command=True
+)
+
+
+def _add(group: typer.Typer, *commands: Command[Any]) -> None:
+    for one in commands:
+        one.add_to(group)
+
+
+# In the order of ``ekya --help``.
+_add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.simulate)
+_add(app, record.record, prepare.prepare)
+_add(_golden, golden.label)
+app.add_typer(_golden)
+_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds)
+_add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_profile.profile)
+_add(_fleet, fleet_manager.manager, fleet_worker.worker)
+app.add_typer(_fleet)
+
+
+@_fleet.callback()
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def _print_version(asked: bool) -> None:

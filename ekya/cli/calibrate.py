@@ -1,19 +1,30 @@
 """``ekya calibrate``: measures the cost card of this device for runs on virtual time."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
 from ekya.cli.output import Output
-from ekya.simulation.emulated.costcard import calibrate
 
 
-def make_cost_card(to: Path, output: Output) -> None:
-    """Measures this device and writes its cost card.
+@dataclass(frozen=True, kw_only=True)
+class CalibrateConfig:
+    """Options of ``ekya calibrate``."""
 
-    Raises:
-        UserError: the file cannot be written.
-    """
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Cost card to write.")]
+    json_to: opt.Json = None
+
+
+@command(CalibrateConfig, "ekya calibrate --out my-device.json")
+def calibrate(config: CalibrateConfig, output: Output) -> None:
+    """Measure a cost card of this device: the durations for runs in virtual time."""
+    from ekya.simulation.emulated.costcard import calibrate
+
     card = calibrate()
-    card.save(to)
+    card.save(config.out)
     output.report(asdict(card))
-    output.console.print(f"This device's cost card is {to}", highlight=False, soft_wrap=True)
+    output.say(f"This device's cost card is {config.out}")

@@ -1,65 +1,81 @@
 """``ekya compare``: runs the same frames under several schedulers, on virtual time."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-from ekya.cli.output import Output
-from ekya.cli.run import FleetArguments, complete, noticing_ctrl_c, require_world
-from ekya.config.run_options import RunOptions
-from ekya.core.errors import UserError
-from ekya.results.report.tables import compare_table
-from ekya.simulation.emulated.compare import compare
+import typer
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import Clock, distinct, numbers
+from ekya.cli.output import Output, ctrl_c_remembered
 
 
-def compare_schedulers(
-    arguments: FleetArguments,
-    schedulers: tuple[str, ...],
-    seeds: tuple[int, ...],
-    options: RunOptions,
-    output: Output,
-) -> None:
-    """Runs every scheduler with every seed, then prints one table of means over the seeds.
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Options of ``ekya compare``."""
 
-    Raises:
-        UserError: a scheduler is unknown, a scheduler or seed is given twice, or the fleet file is invalid.
-    """
-    for option, values in (("--schedulers", schedulers), ("--seeds", seeds)):
-        if len(set(values)) != len(values):
-            raise UserError(f"{option}: the same one stands there twice; keep one of them")
-    fleet = arguments.read()
+    fleet: opt.FleetFile = None
+    video: opt.Videos = None
+    golden: opt.Golden = None
+    classes: opt.Classes = None
+    schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
+        "ekya,thief,uniform,no-retrain"
+    )
+    seeds: Annotated[
+        str, typer.Option(metavar="N,...", help="Seeds: one run of each scheduler for each seed.")
+    ] = "0"
+    gpus: opt.Gpus = None
+    window: opt.Window = None
+    windows: opt.Windows = None
+    runs: opt.Runs = Path("runs")
+    json_to: opt.Json = None
+    overload: opt.Overload = False
+    card: opt.Card = None
+
+
+@command(
+    CompareConfig,
+    "ekya compare",
+    "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json",
+)
+def compare(config: CompareConfig, output: Output) -> None:
+    """Run the same frames under several schedulers, on virtual time, and print one table."""
+    from ekya.cli.chosen_fleet import fitted_to_card, read_fleet, require_world, run_options
+    from ekya.results.report.tables import compare_table
+    from ekya.simulation.emulated.compare import compare
+
+    schedulers, seeds = tuple(config.schedulers.split(",")), numbers(config.seeds)
+    distinct("--schedulers", schedulers)
+    distinct("--seeds", seeds)
+    fleet = read_fleet(config)
     for name in schedulers:
-        require_world(name, fleet, "virtual")
-    fleet = complete(fleet, options, "virtual", output.console, gpus_asked_for=False)
-    with noticing_ctrl_c() as came:
-        result = compare(fleet, schedulers, seeds, options)
+        require_world(fleet, name, Clock.VIRTUAL)
+    fleet = fitted_to_card(fleet, config.card, config.overload, output)
+    with ctrl_c_remembered():
+        result = compare(fleet, schedulers, seeds, run_options(config, fleet))
         output.report(result)
-        runs = result["runs"]
         table = compare_table(
-            [mean_summary([run for run in runs if run["scheduler"] == name]) for name in schedulers]
+            [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
         )
         table.caption = f"Means over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, on the same frames"
         output.console.print(table)
-    if came():
-        raise KeyboardInterrupt
 
 
-def mean_summary(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _mean_of(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Returns the summary of several runs of one scheduler: means of accuracies, sums of counts."""
-    streams = runs[0]["streams"]
+    from ekya.results.metrics.accuracy import mean_or_none
+
     return {
         "scheduler": runs[0]["scheduler"],
-        "mean_accuracy": _mean([run["mean_accuracy"] for run in runs]),
-        "balanced_accuracy": _mean([run["balanced_accuracy"] for run in runs]),
+        "mean_accuracy": mean_or_none([run["mean_accuracy"] for run in runs]),
+        "balanced_accuracy": mean_or_none([run["balanced_accuracy"] for run in runs]),
         "streams": {
-            stream: {"mean_accuracy": _mean([run["streams"][stream]["mean_accuracy"] for run in runs])}
-            for stream in streams
+            stream: {"mean_accuracy": mean_or_none([run["streams"][stream]["mean_accuracy"] for run in runs])}
+            for stream in runs[0]["streams"]
         },
         "retrainings": {key: sum(run["retrainings"][key] for run in runs) for key in ("started", "finished")},
         "frames": {"lost": sum(run["frames"]["lost"] for run in runs)},
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

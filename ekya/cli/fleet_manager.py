@@ -1,59 +1,132 @@
 """``ekya fleet manager``: serves Deep-Edge's manager over REST, on a Ray cluster."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.output import Output
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.measured import MeasuredModels, measured_models
-from ekya.fleet.fitting.points_file import add_points, read_points, read_tried
-from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
-from ekya.fleet.policy.deep_edge.solvers import SOLVERS, of_measured_shares
-from ekya.fleet.policy.deep_edge.stopping import StopRule
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
-from ekya.fleet.run.deep_edge.cluster import Nodes, edge_cluster
-from ekya.fleet.run.deep_edge.folder_store import FolderStore, read_stores
-from ekya.fleet.run.deep_edge.launcher import Launcher
-from ekya.fleet.run.deep_edge.manager import EdgeManager
-from ekya.fleet.run.deep_edge.rest import Offline, application, serve
-from ekya.fleet.run.deep_edge.watch import StoreWatch
-from ekya.fleet.run.training.processes import Processes
-from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.gpu.backends.registry import choose_backend
+
+if TYPE_CHECKING:
+    from ekya.fleet.fitting.measured import MeasuredModels
+    from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
+    from ekya.fleet.run.deep_edge.cluster import Nodes
+    from ekya.fleet.run.deep_edge.folder_store import FolderStore
+    from ekya.fleet.run.training.trainer import RayFleetTrainer
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerOptions:
-    """Options of the command line.
+@dataclass(frozen=True, kw_only=True)
+class ManagerConfig:
+    """Options of ``ekya fleet manager``."""
 
-    Attributes:
-        stores: file of data stores.
-        points: file of data points.
-        solver: name of a solver in ``SOLVERS``.
-        host, port: address to listen at.
-        address: address of a Ray cluster, or None.
-        emulated: nodes to emulate on this machine, each with its share of it in thousandths.
-        kind: kind of this machine, which allows profiling it over REST; None forbids it.
-        shares: share backend of the trainings.
-        silent_s: seconds without a message after which a machine counts as dead.
+    stores: Annotated[Path, typer.Argument(metavar="STORES", help="Stores of samples and weights (YAML).")]
+    points: Annotated[Path, typer.Option(metavar="FILE", help="Data points of ekya fleet profile.")]
+    solver: Annotated[
+        str, typer.Option(metavar="NAME", help="deep-edge, deep-edge-joint, fair or fair-kept.")
+    ] = "deep-edge"
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. Every client that reaches it can start trainings.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8471
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT|auto", help="Ray cluster to train on; default: a new local one."),
+    ] = None
+    emulate: Annotated[
+        str, typer.Option(metavar="NAME=PART,...", help="Ray nodes on this machine, each a part of a core.")
+    ] = ""
+    kind: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Type of this machine; POST /profiler then measures it."),
+    ] = None
+    silent: Annotated[
+        float,
+        typer.Option(min=1.0, metavar="SECONDS", help="Timeout after which a silent machine counts as dead."),
+    ] = 30.0
+    shares: opt.Shares = "auto"
+
+
+@command(
+    ManagerConfig,
+    "ekya fleet manager stores.yaml --points nano.parquet",
+    "ekya fleet manager stores.yaml --points nano.parquet --address auto --host 0.0.0.0 --port 8471",
+    "ekya fleet manager stores.yaml --points nano.parquet --emulate east=0.6,west=0.3",
+    "curl -X POST 'http://127.0.0.1:8471/launcher?store=cam-1'",
+)
+def manager(config: ManagerConfig, output: Output) -> None:
+    """Serve Deep-Edge's manager over REST: it spreads updates of models over the machines of a Ray cluster.
+
+    Machines make themselves known by ekya fleet worker, or by curl (docs/fleet/deep-edge.md). Updates are
+    asked for over REST; a store with trigger: {new_samples: 200} also gets one after that many new pictures.
     """
+    from ekya.fleet.fitting.measured import measured_models
+    from ekya.fleet.fitting.points_file import read_points, read_tried
+    from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+    from ekya.fleet.policy.deep_edge.solvers import SOLVERS, of_measured_shares
+    from ekya.fleet.policy.deep_edge.stopping import StopRule
+    from ekya.fleet.run.deep_edge.cluster import edge_cluster
+    from ekya.fleet.run.deep_edge.folder_store import read_stores
+    from ekya.fleet.run.deep_edge.launcher import Launcher
+    from ekya.fleet.run.deep_edge.manager import EdgeManager
+    from ekya.fleet.run.deep_edge.rest import Offline, application, serve
+    from ekya.fleet.run.deep_edge.watch import StoreWatch
+    from ekya.fleet.run.training.processes import Processes
+    from ekya.fleet.run.training.trainer import RayFleetTrainer
+    from ekya.gpu.backends.registry import choose_backend
 
-    stores: Path
-    points: Path
-    solver: str
-    host: str
-    port: int
-    address: str | None
-    emulated: Mapping[NodeName, int]
-    kind: str | None
-    shares: str
-    silent_s: float
+    emulated = read_emulated(config.emulate)
+    if config.solver not in SOLVERS:
+        raise UserError(f"--solver {config.solver}: there is none; choose one of {', '.join(SOLVERS)}")
+    if config.address is not None and emulated:
+        raise UserError("--emulate makes nodes of its own; leave --address out")
+    points = read_points(config.points)
+    stores = read_stores(config.stores)
+    works = {tried.work for tried in read_tried(config.points)}
+    _require_same_work(config, works, stores.values())
+    work = None if config.kind is None else _work_of(config.kind, config.points, works)
+    models = measured_models(points, str(config.points))
+    solver = of_measured_shares(SOLVERS[config.solver], models.shares_milli)
+    policy = EdgePolicy(config.solver, solver, models.estimates, models.limits)
+    _say_points(output, config.points, models)
+    chosen = choose_backend(config.shares)
+    kept = _PointsFile(config.points)
+    with ExitStack() as stack:
+        backend = stack.enter_context(chosen.backend.open(1))
+        nodes = stack.enter_context(edge_cluster(config.address, emulated))
+        output.say(f"Nodes: {', '.join(sorted(nodes()))}.")
+        trainer = RayFleetTrainer(nodes(), Processes(backend))
+        stack.callback(trainer.close)
+        server = EdgeManager(policy, Launcher(trainer), StopRule(), config.silent, learned=kept.add)
+        stack.callback(server.close)
+        watches = []
+        for store in stores.values():
+            if store.trigger is not None:
+                watches.append(StoreWatch(store, store.trigger, server).look)
+                output.say(
+                    f"{store.name}: updated by itself from {store.trigger.samples} new pictures on; "
+                    f"{store.new_samples()} are there."
+                )
+        serve(
+            application(
+                server,
+                stores,
+                None if work is None else Offline(work, backend, kept.add),
+                lambda node: _admit(node, trainer, nodes, models),
+                watches,
+            ),
+            config.host,
+            config.port,
+            lambda _: output.say(f"Reached at http://{config.host}:{config.port}; Ctrl-C ends it."),
+        )
 
 
 def read_emulated(text: str) -> dict[NodeName, int]:
@@ -75,134 +148,55 @@ def read_emulated(text: str) -> dict[NodeName, int]:
     return nodes
 
 
-def run_manager(options: ManagerOptions, console: Console) -> None:
-    """Serves until interrupted; then ends running trainings.
-
-    Raises:
-        UserError: a file is missing or invalid, there are too few points, there is no cluster, or the port is
-            in use.
-    """
-    if options.solver not in SOLVERS:
-        raise UserError(f"--solver {options.solver}: there is none; choose one of {', '.join(SOLVERS)}")
-    if options.address is not None and options.emulated:
-        raise UserError("--emulate makes nodes of its own; leave --address out")
-    points = read_points(options.points)
-    stores = read_stores(options.stores)
-    _require_same_work(options, stores.values())
-    work = _work(options)
-    models = measured_models(points, str(options.points))
-    policy = _policy(options.solver, models)
-    _tell(console, options, models)
-    chosen = choose_backend(options.shares)
-    kept = _Kept(options.points)
-    with ExitStack() as stack:
-        backend = stack.enter_context(chosen.backend.open(1))
-        nodes = stack.enter_context(edge_cluster(options.address, options.emulated))
-        console.print(f"Nodes: {', '.join(sorted(nodes()))}.", highlight=False, soft_wrap=True)
-        trainer = RayFleetTrainer(nodes(), Processes(backend))
-        stack.callback(trainer.close)
-        manager = EdgeManager(
-            policy,
-            Launcher(trainer),
-            StopRule(),
-            options.silent_s,
-            learned=lambda points: kept.add(points, ()),
-        )
-        stack.callback(manager.close)
-        offline = None if work is None else Offline(work, backend, kept.add)
-
-        def admit(node: Node) -> None:
-            _admit(node, trainer, nodes, models)
-
-        watches = [
-            StoreWatch(store, store.trigger, manager).look
-            for store in stores.values()
-            if store.trigger is not None
-        ]
-        _tell_triggers(console, stores.values())
-        serve(
-            application(manager, stores, offline, admit, watches),
-            options.host,
-            options.port,
-            lambda _: console.print(
-                f"Reached at http://{options.host}:{options.port}; Ctrl-C ends it.", highlight=False
-            ),
-        )
-
-
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _PointsFile:
     """File of data points with a lock, since several threads add to it."""
 
     path: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, points: Sequence[ProfilePoint], tried: Sequence[Tried]) -> int:
+    def add(self, points: "Sequence[ProfilePoint]", tried: "Sequence[Tried]" = ()) -> int:
         """Adds points; returns the number of points in the file."""
+        from ekya.fleet.fitting.points_file import add_points
+
         with self.lock:
             return add_points(self.path, points, tried)
 
 
-def _policy(name: str, models: MeasuredModels) -> EdgePolicy:
-    solver = of_measured_shares(SOLVERS[name], models.shares_milli)
-    return EdgePolicy(name, solver, models.estimates, models.limits)
-
-
-def _tell(console: Console, options: ManagerOptions, models: MeasuredModels) -> None:
+def _say_points(output: Output, path: Path, models: "MeasuredModels") -> None:
     for kind, count in models.points.items():
-        console.print(f"{kind}: {count} points in {options.points}.", highlight=False, soft_wrap=True)
+        output.say(f"{kind}: {count} points in {path}.")
     for kind in models.unknown_updates:
-        console.print(
+        output.say(
             f"{kind}: no update of the parameter server was measured yet; it is planned as if one took "
-            "no time, and the first training without a failure adds what it took to the points.",
-            highlight=False,
-            soft_wrap=True,
+            "no time, and the first training without a failure adds what it took to the points."
         )
 
 
-def _tell_triggers(console: Console, stores: Iterable[FolderStore]) -> None:
-    for store in stores:
-        if store.trigger is not None:
-            console.print(
-                f"{store.name}: updated by itself from {store.trigger.samples} new pictures on; "
-                f"{store.new_samples()} are there.",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-
-def _works(path: Path) -> set[EdgeWork]:
-    return {tried.work for tried in read_tried(path)}
-
-
-def _work(options: ManagerOptions) -> EdgeWork | None:
+def _work_of(kind: str, points: Path, works: "Collection[EdgeWork]") -> "EdgeWork":
     """Returns the work that this machine is profiled with: the same as earlier for its kind."""
-    if options.kind is None:
-        return None
-    works = _works(options.points)
-    own = [work for work in works if work.kind == options.kind]
-    if not own:
+    own = next((work for work in works if work.kind == kind), None)
+    if own is None:
         known = ", ".join(sorted({work.kind for work in works})) or "no kind"
-        raise UserError(
-            f"--kind {options.kind}: {options.points} has {known}; profile it with ekya fleet profile"
-        )
-    return own[0]
+        raise UserError(f"--kind {kind}: {points} has {known}; profile it with ekya fleet profile")
+    return own
 
 
-def _require_same_work(options: ManagerOptions, stores: Iterable[FolderStore]) -> None:
-    works = _works(options.points)
+def _require_same_work(
+    config: ManagerConfig, works: "Collection[EdgeWork]", stores: "Collection[FolderStore]"
+) -> None:
     for store in stores:
         own = (store.model.architecture, store.spec.side, store.spec.trainable_blocks)
         others = {(work.architecture, work.side, work.trainable_blocks) for work in works} - {own}
         for architecture, side, blocks in others:
             raise UserError(
-                f"{options.stores}: stores.{store.name} trains {own[2]} blocks of a {own[0]} on {own[1]} "
-                f"pixels, but {options.points} was measured with {blocks} of a {architecture} on {side}; "
+                f"{config.stores}: stores.{store.name} trains {own[2]} blocks of a {own[0]} on {own[1]} "
+                f"pixels, but {config.points} was measured with {blocks} of a {architecture} on {side}; "
                 "profile with what you train"
             )
 
 
-def _admit(node: Node, trainer: RayFleetTrainer, nodes: Nodes, models: MeasuredModels) -> None:
+def _admit(node: Node, trainer: "RayFleetTrainer", nodes: "Nodes", models: "MeasuredModels") -> None:
     there = nodes()
     if node.name not in there:
         known = ", ".join(sorted(there)) or "none"

@@ -1,98 +1,108 @@
 """``ekya fleet profile``: runs Deep-Edge's Profiler on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import numbers, parts_of_one
 from ekya.cli.output import Output, bars_of, require_writable
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.judged import Judged
-from ekya.fleet.fitting.measured import measured_models
-from ekya.fleet.fitting.points_file import add_points, read_points, read_tried
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
-from ekya.fleet.run.deep_edge.profiler import ProfileRun, profiled
-from ekya.fleet.run.deep_edge.stress import StressPoint, stress_ng
-from ekya.gpu.backends.registry import choose_backend
-from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.fleet.policy.deep_edge.profile import EdgeWork
+
+if TYPE_CHECKING:
+    from ekya.fleet.fitting.judged import Judged
+    from ekya.fleet.run.deep_edge.profiler import ProfileRun
 
 
-def read_run(
-    work: EdgeWork,
-    batches: Sequence[int],
-    cpu: Sequence[float],
-    mem: Sequence[float],
-    hold: Sequence[float],
-    seconds: float,
-) -> ProfileRun:
-    """Builds the profiling run from the options.
+@dataclass(frozen=True, kw_only=True)
+class FleetProfileConfig:
+    """Options of ``ekya fleet profile``."""
 
-    Raises:
-        UserError: the model is unknown, a batch is smaller than two, or a share is not in (0, 1].
+    kind: opt.MachineKind
+    points: Annotated[
+        Path, typer.Option(metavar="FILE", help="Data points (Parquet); those that it has are kept.")
+    ]
+    model: Annotated[str, typer.Option(metavar="NAME", help="Edge model that is trained.")] = "resnet18"
+    side: Annotated[int, typer.Option(min=8, max=512, help="Side of the crops, in pixels.")] = 32
+    blocks: Annotated[int, typer.Option(min=0, help="Blocks to train, from the model's end.")] = 1
+    batches: Annotated[str, typer.Option(metavar="SAMPLES,...", help="Batch sizes.")] = "4,8,16,32"
+    cpu: Annotated[
+        str, typer.Option(metavar="PART,...", help="Stress of the processor, parts of one below 1.")
+    ] = "0,0.25,0.5,0.75"
+    mem: Annotated[
+        str, typer.Option(metavar="PART,...", help="Stress of the memory, parts of one below 1.")
+    ] = "0,0.1,0.2"
+    hold: Annotated[str, typer.Option(metavar="PART,...", help="Shares to which the training is held.")] = "1"
+    seconds: Annotated[float, typer.Option(min=0.5, help="Duration of each measurement.")] = 3.0
+    shares: opt.Shares = "auto"
+    json_to: opt.Json = None
+
+
+@command(
+    FleetProfileConfig,
+    "ekya fleet profile --kind nano --points nano.parquet",
+    "ekya fleet profile --kind nano --points nano.parquet --batches 8,16,32 --cpu 0,0.5 --mem 0,0.1",
+    "ekya fleet profile --kind nano --points nano.parquet --hold 1,0.7,0.4 --json -",
+)
+def profile(config: FleetProfileConfig, output: Output) -> None:
+    """Measure this machine for Deep-Edge: a training beside inference, under stress of stress-ng.
+
+    Each combination of --batches, --cpu, --mem and --hold is a data point. After Ctrl-C, the same command
+    goes on with what is missing.
     """
-    if work.architecture not in EDGE_MODELS:
-        known = ", ".join(EDGE_MODELS)
-        raise UserError(f"--model {work.architecture}: there is no such edge model; use one of {known}")
-    if min(batches) < 2:
-        raise UserError(f"--batches {min(batches)}: a batch has two samples at the least")
-    for part in hold:
-        if not 0 < part <= 1:
-            raise UserError(f"--hold {part:g}: give parts of the whole, as 1,0.5")
-    points = tuple(StressPoint(*parts) for parts in product(cpu, mem))
-    shares = tuple(round(1000 * part) for part in hold)
-    return ProfileRun(work, seconds, tuple(batches), shares, points)
+    from ekya.fleet.fitting.measured import measured_models
+    from ekya.fleet.fitting.points_file import add_points, read_points, read_tried
+    from ekya.fleet.run.deep_edge.profiler import profiled
+    from ekya.fleet.run.deep_edge.stress import StressPoint, stress_ng
+    from ekya.gpu.backends.registry import choose_backend
 
-
-def profile_machine(run: ProfileRun, points: Path, shares: str, output: Output) -> None:
-    """Measures the points that the file lacks, and adds each to it immediately.
-
-    Raises:
-        UserError: stress-ng is missing, or the file holds no points or those of another model.
-        KeyboardInterrupt: after Ctrl-C; the measured points are in the file.
-    """
+    run = _run_of(config)
+    work, points = run.work, config.points
     require_writable("--points", points)
     done = read_tried(points) if points.exists() else []
-    _require_same_work(points, run.work, done)
+    for other in {tried.work for tried in done if tried.work.kind == work.kind} - {work}:
+        raise UserError(
+            f"--points {points}: it has points of a {work.kind} with {other.architecture}, {other.side} "
+            f"pixels and {other.trainable_blocks} trainable blocks; name another file, or profile that again"
+        )
     if any(stress != StressPoint() for stress in run.points):
         stress_ng()
-    chosen = choose_backend(shares)
+    chosen = choose_backend(config.shares)
     asked = run.tried()
     left = len([tried for tried in asked if tried not in done])
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
-        bar = bars.add_task(f"{run.work.architecture} on {run.work.kind}", total=len(asked))
+        bar = bars.add_task(f"{work.architecture} on {work.kind}", total=len(asked))
         bars.advance(bar, len(asked) - left)
         try:
             for tried, point in profiled(run, opened, done):
                 add_points(points, [point], [tried])
                 bars.advance(bar)
         except KeyboardInterrupt:
-            output.console.print(
-                f"Stopped; what was measured is in {points}, and the same command goes on.",
-                highlight=False,
-                soft_wrap=True,
-            )
+            output.say(f"Stopped; what was measured is in {points}, and the same command goes on.")
             raise
-    found = read_points(points)
-    own = [point for point in found if point.kind == run.work.kind]
-    output.console.print(
+    own = [point for point in read_points(points) if point.kind == work.kind]
+    output.say(
         f"{left} points measured with {chosen.name}, {len(asked) - left} were there; {points} has {len(own)} "
-        f"of a {run.work.kind}.",
-        highlight=False,
-        soft_wrap=True,
+        f"of a {work.kind}."
     )
+    rows: Sequence[Judged] = ()
     try:
-        rows: Sequence[Judged] = measured_models(own, str(points)).rows
+        rows = measured_models(own, str(points)).rows
     except UserError as error:
-        rows = ()
-        output.console.print(f"Not enough yet: {error}.", highlight=False, soft_wrap=True)
+        output.say(f"Not enough yet: {error}.")
     else:
-        output.console.print(_table(run.work.kind, rows))
+        output.console.print(_table(work.kind, rows))
     output.report(
         {
             "points": str(points),
-            "kind": run.work.kind,
+            "kind": work.kind,
             "measured": left,
             "in_all": len(own),
             "errors": [asdict(row) for row in rows],
@@ -100,16 +110,36 @@ def profile_machine(run: ProfileRun, points: Path, shares: str, output: Output) 
     )
 
 
-def _require_same_work(path: Path, work: EdgeWork, done: Sequence[Tried]) -> None:
-    others = {tried.work for tried in done if tried.work.kind == work.kind} - {work}
-    for other in others:
-        raise UserError(
-            f"--points {path}: it has points of a {work.kind} with {other.architecture}, {other.side} pixels "
-            f"and {other.trainable_blocks} trainable blocks; name another file, or profile that again"
-        )
+def _run_of(config: FleetProfileConfig) -> "ProfileRun":
+    """Returns the profiling run that the options describe.
+
+    Raises:
+        UserError: the model is unknown, a batch is smaller than two, or a share is not in (0, 1].
+    """
+    from ekya.fleet.run.deep_edge.profiler import ProfileRun
+    from ekya.fleet.run.deep_edge.stress import StressPoint
+    from ekya.models.edge.architectures import EDGE_MODELS
+
+    batches = numbers(config.batches, "--batches")
+    cpu, mem = parts_of_one(config.cpu, "--cpu"), parts_of_one(config.mem, "--mem")
+    hold = parts_of_one(config.hold, "--hold")
+    if config.model not in EDGE_MODELS:
+        known = ", ".join(EDGE_MODELS)
+        raise UserError(f"--model {config.model}: there is no such edge model; use one of {known}")
+    if min(batches) < 2:
+        raise UserError(f"--batches {min(batches)}: a batch has two samples at the least")
+    if 0 in hold:
+        raise UserError("--hold 0: give parts of the whole, as 1,0.5")
+    return ProfileRun(
+        EdgeWork(config.kind, config.model, config.side, config.blocks),
+        config.seconds,
+        batches,
+        tuple(round(1000 * part) for part in hold),
+        tuple(StressPoint(*parts) for parts in product(cpu, mem)),
+    )
 
 
-def _table(kind: str, rows: Sequence[Judged]) -> Table:
+def _table(kind: str, rows: "Sequence[Judged]") -> Table:
     table = Table(title=f"Errors on held-out points of a {kind}", title_justify="left")
     for heading in ("Function", "Learned from", "Held out", "MAPE %"):
         table.add_column(heading, justify="right" if heading != "Function" else "left")

@@ -4,76 +4,115 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from ekya.cli.output import Output, bars_of
-from ekya.cli.run import noticing_ctrl_c, require_credentials, require_world
-from ekya.config.run_options import RunOptions
-from ekya.config.shipped import shipped_path
-from ekya.config.sizing import ANY_MACHINE
-from ekya.control.loop import Observer
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import Clock
+from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.loan_file import read_loans
-from ekya.fleet.run.servers import Failure
-from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.servers_summary import RanServers, summarise_servers
-from ekya.fleet.servers_file import DEFAULT_SERVERS, Servers, dump_servers, load_servers
-from ekya.gpu.backends.registry import choose_backend
-from ekya.planning.profiling.sizes import Machine
-from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.report.words import NONE, percent, points
 from ekya.system.files import write_text_atomic
+
+if TYPE_CHECKING:
+    from ekya.control.loop import Observer
+    from ekya.fleet.run.servers import Failure
+    from ekya.fleet.run.servers_folder import ServersFolder
+    from ekya.fleet.run.servers_summary import RanServers
+    from ekya.fleet.servers_file import Servers
 
 DEFAULT_TIER = "net"
 NO_TIER = "none"
 """Value of ``--tier`` that disables lending."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServersArguments:
-    """Arguments of the command line about the servers.
+@dataclass(frozen=True, kw_only=True)
+class FleetRunConfig:
+    """Options of ``ekya fleet run``."""
 
-    Attributes:
-        file: a servers file; None takes the shipped one.
-        scheduler, window_s, windows: override every fleet's file.
-        tier: policy that finds loans; None takes the default.
-        fail: values of ``--fail``.
-        address: address of a Ray cluster; None emulates one on this machine.
-    """
+    servers: Annotated[
+        Path | None, typer.Argument(metavar="SERVERS", help="Servers file; the shipped one if left out.")
+    ] = None
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Tiers that find loans between servers: net (ours, if left out), andreas, andreas+split, "
+            "deep-edge, okita, okita-joint, one-server, or none.",
+        ),
+    ] = None
+    fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE@SECONDS", help="A server that dies then; give it once for each."),
+    ] = None
+    scheduler: opt.Scheduler = None
+    clock: opt.RunClock = Clock.WALL
+    seed: opt.Seed = 0
+    window: opt.Window = None
+    windows: opt.Windows = None
+    name: opt.RunName = None
+    runs: opt.Runs = Path("runs")
+    shares: opt.Shares = "auto"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A Ray cluster whose nodes are the servers; they are emulated on this machine if left out.",
+        ),
+    ] = None
+    json_to: opt.Json = None
 
-    file: Path | None
-    scheduler: str | None
-    window_s: float | None
-    windows: int | None
-    tier: str | None
-    fail: Sequence[str]
-    address: str | None = None
 
-    def read(self) -> Servers:
-        """Reads the servers file.
+@command(
+    FleetRunConfig,
+    "ekya fleet run",
+    "ekya fleet run my-servers.yaml --address 10.0.0.1:6379",
+    "ekya fleet run --clock virtual --tier none --json -",
+    "ekya fleet run my-servers.yaml --clock virtual --fail north@45 --name storm",
+)
+def run(config: FleetRunConfig, output: Output) -> None:
+    """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
+    from ekya.cli.chosen_fleet import require_world
+    from ekya.config.shipped import shipped_path
+    from ekya.fleet.run.loan_file import read_loans
+    from ekya.fleet.run.servers_summary import summarise_servers
+    from ekya.fleet.servers_file import DEFAULT_SERVERS, load_servers
 
-        Raises:
-            UserError: the file is invalid, or the scheduler cannot be used there.
-        """
-        said = {"scheduler": self.scheduler, "window_s": self.window_s, "windows": self.windows}
-        changes = {key: value for key, value in said.items() if value is not None}
-        return load_servers(self.file or shipped_path(DEFAULT_SERVERS), changes)
+    options = {"scheduler": config.scheduler, "window_s": config.window, "windows": config.windows}
+    changes = {key: value for key, value in options.items() if value is not None}
+    servers = load_servers(config.servers or shipped_path(DEFAULT_SERVERS), changes)
+    failures = read_failures(config.fail or (), servers)
+    for server in servers.servers:
+        require_world(server.fleet, server.fleet.scheduler, config.clock)
+        _require_by_itself(server.fleet.scheduler)
+    servers = _fitted(servers, config)
+    tier = tier_of(config.tier or DEFAULT_TIER)
+    run_world = _run_live if config.clock is Clock.WALL else _run_emulated
+    with ctrl_c_remembered():
+        ran, folder = run_world(config, servers, tier, failures, output.console)
+        summary = summarise_servers(folder.path.name, tier, servers.sites, ran, read_loans(folder.loans))
+        write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        output.report(summary)
+        output.console.print(_table(summary))
+        output.say(f"Everything about this run is in {folder.path}")
 
 
-def read_failures(words: Sequence[str], servers: Servers) -> tuple[Failure, ...]:
+def read_failures(words: Sequence[str], servers: "Servers") -> "tuple[Failure, ...]":
     """Parses ``--fail``: a server, and the time in seconds at which it dies.
 
     Raises:
         UserError: a value has another form, or the server does not exist.
     """
+    from ekya.fleet.run.servers import Failure
+
     failures = []
     for word in words:
         site, at, time_s = word.rpartition("@")
@@ -81,58 +120,26 @@ def read_failures(words: Sequence[str], servers: Servers) -> tuple[Failure, ...]
             raise UserError(f"--fail {word}: write SITE@SECONDS")
         if site not in servers.sites:
             raise UserError(f"--fail {word}: there is no server {site}; they are {', '.join(servers.sites)}")
-        failures.append(Failure(SiteName(site), round(float(time_s) * US_PER_S)))
+        failures.append(Failure(SiteName(site), seconds_to_us(float(time_s))))
     return tuple(failures)
 
 
-def run_servers(
-    arguments: ServersArguments, options: RunOptions, clock: Literal["wall", "virtual"], output: Output
-) -> None:
-    """Runs the servers, then reports.
-
-    Raises:
-        UserError: see the called functions.
-        KeyboardInterrupt: after Ctrl-C. What happened until then is written and reported.
-    """
-    servers = arguments.read()
-    failures = read_failures(arguments.fail, servers)
-    for server in servers.servers:
-        require_world(server.fleet.scheduler, server.fleet, clock)
-        _require_by_itself(server.fleet.scheduler)
-    servers = _complete(servers, options, clock, arguments.address)
-    tier = tier_of(arguments.tier or DEFAULT_TIER)
-    with noticing_ctrl_c() as came:
-        ran, folder = _RUNNERS[clock](servers, tier, failures, options, arguments.address, output.console)
-        summary = summarise_servers(folder.path.name, tier, servers.sites, ran, read_loans(folder.loans))
-        write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-        output.report(summary)
-        output.console.print(_table(summary))
-        where = f"Everything about this run is in {folder.path}"
-        output.console.print(where, highlight=False, soft_wrap=True)
-    if came():
-        raise KeyboardInterrupt
-
-
-def _complete(
-    servers: Servers, options: RunOptions, clock: Literal["wall", "virtual"], address: str | None
-) -> Servers:
+def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
     """Fits the sizes of every fleet; fleets on this machine without ``gpus`` get equal parts of it."""
+    from ekya.config.sizing import ANY_MACHINE
+    from ekya.gpu.backends.registry import choose_backend
     from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.planning.profiling.sizes import Machine
 
     part = ANY_MACHINE
-    if clock == "wall" and address is None:
-        there = choose_backend(options.shares).capability
+    if config.clock is Clock.WALL and config.address is None:
+        there = choose_backend(config.shares).capability
         part = Machine(there.capacity_milli // len(servers.servers), on_cores=there.device != "cuda")
-    return replace(
-        servers,
-        servers=tuple(
-            replace(
-                server,
-                fleet=fitted_by_card(server.fleet, ANY_MACHINE if server.fleet.says("gpus") else part)[0],
-            )
-            for server in servers.servers
-        ),
-    )
+    fitted = []
+    for server in servers.servers:
+        fleet, _ = fitted_by_card(server.fleet, ANY_MACHINE if server.fleet.says("gpus") else part)
+        fitted.append(replace(server, fleet=fleet))
+    return replace(servers, servers=tuple(fitted))
 
 
 def tier_of(name: str) -> str | None:
@@ -141,6 +148,8 @@ def tier_of(name: str) -> str | None:
     Raises:
         UserError: there is no such tier.
     """
+    from ekya.fleet.policy.tiers import TIERS
+
     if name not in (NO_TIER, *TIERS):
         known = ", ".join((*TIERS, NO_TIER))
         raise UserError(f"--tier {name}: no tier has this name; choose from {known}")
@@ -149,6 +158,8 @@ def tier_of(name: str) -> str | None:
 
 def _require_by_itself(scheduler: str) -> None:
     """Refuses a scheduler that sends retrainings to other servers itself, which is the tier's task."""
+    from ekya.planning.schedulers.registry import make_scheduler
+
     needs = make_scheduler(scheduler).needs
     if needs.elsewhere or needs.kept_models:
         raise UserError(
@@ -157,64 +168,67 @@ def _require_by_itself(scheduler: str) -> None:
         )
 
 
-def _emulated(
-    servers: Servers,
+def _run_emulated(
+    config: FleetRunConfig,
+    servers: "Servers",
     tier: str | None,
-    failures: Sequence[Failure],
-    options: RunOptions,
-    address: str | None,
+    failures: "Sequence[Failure]",
     console: Console,
-) -> tuple[RanServers, ServersFolder]:
+) -> "tuple[RanServers, ServersFolder]":
+    from ekya.fleet.policy.tiers import TIERS
     from ekya.fleet.run.emulated_servers import emulate_servers
 
-    if address is not None:
+    if config.address is not None:
         raise UserError("--address: nothing runs on Ray on virtual time; leave it out, or leave out --clock")
-    folder = _folder(servers, options)
+    folder = _folder(config, servers)
     with bars_of(console) as bars:
-        watch = _watched(servers, bars)
+        follow = _followed(servers, bars)
 
-        def observe(site: SiteName) -> Observer:
-            return lambda batch, turn: watch(site, batch.now_us)
+        def observe(site: SiteName) -> "Observer":
+            return lambda batch, _: follow(site, batch.now_us)
 
         broker = None if tier is None else TIERS[tier]
-        return emulate_servers(folder, servers, broker, failures, options.seed, observe), folder
+        return emulate_servers(folder, servers, broker, failures, config.seed, observe), folder
 
 
-def _live(
-    servers: Servers,
+def _run_live(
+    config: FleetRunConfig,
+    servers: "Servers",
     tier: str | None,
-    failures: Sequence[Failure],
-    options: RunOptions,
-    address: str | None,
+    failures: "Sequence[Failure]",
     console: Console,
-) -> tuple[RanServers, ServersFolder]:
+) -> "tuple[RanServers, ServersFolder]":
+    from ekya.cli.chosen_fleet import require_credentials
+    from ekya.config.run_options import RunOptions
     from ekya.fleet.run.live.live_servers import nodes_at, nodes_here, run_live_servers
 
-    if address is None:
-        _require_capacity(servers, options.shares)
+    if config.address is None:
+        _require_capacity(servers, config.shares)
     elif failures:
         raise UserError("--fail: only nodes that are emulated here are made to fail; leave out --address")
     for server in servers.servers:
         require_credentials(server.fleet)
-    with nodes_here(servers) if address is None else nodes_at(address, servers) as nodes:
-        folder = _folder(servers, options)
+    options = RunOptions(seed=config.seed, runs=config.runs, name=config.name, shares=config.shares)
+    with nodes_here(servers) if config.address is None else nodes_at(config.address, servers) as nodes:
+        folder = _folder(config, servers)
         with bars_of(console) as bars:
-            watch = _watched(servers, bars)
-            return run_live_servers(folder, servers, tier, failures, options, nodes, watch), folder
+            follow = _followed(servers, bars)
+            return run_live_servers(folder, servers, tier, failures, options, nodes, follow), folder
 
 
-# Each world imports its own engine, so that virtual time needs no Ray.
-_RUNNERS = {"wall": _live, "virtual": _emulated}
+def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":
+    from ekya.fleet.run.servers_folder import ServersFolder
+    from ekya.fleet.servers_file import dump_servers
 
-
-def _folder(servers: Servers, options: RunOptions) -> ServersFolder:
-    folder = ServersFolder.create(options.runs, options.name or servers.name)
+    folder = ServersFolder.create(config.runs, config.name or servers.name)
     write_text_atomic(folder.servers, dump_servers(servers))
     return folder
 
 
-def _require_capacity(servers: Servers, shares: str) -> None:
+def _require_capacity(servers: "Servers", shares: str) -> None:
     """Refuses emulated servers that together need more capacity than this machine has."""
+    from ekya.gpu.backends.registry import choose_backend
+
     there = choose_backend(shares).capability
     wanted = sum(server.fleet.capacity_milli for server in servers.servers)
     if wanted > there.capacity_milli:
@@ -233,7 +247,7 @@ def _require_capacity(servers: Servers, shares: str) -> None:
         )
 
 
-def _watched(servers: Servers, bars: Progress) -> Callable[[SiteName, int], None]:
+def _followed(servers: "Servers", bars: Progress) -> Callable[[SiteName, int], None]:
     """Adds a progress bar per server and returns the callback that updates it with the run time."""
     fleets = {server.terms.site: server.fleet for server in servers.servers}
     tasks = {site: bars.add_task(str(site), total=fleet.windows) for site, fleet in fleets.items()}

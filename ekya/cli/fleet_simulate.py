@@ -2,22 +2,120 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import distinct, names, numbers
 from ekya.cli.output import Output, bars_of
 from ekya.core.errors import UserError
-from ekya.core.units import US_PER_S
+from ekya.core.units import US_PER_S, seconds_to_us
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.run.profiles import load_profiles
 from ekya.fleet.sim.engine import FleetEngine, Outage
-from ekya.fleet.sim.outcome import FleetOutcome
-from ekya.fleet.worlds import Asked, World, WorldKind, world_kind
+
+if TYPE_CHECKING:
+    from ekya.fleet.sim.outcome import FleetOutcome
+    from ekya.fleet.worlds import World
+
+_FEW = 8
+"""Up to this number of nodes an error message lists them all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSimulateConfig:
+    """Options of ``ekya fleet simulate``."""
+
+    world: Annotated[
+        str, typer.Argument(metavar="WORLD", help="andreas-two-gpu, andreas-four-gpu, okita or deep-edge.")
+    ]
+    policy: Annotated[str, typer.Option(metavar="NAME,...", help="Policies; default: all of this world.")] = (
+        ""
+    )
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes or sites; default: the world's own.")
+    ] = None
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of jobs, the first ones; default: the paper's number.")
+    ] = None
+    seeds: Annotated[
+        str, typer.Option(metavar="SEED,...", help="Seeds of the workload and the policies.")
+    ] = "1"
+    fail: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE@FROM[:TO]", help="A node that fails, in seconds; give it once for each."),
+    ] = None
+    restart: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="In ANDREAS's worlds: what an interrupted job takes to start again, from its last epoch. "
+            "Moves cost nothing if left out, as in the paper's simulator.",
+        ),
+    ] = None
+    profiles: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="In ANDREAS's worlds: what an epoch takes, by node and GPUs (docs/fleet/andreas.md).",
+        ),
+    ] = None
+    json_to: opt.Json = None
+
+
+@command(
+    FleetSimulateConfig,
+    "ekya fleet simulate andreas-two-gpu --nodes 20 --seeds 1,2,3",
+    "ekya fleet simulate okita --policy okita,okita-joint,drf --nodes 20 --json -",
+    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-001@20000:27200",
+    "ekya fleet simulate andreas-two-gpu --policy andreas,worth,edf --restart 60",
+    "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022",
+    "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -",
+)
+def simulate(config: FleetSimulateConfig, output: Output) -> None:
+    """Simulate a paper's workload under fleet policies, in virtual time."""
+    from ekya.fleet.run.profiles import load_profiles
+    from ekya.fleet.worlds import Asked, world_kind
+
+    seeds, outages = numbers(config.seeds), read_outages(config.fail or ())
+    kind = world_kind(config.world)
+    policies = _checked(names(config.policy), config.world, kind.policies)
+    distinct("--seeds", seeds)
+    restart_us = None if config.restart is None else seconds_to_us(config.restart)
+    profiles = {} if config.profiles is None else load_profiles(config.profiles)
+    nodes = kind.nodes if config.nodes is None else config.nodes
+    runs: list[dict[str, Any]] = []
+    stopped = False
+    with bars_of(output.console) as bars:
+        ready = bars.add_task("Ready %", total=100)
+        draw = kind.open(
+            Asked(config.nodes, config.jobs, policies, restart_us, profiles),
+            lambda part: bars.update(ready, completed=round(100 * part)),
+        )
+        bars.remove_task(ready)
+        task = bars.add_task("Runs", total=len(seeds) * len(policies))
+        try:
+            for seed, name in product(seeds, policies):
+                world = draw(seed)
+                runs.append(_facts(_play(world, name, outages, seed), world, name, seed))
+                bars.advance(task)
+        except KeyboardInterrupt:
+            stopped = True
+    means = [_mean(own) for name in policies if (own := [run for run in runs if run["policy"] == name])]
+    output.report({"world": config.world, "nodes": nodes, "runs": runs, "mean": means})
+    if means:
+        output.console.print(_table(f"{config.world}, {nodes} nodes", kind.shown, means))
+    if stopped:
+        output.say(f"Stopped after {len(runs)} of {len(seeds) * len(policies)} runs.")
+        raise KeyboardInterrupt
 
 
 def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
@@ -36,78 +134,27 @@ def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
             begin_s = until_s = -1.0
         if not at or not node or begin_s < 0 or (until_s is not None and until_s <= begin_s):
             raise UserError(f"--fail {word}: write NODE@SECONDS, or NODE@FROM:TO")
-        to_us = None if until_s is None else round(until_s * US_PER_S)
-        outages.append(Outage(NodeName(node), round(begin_s * US_PER_S), to_us))
+        to_us = None if until_s is None else seconds_to_us(until_s)
+        outages.append(Outage(NodeName(node), seconds_to_us(begin_s), to_us))
     return tuple(outages)
 
 
-def simulate_fleet(
-    world: str,
-    policies: Sequence[str],
-    nodes: int | None,
-    jobs: int | None,
-    seeds: Sequence[int],
-    outages: Sequence[Outage],
-    restart_s: float | None,
-    profiles: Path | None,
-    output: Output,
-) -> None:
-    """Simulates a workload under every policy and seed, then prints one table of means.
-
-    Raises:
-        UserError: a world, policy, node or profile does not exist, or a policy or seed is given twice.
-        KeyboardInterrupt: after Ctrl-C; finished runs are reported.
-    """
-    kind = world_kind(world)
-    chosen = _checked(kind, world, policies)
-    restart_us = None if restart_s is None else round(restart_s * US_PER_S)
-    if len(set(seeds)) != len(seeds):
-        raise UserError("--seeds: the same one stands there twice; keep one of them")
-    count = kind.nodes if nodes is None else nodes
-    runs: list[dict[str, Any]] = []
-    stopped = False
-    with bars_of(output.console) as bars:
-        ready = bars.add_task("Ready %", total=100)
-        draw = kind.open(
-            Asked(nodes, jobs, chosen, restart_us, {} if profiles is None else load_profiles(profiles)),
-            lambda part: bars.update(ready, completed=round(100 * part)),
-        )
-        bars.remove_task(ready)
-        task = bars.add_task("Runs", total=len(seeds) * len(chosen))
-        try:
-            for seed, name in product(seeds, chosen):
-                drawn = draw(seed)
-                runs.append(_facts(_played(drawn, name, outages, seed), drawn, name, seed))
-                bars.advance(task)
-        except KeyboardInterrupt:
-            stopped = True
-    means = [_mean(name, [run for run in runs if run["policy"] == name]) for name in chosen]
-    output.report({"world": world, "nodes": count, "runs": runs, "mean": [mean for mean in means if mean]})
-    if runs:
-        output.console.print(_table(world, kind.shown, count, [mean for mean in means if mean]))
-    if stopped:
-        output.console.print(
-            f"Stopped after {len(runs)} of {len(seeds) * len(chosen)} runs.", highlight=False
-        )
-        raise KeyboardInterrupt
-
-
-def _checked(kind: WorldKind, world: str, policies: Sequence[str]) -> tuple[str, ...]:
+def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> tuple[str, ...]:
     for name in policies:
-        if name not in kind.policies:
-            known = ", ".join(kind.policies)
-            raise UserError(f"--policy {name}: no policy of {world} has this name; choose from {known}")
-    if len(set(policies)) != len(policies):
-        raise UserError("--policy: the same one stands there twice; keep one of them")
-    return tuple(policies) or kind.policies
+        if name not in known:
+            raise UserError(
+                f"--policy {name}: no policy of {world} has this name; choose from {', '.join(known)}"
+            )
+    distinct("--policy", policies)
+    return policies or known
 
 
-def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> FleetOutcome:
+def _play(world: "World", policy: str, outages: Sequence[Outage], seed: int) -> "FleetOutcome":
     for outage in outages:
         if outage.node not in world.places.nodes:
-            names = sorted(world.places.nodes)
-            there = ", ".join(names) if len(names) <= _FEW else f"{names[0]} to {names[-1]}"
-            raise UserError(f"--fail {outage.node}: there is no such node; they are {there}")
+            there = sorted(world.places.nodes)
+            known = ", ".join(there) if len(there) <= _FEW else f"{there[0]} to {there[-1]}"
+            raise UserError(f"--fail {outage.node}: there is no such node; they are {known}")
     return FleetEngine(
         world.policies[policy](),
         world.physics,
@@ -119,11 +166,7 @@ def _played(world: World, policy: str, outages: Sequence[Outage], seed: int) -> 
     ).run()
 
 
-_FEW = 8
-"""Up to this number of nodes an error message lists them all."""
-
-
-def _facts(outcome: FleetOutcome, world: World, policy: str, seed: int) -> dict[str, Any]:
+def _facts(outcome: "FleetOutcome", world: "World", policy: str, seed: int) -> dict[str, Any]:
     records = outcome.jobs.values()
     return {
         "policy": policy,
@@ -168,22 +211,17 @@ _SHOWN = {
 """Facts of which a mean is shown, with the title of their column."""
 
 
-def _mean(policy: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns means over the runs of a policy; empty if there are none."""
-    if not runs:
-        return {}
-    means = {key: _mean_of([run[key] for run in runs if run[key] is not None]) for key in _SHOWN}
-    return {"policy": policy, "seeds": len(runs), "currency": runs[0]["currency"], **means}
+def _mean(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns means over the runs of a policy."""
+    first = runs[0]
+    means = {key: [run[key] for run in runs if run[key] is not None] for key in _SHOWN}
+    rounded = {key: round(fmean(values), 6) if values else None for key, values in means.items()}
+    return {"policy": first["policy"], "seeds": len(runs), "currency": first["currency"], **rounded}
 
 
-def _mean_of(values: Sequence[float]) -> float | None:
-    return round(fmean(values), 6) if values else None
-
-
-def _table(world: str, shown: Sequence[str], nodes: int, means: Sequence[dict[str, Any]]) -> Table:
+def _table(what: str, shown: Sequence[str], means: Sequence[dict[str, Any]]) -> Table:
     """Builds a table with a row per policy; the cheapest is bold."""
-    currency = means[0]["currency"]
-    table = Table(title=Text(f"{world}, {nodes} nodes; costs in {currency}"), title_justify="left")
+    table = Table(title=Text(f"{what}; costs in {means[0]['currency']}"), title_justify="left")
     table.add_column("Policy", min_width=max(len(mean["policy"]) for mean in means))
     for key in shown:
         table.add_column(_SHOWN[key], justify="right")

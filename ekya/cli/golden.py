@@ -1,62 +1,81 @@
 """``ekya golden label``: labels a fleet's recordings before a run."""
 
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.progress import Progress
 
-from ekya.cli.output import Output, bars_of, require_writable
-from ekya.cli.run import FleetArguments, noticing_ctrl_c
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import names
+from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.models.golden.label_file import read_labels
-from ekya.pipeline.card_costs import fitted_by_card
-from ekya.pipeline.prelabel import Counts, label_ahead
 
 _LOG = logging.getLogger(__name__)
 _SUFFIXES = (".parquet", ".csv")
-_TELL_EVERY = 500
+_FRAMES_PER_LINE = 500
 
 
-def label_fleet(
-    arguments: FleetArguments,
-    streams: Sequence[StreamId],
-    from_truth: bool,
-    to: Path,
-    resume: bool,
-    output: Output,
-) -> None:
-    """Labels the streams and saves the labels on the way.
+@dataclass(frozen=True, kw_only=True)
+class LabelConfig:
+    """Options of ``ekya golden label``."""
 
-    Raises:
-        UserError: the fleet file is invalid, the output file exists (without ``resume``), cannot be resumed
-            or cannot be written; raised before any work is done.
-        KeyboardInterrupt: after Ctrl-C; the labels made so far are in the file.
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Label file to write: .parquet or .csv.")]
+    fleet: opt.FleetFile = None
+    video: opt.Videos = None
+    golden: opt.Golden = None
+    classes: opt.Classes = None
+    from_truth: Annotated[
+        bool, typer.Option(help="The labels that came with the data, instead of the golden model's.")
+    ] = False
+    window: opt.Window = None
+    windows: opt.Windows = None
+    streams: opt.OnlyStreams = ""
+    resume: Annotated[bool, typer.Option(help="Resume with an existing file; its labels stay.")] = False
+    json_to: opt.Json = None
+
+
+@command(
+    LabelConfig,
+    "ekya golden label my-fleet.yaml --out labels.parquet",
+    "ekya golden label my-fleet.yaml --from-truth --out labels.csv",
+    "ekya golden label --video north.mp4 --golden yolo11x.onnx --out north.parquet",
+    "ekya golden label my-fleet.yaml --out labels.parquet --resume",
+)
+def label(config: LabelConfig, output: Output) -> None:
+    """Let the golden model label every frame before a run, which then labels at no GPU cost.
+
+    Name the file in the fleet file: golden: {model: file, weights: labels.parquet}. Labels are written every
+    half minute; after Ctrl-C what is labelled is in the file.
     """
+    from ekya.cli.chosen_fleet import read_fleet
+    from ekya.models.golden.label_file import read_labels
+    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.prelabel import label_ahead
+
+    to = config.out
     if to.suffix.lower() not in _SUFFIXES:
         raise UserError(f"--out {to}: labels are written as {' or '.join(_SUFFIXES)}; name such a file")
-    require_writable("--out", to)
-    if to.exists() and not resume:
-        raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
+    require_new(to, config.resume)
     before = read_labels(to) if to.exists() else None
-    fleet = arguments.read()
+    fleet = read_fleet(config)
     if fleet.windows is not None and not fleet.says("window_s"):
         fleet, _ = fitted_by_card(fleet)
-    with noticing_ctrl_c(), bars_of(output.console) as bars:
+    streams = tuple(map(StreamId, names(config.streams)))
+    with ctrl_c_remembered(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
-        counts = label_ahead(fleet, streams, from_truth, before, lambda table: table.save(to), shown)
+        counts = label_ahead(fleet, streams, config.from_truth, before, lambda table: table.save(to), shown)
     output.report({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
-    output.console.print(_in_words(counts, to), highlight=False, soft_wrap=True)
-
-
-def _in_words(counts: Mapping[StreamId, Counts], to: Path) -> str:
-    labelled = sum(of.labelled for of in counts.values())
     known = sum(of.known for of in counts.values())
-    objects = sum(of.objects for of in counts.values())
-    before = f", {known} were labelled before" if known else ""
-    return f"{len(counts)} streams, {labelled} frames labelled{before}, {objects} boxes: {to}"
+    output.say(
+        f"{len(counts)} streams, {sum(of.labelled for of in counts.values())} frames labelled"
+        f"{f', {known} were labelled before' if known else ''}, "
+        f"{sum(of.objects for of in counts.values())} boxes: {to}"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -78,5 +97,5 @@ class _Shown:
         before, self.done = self.done, self.done + frames
         if self.drawn:
             self.bars.advance(self.bars.tasks[-1].id, frames)
-        elif self.done // _TELL_EVERY > before // _TELL_EVERY:
+        elif self.done // _FRAMES_PER_LINE > before // _FRAMES_PER_LINE:
             _LOG.info("%s: %d frames are labelled", self.stream, self.done)

@@ -1,5 +1,6 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the reading of their lists."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -101,6 +102,27 @@ Json = Annotated[
         "--json", metavar="FILE|-", help="Write the result as JSON; - is standard output, and then only that."
     ),
 ]
+
+
+OnlyStreams = Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")]
+MachineKind = Annotated[
+    str, typer.Option(metavar="NAME", help="Type of machine; machines of one type are identical.")
+]
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Returns an option's names, separated by commas."""
+    return tuple(name for name in (text or "").split(",") if name)
+
+
+def distinct(option: str, values: Collection[object]) -> None:
+    """Refuses a list in which a value occurs twice.
+
+    Raises:
+        UserError: names the option.
+    """
+    if len(set(values)) != len(values):
+        raise UserError(f"{option}: the same one stands there twice; keep one of them")
 
 
 def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:

@@ -1,12 +1,14 @@
-"""Text and JSON output of a command."""
+"""Text and JSON output of a command, and Ctrl-C."""
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,6 +33,10 @@ class Output:
     console: Console
     json_to: str | None
     json_descriptor: int | None = None
+
+    def say(self, text: str) -> None:
+        """Prints lines of text as they are."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def report(self, content: Mapping[str, object]) -> None:
         """Writes JSON if it was asked for.
@@ -80,6 +86,25 @@ def bars_of(console: Console) -> Iterator[Progress]:
         yield bars
 
 
+@contextmanager
+def ctrl_c_remembered() -> Iterator[None]:
+    """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it."""
+    came = False
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
 def require_writable(option: str, path: Path) -> None:
     """Refuses a file that could not be written after the work.
 
@@ -97,3 +122,16 @@ def require_writable(option: str, path: Path) -> None:
     with user_errors(path):
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(13, "not writable")
+
+
+def require_new(path: Path, resume: bool) -> None:
+    """Refuses the file of ``--out`` if it could not be written, or exists and is not to be resumed.
+
+    Raises:
+        UserError: names the file.
+    """
+    require_writable("--out", path)
+    if path.exists() and not resume:
+        raise UserError(
+            f"--out {path}: the file is there already; go on with it by --resume, or name another"
+        )

@@ -3,22 +3,27 @@
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import names
 from ekya.cli.output import Output, bars_of, require_writable
-from ekya.cli.prepared_fleet import fleet_text
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
-from ekya.streams.datasets.registry import DATASETS
 from ekya.system.files import user_errors, write_text_atomic
+
+if TYPE_CHECKING:
+    from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,78 +33,80 @@ FINDINGS = "findings.json"
 _SHOWN_PROBLEMS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareArguments:
-    """Arguments of the command line.
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Options of ``ekya prepare``."""
 
-    Attributes:
-        name: of the data set.
-        root: its folder.
-        out: the fleet file; None is ``NAME.yaml`` in the current folder.
-        streams: only these; empty for all.
-        classes: override the data set's.
-        gpus, window_s: of the fleet; None chooses values that suit the streams.
-        resume: continue an interrupted check.
-        overwrite: replace an existing result.
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="cityscapes, waymo, sample-list or image-folder.")
+    ]
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the data set.")]
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Fleet file to write; default: NAME.yaml.")
+    ] = None
+    streams: opt.OnlyStreams = ""
+    classes: opt.Classes = None
+    gpus: opt.Gpus = None
+    window: opt.Window = None
+    resume: Annotated[bool, typer.Option(help="Resume an interrupted check.")] = False
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier result.")] = False
+    json_to: opt.Json = None
+
+
+@command(
+    PrepareConfig,
+    "ekya prepare cityscapes --root ~/data/cityscapes",
+    "ekya prepare cityscapes --root ~/data/cityscapes --streams aachen,bremen --out two.yaml",
+    "ekya prepare sample-list --root ~/crossings --window 60 --json -",
+    "ekya prepare image-folder --root ~/crops --resume",
+)
+def prepare(config: PrepareConfig, output: Output) -> None:
+    """Check a data set, say what is missing and where it is had, and write a fleet file for it.
+
+    Nothing is downloaded. Every picture is decoded once; beside the fleet file comes a folder with its index.
+    The exit code is 1 where something is missing or damaged, and 2 where nothing can be used.
     """
+    from ekya.cli.prepared_fleet import fleet_text
+    from ekya.streams.datasets.registry import DATASETS
 
-    name: str
-    root: Path
-    out: Path | None = None
-    streams: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    gpus: float | None = None
-    window_s: float | None = None
-    resume: bool = False
-    overwrite: bool = False
-
-
-def prepare_dataset(arguments: PrepareArguments, output: Output) -> bool:
-    """Checks a data set and writes its index and its fleet file.
-
-    Returns:
-        Whether nothing is missing or damaged; the files are written in both cases.
-
-    Raises:
-        UserError: the data set is unknown or empty, files exist already, or nothing can be written.
-        KeyboardInterrupt: after Ctrl-C; ``resume`` continues after the last finished stream.
-    """
-    dataset = DATASETS.get(arguments.name)
+    dataset = DATASETS.get(config.name)
     if dataset is None:
-        raise UserError(f"{arguments.name}: there is no such data set; use one of {', '.join(DATASETS)}")
-    if not arguments.root.is_dir():
-        raise UserError(f"--root {arguments.root}: there is no such folder; name the one that holds the data")
-    root = arguments.root.resolve()
-    out = (arguments.out or Path(f"{dataset.name}.yaml")).resolve()
+        raise UserError(f"{config.name}: there is no such data set; use one of {', '.join(DATASETS)}")
+    if not config.root.is_dir():
+        raise UserError(f"--root {config.root}: there is no such folder; name the one that holds the data")
+    root = config.root.resolve()
+    out = (config.out or Path(f"{dataset.name}.yaml")).resolve()
     require_writable("--out", out)
     survey = dataset.survey(root)
-    streams = _chosen(survey, arguments.streams)
+    streams = _chosen(survey, names(config.streams))
     if not streams:
-        _report(output, dataset, root, survey, {}, None)
+        output.report(_report(dataset, root, survey, {}, None))
         raise UserError(
             f"{root}: nothing of {dataset.title} is there; it is had from {dataset.had_from} "
             f"({dataset.licence}), and its folder has to hold {dataset.layout}"
         )
-    classes = arguments.classes or dataset.classes_in(root)
+    classes = tuple(one for one in names(config.classes) if one != "auto") or dataset.classes_in(root)
     places = _Places(out)
-    places.make_room(arguments.resume, arguments.overwrite)
-    key = {"dataset": dataset.name, "root": str(root), "classes": list(classes)}
+    places.make_space(config.resume, config.overwrite)
+    check = _Check(dataset, root, classes, places)
     try:
-        findings = _examine_all(dataset, root, streams, classes, places, key, output.console)
+        findings = check.examine(streams, output.console)
     except KeyboardInterrupt:
         _LOG.info("interrupted: what was finished is kept, and the same command with --resume goes on")
         raise
+    problems = [problem for found in findings.values() for problem in found.problems]
     usable = {name: found for name, found in findings.items() if found.frames}
     if not usable:
-        _report(output, dataset, root, survey, findings, None)
-        raise UserError(f"{root}: no frame can be used, the first since {_first_problem(findings)}")
+        output.report(_report(dataset, root, survey, findings, None))
+        first = next(iter(problems), "there is none")
+        raise UserError(f"{root}: no frame can be used, the first since {first}")
     sources = {name: dataset.source(root, name, places.index_file(dataset, name)) for name in usable}
     with places.installed():
-        text = fleet_text(dataset, out, classes, usable, sources, arguments.gpus, arguments.window_s)
-        write_text_atomic(out, text)
-    _report(output, dataset, root, survey, findings, out)
-    _say(output.console, dataset, survey, findings, out)
-    return not survey.missing and not any(found.problems for found in findings.values())
+        write_text_atomic(out, fleet_text(dataset, out, classes, usable, sources, config.gpus, config.window))
+    output.report(_report(dataset, root, survey, findings, out))
+    output.say(_in_words(dataset, survey, findings, problems, out))
+    if survey.missing or problems:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +123,10 @@ class _Places:
     def partial(self) -> Path:
         return self.out.with_suffix(".index.partial")
 
-    def index_file(self, dataset: Dataset, stream: str) -> Path:
+    def index_file(self, dataset: "Dataset", stream: str) -> Path:
         return self.index / f"{stream}{dataset.index_suffix}"
 
-    def make_room(self, resume: bool, overwrite: bool) -> None:
+    def make_space(self, resume: bool, overwrite: bool) -> None:
         """Refuses existing files, unless they are to be resumed or replaced."""
         with user_errors(self.out):
             for path in (self.out, self.index):
@@ -150,7 +157,7 @@ class _Places:
             raise
 
 
-def _chosen(survey: Survey, asked: tuple[str, ...]) -> Mapping[str, int]:
+def _chosen(survey: "Survey", asked: Sequence[str]) -> Mapping[str, int]:
     for name in asked:
         if name not in survey.frames:
             there = ", ".join(survey.frames) or "there are none"
@@ -160,87 +167,95 @@ def _chosen(survey: Survey, asked: tuple[str, ...]) -> Mapping[str, int]:
     return {name: count for name, count in survey.frames.items() if not asked or name in asked}
 
 
-def _examine_all(
-    dataset: Dataset,
-    root: Path,
-    streams: Mapping[str, int],
-    classes: tuple[str, ...],
-    places: _Places,
-    key: Mapping[str, object],
-    console: Console,
-) -> dict[str, StreamFindings]:
-    """Examines the streams that an interrupted check lacks; saves the findings after each stream."""
-    before = _read_findings(places.partial / FINDINGS, key)
-    findings: dict[str, StreamFindings] = {}
-    with bars_of(console) as bars:
-        for name, count in streams.items():
-            index = places.partial / f"{name}{dataset.index_suffix}"
-            task = bars.add_task(name, total=count)
-            if name in before and index.exists():
-                findings[name] = before[name]
-            else:
-                findings[name] = dataset.examine(root, name, classes, index, partial(bars.advance, task))
-                _LOG.info("looked at %s", name)
-            written = {**key, "streams": {one: asdict(found) for one, found in findings.items()}}
-            write_text_atomic(
-                places.partial / FINDINGS, json.dumps(written, indent=1, ensure_ascii=False) + "\n"
-            )
-    return findings
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Examination of a data set's streams, which is saved after each stream."""
 
+    dataset: "Dataset"
+    root: Path
+    classes: tuple[str, ...]
+    places: _Places
 
-def _read_findings(file: Path, key: Mapping[str, object]) -> dict[str, StreamFindings]:
-    """Returns the findings of an interrupted check; empty if there was none.
+    def examine(self, streams: Mapping[str, int], console: Console) -> "dict[str, StreamFindings]":
+        """Examines the streams that an interrupted check lacks."""
+        before = self._findings_before()
+        findings: dict[str, StreamFindings] = {}
+        with bars_of(console) as bars:
+            for name, count in streams.items():
+                index = self.places.partial / f"{name}{self.dataset.index_suffix}"
+                task = bars.add_task(name, total=count)
+                if name in before and index.exists():
+                    findings[name] = before[name]
+                else:
+                    findings[name] = self.dataset.examine(
+                        self.root, name, self.classes, index, partial(bars.advance, task)
+                    )
+                    _LOG.info("examined %s", name)
+                written = {**self._key(), "streams": {one: asdict(found) for one, found in findings.items()}}
+                text = json.dumps(written, indent=1, ensure_ascii=False) + "\n"
+                write_text_atomic(self.places.partial / FINDINGS, text)
+        return findings
 
-    Raises:
-        UserError: the check had other arguments, or its file is damaged.
-    """
-    if not file.exists():
-        return {}
-    try:
-        written = json.loads(file.read_bytes())
-        same = all(written[name] == value for name, value in key.items())
-        found = {
-            name: StreamFindings(
-                int(one["frames"]), float(one["duration_s"]), dict(one["objects"]), tuple(one["problems"])
-            )
-            for name, one in written["streams"].items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: is damaged; begin anew by --overwrite") from error
-    if not same:
-        raise UserError(f"{file}: is of another root, data set or classes; begin anew by --overwrite")
-    return found
+    def _key(self) -> Mapping[str, object]:
+        """Returns the arguments of the check, with which it can be resumed."""
+        return {"dataset": self.dataset.name, "root": str(self.root), "classes": list(self.classes)}
+
+    def _findings_before(self) -> "dict[str, StreamFindings]":
+        """Returns the findings of an interrupted check; empty if there was none.
+
+        Raises:
+            UserError: the check had other arguments, or its file is damaged.
+        """
+        from pydantic import TypeAdapter
+
+        from ekya.streams.datasets.dataset import StreamFindings
+
+        file = self.places.partial / FINDINGS
+        if not file.exists():
+            return {}
+        try:
+            written = json.loads(file.read_bytes())
+            same = all(written[name] == value for name, value in self._key().items())
+            found = TypeAdapter(dict[str, StreamFindings]).validate_python(written["streams"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file}: is damaged; begin anew by --overwrite") from error
+        if not same:
+            raise UserError(f"{file}: is of another root, data set or classes; begin anew by --overwrite")
+        return found
 
 
 def _report(
-    output: Output,
-    dataset: Dataset,
+    dataset: "Dataset",
     root: Path,
-    survey: Survey,
-    findings: Mapping[str, StreamFindings],
+    survey: "Survey",
+    findings: "Mapping[str, StreamFindings]",
     out: Path | None,
-) -> None:
-    output.report(
-        {
-            "dataset": dataset.name,
-            "title": dataset.title,
-            "licence": dataset.licence,
-            "had_from": dataset.had_from,
-            "layout": dataset.layout,
-            "root": str(root),
-            "fleet": None if out is None else str(out),
-            "missing": list(survey.missing),
-            "streams": {name: asdict(found) for name, found in findings.items()},
-        }
-    )
+) -> Mapping[str, object]:
+    return {
+        "dataset": dataset.name,
+        "title": dataset.title,
+        "licence": dataset.licence,
+        "had_from": dataset.had_from,
+        "layout": dataset.layout,
+        "root": str(root),
+        "fleet": None if out is None else str(out),
+        "missing": list(survey.missing),
+        "streams": {name: asdict(found) for name, found in findings.items()},
+    }
 
 
-def _say(
-    console: Console, dataset: Dataset, survey: Survey, findings: Mapping[str, StreamFindings], out: Path
-) -> None:
-    problems = [problem for found in findings.values() for problem in found.problems]
+def _in_words(
+    dataset: "Dataset",
+    survey: "Survey",
+    findings: "Mapping[str, StreamFindings]",
+    problems: Sequence[str],
+    out: Path,
+) -> str:
     lines = [f"{dataset.title}; {dataset.licence}"]
-    lines += [f"{name}: {_in_words(found)}" for name, found in findings.items()]
+    for name, found in findings.items():
+        objects = ", ".join(f"{count} {what}" for what, count in found.objects.items()) or "no objects"
+        damaged = f", {len(found.problems)} missing or damaged" if found.problems else ""
+        lines.append(f"{name}: {found.frames} frames in {found.duration_s:g} s{damaged}; {objects}")
     lines += [f"missing: {sentence}" for sentence in survey.missing]
     if survey.missing:
         lines.append(f"It is had from {dataset.had_from}.")
@@ -248,15 +263,4 @@ def _say(
     if len(problems) > _SHOWN_PROBLEMS:
         more = len(problems) - _SHOWN_PROBLEMS
         lines.append(f"left out: {more} more, all of them in {out.with_suffix('.index') / FINDINGS}")
-    lines.append(f"ekya run {out}")
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
-
-
-def _in_words(found: StreamFindings) -> str:
-    objects = ", ".join(f"{count} {name}" for name, count in found.objects.items()) or "no objects"
-    damaged = f", {len(found.problems)} missing or damaged" if found.problems else ""
-    return f"{found.frames} frames in {found.duration_s:g} s{damaged}; {objects}"
-
-
-def _first_problem(findings: Mapping[str, StreamFindings]) -> str:
-    return next((problem for found in findings.values() for problem in found.problems), "there is none")
+    return "\n".join([*lines, f"ekya run {out}"])

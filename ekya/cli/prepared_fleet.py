@@ -1,6 +1,5 @@
 """Fleet file of a prepared data set."""
 
-import json
 import math
 import statistics
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
+from ekya.config.files import relative_paths
 from ekya.config.fleet_file import parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.models.golden.spec import RESNEXT101S
@@ -59,10 +59,9 @@ def fleet_text(
         "window_s": window_s or _window_s(findings),
         "golden": {"model": RESNEXT101S[0]},
         "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
-        "streams": [
-            {"id": name, "source": _entry(source, out.parent)} for name, source in sorted(sources.items())
-        ],
+        "streams": [{"id": name, "source": _entry(source)} for name, source in sorted(sources.items())],
     }
+    raw = {key: relative_paths(value, [out.parent]) for key, value in raw.items()}
     parse_fleet(raw, str(out), (out.parent, shipped_root()))
     return _with_comments(dataset, out, findings, raw)
 
@@ -75,17 +74,12 @@ def _window_s(findings: Mapping[str, StreamFindings]) -> float:
     return math.ceil(10 * max(tenth_s, _FEWEST_FRAMES * frame_s)) / 10
 
 
-def _entry(source: BaseModel, folder: Path) -> Mapping[str, object]:
-    """Returns the ``source`` section: the keys that were set, with paths relative to the fleet file."""
-    entry: dict[str, object] = json.loads(source.model_dump_json(exclude_unset=True))
-    entry = {"kind": json.loads(source.model_dump_json())["kind"], **entry}
-    return {key: _from(folder, value) for key, value in entry.items()}
-
-
-def _from(folder: Path, value: object) -> object:
-    if isinstance(value, str) and Path(value).is_relative_to(folder):
-        return str(Path(value).relative_to(folder))
-    return value
+def _entry(source: BaseModel) -> Mapping[str, object]:
+    """Returns the ``source`` section: its kind and the keys that were set."""
+    return {
+        **source.model_dump(mode="json", include={"kind"}),
+        **source.model_dump(mode="json", exclude_unset=True),
+    }
 
 
 def _with_comments(

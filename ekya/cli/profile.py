@@ -3,69 +3,103 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.progress import Progress
 
-from ekya.cli.output import Output, bars_of, require_writable
-from ekya.cli.run import FleetArguments, noticing_ctrl_c, require_recorded
-from ekya.config.fleet_file import FleetConfig
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import names
+from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
-from ekya.pipeline.card_costs import fitted_by_card
-from ekya.pipeline.costs import load_card
-from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.emulated.record_trace import Extent, record_fleet
-from ekya.streams.ingest.script import Lost
+
+if TYPE_CHECKING:
+    from ekya.config.fleet_file import FleetConfig
 
 _LOG = logging.getLogger(__name__)
 
 
-def record_trace(
-    arguments: FleetArguments,
-    seed: int,
-    extent: Extent,
-    to: Path,
-    resume: bool,
-    output: Output,
-    card: Path | None = None,
-) -> None:
-    """Records a trace and saves it after each stream; durations come from ``card`` or the shipped cost card.
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Options of ``ekya profile``."""
 
-    Raises:
-        UserError: the fleet file is invalid, the output file exists (without ``resume``), cannot be resumed
-            or cannot be written; raised before any work is done.
-        KeyboardInterrupt: after Ctrl-C; the finished streams are in the file.
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Trace to write.")]
+    fleet: opt.FleetFile = None
+    video: opt.Videos = None
+    golden: opt.Golden = None
+    classes: opt.Classes = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers, as of a run.")] = 0
+    window: opt.Window = None
+    windows: opt.Windows = None
+    streams: opt.OnlyStreams = ""
+    families: Annotated[
+        int | None, typer.Option(min=1, help="Number of families of configurations, the cheapest first.")
+    ] = None
+    every_start: Annotated[
+        bool,
+        typer.Option(
+            help="From every model that may serve by then, not only from the youngest of each family; slow."
+        ),
+    ] = False
+    resume: Annotated[bool, typer.Option(help="Resume an interrupted trace.")] = False
+    json_to: opt.Json = None
+    card: opt.Card = None
+
+
+@command(
+    ProfileConfig,
+    "ekya profile --out profiles.parquet",
+    "ekya profile --families 1 --windows 3 --streams cam-1,cam-2 --out quick.parquet",
+    "ekya profile --video north.mp4 --golden FastestDet.onnx --window 16 --out north.parquet",
+    "ekya profile --out profiles.parquet --resume",
+)
+def profile(config: ProfileConfig, output: Output) -> None:
+    """Record a trace: run every retraining configuration to its end, on the crops that a run would see.
+
+    The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
     """
-    require_writable("--out", to)
-    if to.exists() and not resume:
-        raise UserError(f"--out {to}: the file is there already; go on with it by --resume, or name another")
-    before = read_trace(to) if resume and to.exists() else None
-    fleet, cost_card = arguments.read(), load_card(card)
+    from ekya.cli.chosen_fleet import read_fleet, require_recorded
+    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.costs import load_card
+    from ekya.results.storage.trace_file import read_trace, write_trace
+    from ekya.simulation.emulated.record_trace import Extent, record_fleet
+
+    require_new(config.out, config.resume)
+    before = read_trace(config.out) if config.out.exists() else None
+    fleet = read_fleet(config)
+    card = load_card(config.card)
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)
-    fleet, _ = fitted_by_card(fleet, card=cost_card)
-    with noticing_ctrl_c(), bars_of(output.console) as bars:
+    fleet, _ = fitted_by_card(fleet, card=card)
+    extent = Extent(tuple(map(StreamId, names(config.streams))), config.families, config.every_start)
+    with ctrl_c_remembered(), bars_of(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         trace = record_fleet(
-            fleet, seed, extent, before, lambda so_far: write_trace(to, so_far), shown, cost_card
+            fleet, config.seed, extent, before, lambda so_far: write_trace(config.out, so_far), shown, card
         )
-    output.report(contents(trace))
-    output.console.print(_in_words(trace, to), highlight=False, soft_wrap=True)
+    facts = _facts(trace)
+    output.report(facts)
+    output.say(
+        f"{len(trace.streams)} streams, {trace.windows} windows, {facts['trainings']} trainings with "
+        f"{facts['epochs']} epochs: {config.out}"
+    )
 
 
-def _require_no_tricks(fleet: FleetConfig) -> None:
+def _require_no_tricks(fleet: "FleetConfig") -> None:
     """Refuses scripted events that a recording did not show; only an outage (``lost``) really happened."""
     for stream in fleet.streams:
         for event in stream.play.script:
-            if not isinstance(event, Lost):
+            if event.event != "lost":
                 raise UserError(
                     f"key 'streams.{stream.id}.play.script': a trace holds what a recording shows by itself; "
                     f"remove {event.event}"
                 )
 
 
-def contents(trace: Trace) -> dict[str, object]:
+def _facts(trace: Trace) -> dict[str, object]:
     """Returns counts and GPU-seconds of a trace."""
     windows = [window for stream in trace.streams for window in stream.windows]
     trainings = [training for window in windows for training in window.trainings]
@@ -83,15 +117,7 @@ def contents(trace: Trace) -> dict[str, object]:
     }
 
 
-def _in_words(trace: Trace, to: Path) -> str:
-    told = contents(trace)
-    return (
-        f"{len(trace.streams)} streams, {trace.windows} windows, {told['trainings']} trainings with "
-        f"{told['epochs']} epochs: {to}"
-    )
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """Shows a bar per stream on a terminal, otherwise logs a line per training."""
 

@@ -5,91 +5,213 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import amounts, distinct, numbers
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
-from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
-from ekya.planning.schedulers.registry import make_scheduler
+from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
+from ekya.core.view import Objective
+from ekya.planning.placement.pack import Packing
 from ekya.results.report.words import percent
-from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.trace.generate import generate_trace
-from ekya.simulation.trace.problems import SPEEDS
-from ekya.simulation.trace.public_profiles import read_public_profiles
-from ekya.simulation.trace.simulate import Conditions, simulate, summary_of
+
+if TYPE_CHECKING:
+    from ekya.simulation.trace.simulate import Conditions
 
 TRACE_FILE = "profiles.parquet"
 GENERATED_STREAMS, GENERATED_WINDOWS = 10, 10
 
 
-@dataclass(frozen=True, slots=True)
-class TraceArguments:
-    """Arguments of the command line about the trace.
+@dataclass(frozen=True, kw_only=True)
+class SimulateConfig:
+    """Options of ``ekya simulate``."""
 
-    Attributes:
-        trace: a file or folder; None if a trace is generated.
-        generate: seed of the generated trace, or None.
-        streams: number of streams, or their names separated by commas; None takes all.
-        windows: number of windows; None takes all.
-        speed: ``linear`` or ``measured``, for a generated trace.
-        keep: file to write the trace to, or None.
-    """
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TRACE",
+            help="What ekya profile recorded, the folder of a run, or public profiles as JSON.",
+        ),
+    ] = None
+    generate: Annotated[
+        int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: generate one from this seed.")
+    ] = None
+    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
+        "ekya,thief,uniform,no-retrain"
+    )
+    gpus: Annotated[str, typer.Option(metavar="N,...", help="Number of GPUs.")] = "2"
+    streams: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|NAME,...", help="Number of streams, the first ones, or their names; default: all."
+        ),
+    ] = None
+    window: opt.Window = None
+    windows: opt.Windows = None
+    speed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="linear|measured",
+            help="With --generate: speed at a share, in proportion or as on a V100.",
+        ),
+    ] = None
+    placement: Annotated[
+        Packing, typer.Option(help="How shares stand on GPUs; but in a pool, no job stands on two.")
+    ] = Packing.POOL
+    objective: Annotated[
+        Objective, typer.Option(help="What is maximised: the mean over streams, or the worst of them.")
+    ] = Objective.MEAN
+    error: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SD",
+            help="Standard deviation of the error of every estimate; as recorded if left out.",
+        ),
+    ] = None
+    relative_error: Annotated[
+        float, typer.Option(min=0.0, metavar="PART", help="Every estimate is off by this part, up or down.")
+    ] = 0.0
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="One run for each; they draw errors.")] = "0"
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the trace that is played there.")
+    ] = None
+    json_to: opt.Json = None
 
-    trace: Path | None
-    generate: int | None
-    streams: str | None
-    windows: int | None
-    speed: str | None
-    keep: Path | None
 
-    def read(self) -> Trace:
-        """Returns the trace with the chosen streams and windows.
+@command(
+    SimulateConfig,
+    "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4",
+    "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -",
+    "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
+    "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2",
+    "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min",
+    "ekya simulate public-profiles/ --streams cologne,bremen",
+)
+def simulate(config: SimulateConfig, output: Output) -> None:
+    """Play a trace under several schedulers: what they would have made of it, without training anything."""
+    from ekya.planning.schedulers.registry import make_scheduler
+    from ekya.simulation.trace.simulate import simulate, summary_of
 
-        Raises:
-            UserError: the arguments contradict each other, a stream does not exist, or the file is damaged.
-        """
-        if (self.trace is None) == (self.generate is None):
-            raise UserError("TRACE: name a trace, or draw one with --generate SEED; one of the two")
-        trace = self._generated() if self.trace is None else self._chosen(open_trace(self.trace))
-        if self.keep is not None:
-            write_trace(self.keep, trace)
+    conditions = _conditions(config)
+    schedulers, gpus, seeds = config.scheduler.split(","), amounts(config.gpus), numbers(config.seeds)
+    for option, values in (("--scheduler", schedulers), ("--gpus", gpus), ("--seeds", seeds)):
+        distinct(option, values)
+    trace = _played_trace(config)
+    _require_known(trace, schedulers)
+    for count in gpus:
+        _require_room(trace, count, conditions.quantum_milli)
+    settings = [
+        (name, replace(conditions, gpus=count, seed=seed))
+        for name, count, seed in product(schedulers, gpus, seeds)
+    ]
+    runs: list[dict[str, Any]] = []
+    stopped = False
+    try:
+        with Progress(console=output.console, disable=not output.console.is_terminal, transient=True) as bars:
+            for name, setting in bars.track(settings, description="Runs"):
+                runs.append(summary_of(simulate(trace, make_scheduler(name), setting)) | {"scheduler": name})
+    except KeyboardInterrupt:
+        stopped = True
+    means = {(name, count): _mean(runs, name, count) for name, count in product(schedulers, gpus)}
+    output.report(
+        {
+            "trace": _facts(trace),
+            "runs": runs,
+            "mean": [
+                {"scheduler": name, "gpus": count, "mean_accuracy": mean}
+                for (name, count), mean in means.items()
+                if mean is not None
+            ],
+        }
+    )
+    output.console.print(_table(schedulers, gpus, means))
+    played = len({run["seed"] for run in runs})
+    output.say(
+        f"{len(trace.streams)} streams, {trace.windows} windows, {len(trace.retrain_configs)} retraining "
+        f"configurations; means over {played} seed{'' if played == 1 else 's'}"
+    )
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _conditions(config: SimulateConfig) -> "Conditions":
+    from ekya.simulation.trace.simulate import Conditions
+
+    endless = {
+        "--window": config.window,
+        "--error": config.error,
+        "--relative-error": config.relative_error,
+    }
+    for option, value in endless.items():
+        if value == float("inf"):
+            raise UserError(f"{option} {value}: there is no end to it; give a number")
+    window_us = None if config.window is None else seconds_to_us(config.window)
+    if window_us == 0:
+        raise UserError("--window 0: a window has some length; give seconds above 0")
+    return Conditions(
+        gpus=0.0,
+        window_us=window_us,
+        windows=config.windows,
+        placement=config.placement,
+        objective=config.objective,
+        error_sd=config.error,
+        relative_error=config.relative_error,
+    )
+
+
+def _played_trace(config: SimulateConfig) -> Trace:
+    """Returns the trace with the chosen streams."""
+    from ekya.results.storage.trace_file import write_trace
+
+    if (config.trace is None) == (config.generate is None):
+        raise UserError("TRACE: name a trace, or draw one with --generate SEED; one of the two")
+    trace = _generated(config) if config.trace is None else _chosen(config, open_trace(config.trace))
+    if config.keep is not None:
+        write_trace(config.keep, trace)
+    return trace
+
+
+def _generated(config: SimulateConfig) -> Trace:
+    from ekya.simulation.trace.generate import generate_trace
+    from ekya.simulation.trace.problems import SPEEDS
+
+    streams = config.streams or str(GENERATED_STREAMS)
+    if not streams.isdecimal() or int(streams) == 0:
+        raise UserError(f"--streams {streams}: say how many streams to draw, as a number from 1")
+    speeds = {str(name): curve for name, curve in SPEEDS.items()}
+    if config.speed is not None and config.speed not in speeds:
+        raise UserError(f"--speed {config.speed}: choose one of {', '.join(speeds)}")
+    speed = speeds[config.speed or "linear"]
+    windows = config.windows or GENERATED_WINDOWS
+    return generate_trace(config.generate or 0, int(streams), windows, training_speed=speed)
+
+
+def _chosen(config: SimulateConfig, trace: Trace) -> Trace:
+    if config.speed is not None:
+        raise UserError("--speed: a recorded trace has its own speed curve; leave --speed out")
+    if config.windows is not None and config.windows > trace.windows:
+        raise UserError(f"--windows {config.windows}: the trace has {trace.windows}; ask for fewer")
+    if config.streams is None:
         return trace
-
-    def _generated(self) -> Trace:
-        streams = self.streams or str(GENERATED_STREAMS)
-        if not streams.isdecimal() or int(streams) == 0:
-            raise UserError(f"--streams {streams}: say how many streams to draw, as a number from 1")
-        speeds = {str(name): curve for name, curve in SPEEDS.items()}
-        if self.speed is not None and self.speed not in speeds:
-            raise UserError(f"--speed {self.speed}: choose one of {', '.join(speeds)}")
-        windows = self.windows or GENERATED_WINDOWS
-        return generate_trace(
-            self.generate or 0, int(streams), windows, training_speed=speeds[self.speed or "linear"]
-        )
-
-    def _chosen(self, trace: Trace) -> Trace:
-        if self.speed is not None:
-            raise UserError("--speed: a recorded trace has its own speed curve; leave --speed out")
-        if self.windows is not None and self.windows > trace.windows:
-            raise UserError(f"--windows {self.windows}: the trace has {trace.windows}; ask for fewer")
-        if self.streams is None:
-            return trace
-        if self.streams.isdecimal():
-            count = int(self.streams)
-            if not 1 <= count <= len(trace.streams):
-                raise UserError(f"--streams {count}: the trace has {len(trace.streams)}")
-            return replace(trace, streams=trace.streams[:count])
-        names = self.streams.split(",")
-        missing = sorted(set(names) - {stream.stream for stream in trace.streams})
-        if missing:
-            there = ", ".join(stream.stream for stream in trace.streams)
-            raise UserError(f"--streams: the trace has no {missing[0]!r}; choose from {there}")
-        return replace(trace, streams=tuple(one for one in trace.streams if one.stream in names))
+    if config.streams.isdecimal():
+        count = int(config.streams)
+        if not 1 <= count <= len(trace.streams):
+            raise UserError(f"--streams {count}: the trace has {len(trace.streams)}")
+        return replace(trace, streams=trace.streams[:count])
+    asked, there = config.streams.split(","), [stream.stream for stream in trace.streams]
+    missing = sorted(set(asked).difference(there))
+    if missing:
+        raise UserError(f"--streams: the trace has no {missing[0]!r}; choose from {', '.join(there)}")
+    return replace(trace, streams=tuple(one for one in trace.streams if one.stream in asked))
 
 
 def open_trace(path: Path) -> Trace:
@@ -101,6 +223,9 @@ def open_trace(path: Path) -> Trace:
     Raises:
         UserError: it is none of these, or damaged.
     """
+    from ekya.results.storage.trace_file import read_trace
+    from ekya.simulation.trace.public_profiles import read_public_profiles
+
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder; name a trace")
     if path.suffix == ".json":
@@ -115,76 +240,25 @@ def open_trace(path: Path) -> Trace:
     return read_public_profiles(cities)
 
 
-def simulate_trace(
-    arguments: TraceArguments,
-    schedulers: tuple[str, ...],
-    gpus: tuple[float, ...],
-    seeds: tuple[int, ...],
-    conditions: Conditions,
-    output: Output,
-) -> None:
-    """Simulates every scheduler, number of GPUs and seed, then prints one table of means.
+def _require_known(trace: Trace, schedulers: Sequence[str]) -> None:
+    """Refuses a scheduler that does not exist, or that needs the classes that the trace does not count."""
+    from ekya.planning.schedulers.registry import make_scheduler
 
-    Raises:
-        UserError: a scheduler is unknown, a value is given twice, there are too few GPUs, or the trace does
-            not exist.
-        KeyboardInterrupt: after Ctrl-C; finished runs are reported.
-    """
-    for option, values in (("--scheduler", schedulers), ("--gpus", gpus), ("--seeds", seeds)):
-        if len(set(values)) != len(values):
-            raise UserError(f"{option}: the same one stands there twice; keep one of them")
-    if conditions.window_us == 0:
-        raise UserError("--window 0: a window has some length; give seconds above 0")
-    trace = arguments.read()
-    chosen = [make_scheduler(name, offered=trace.retrain_configs) for name in schedulers]
-    for scheduler in chosen:
-        if scheduler.needs.kept_models and not _counts_classes(trace):
+    counts = any(window.class_histogram for stream in trace.streams for window in stream.windows)
+    for scheduler in [make_scheduler(name, offered=trace.retrain_configs) for name in schedulers]:
+        if scheduler.needs.kept_models and not counts:
             raise UserError(
                 f"--scheduler {scheduler.name}: the trace does not say how many objects of each class "
                 "there were; choose another scheduler, or a trace of ekya profile"
             )
-    for count in gpus:
-        _require_room(trace, count, conditions)
-    settings = [
-        (name, replace(conditions, gpus=count, seed=seed))
-        for name, count, seed in product(schedulers, gpus, seeds)
-    ]
-    runs: list[dict[str, Any]] = []
-    stopped = False
-    try:
-        with Progress(console=output.console, disable=not output.console.is_terminal, transient=True) as bars:
-            for name, setting in bars.track(settings, description="Runs"):
-                runs.append(summary_of(simulate(trace, make_scheduler(name), setting)) | {"scheduler": name})
-    except KeyboardInterrupt:
-        stopped = True
-    output.report(
-        {
-            "trace": _facts(trace),
-            "runs": runs,
-            "mean": [
-                {"scheduler": name, "gpus": count, "mean_accuracy": mean}
-                for name, count in product(schedulers, gpus)
-                if (mean := _mean(runs, name, count)) is not None
-            ],
-        }
-    )
-    output.console.print(_table(schedulers, gpus, runs))
-    output.console.print(_in_words(trace, runs), highlight=False, soft_wrap=True)
-    if stopped:
-        raise KeyboardInterrupt
 
 
-def _counts_classes(trace: Trace) -> bool:
-    return any(window.class_histogram for stream in trace.streams for window in stream.windows)
-
-
-def _require_room(trace: Trace, gpus: float, conditions: Conditions) -> None:
-    quantum = conditions.quantum_milli
-    least = quantum * (len(trace.streams) + 1) / FULL_GPU_MILLI
+def _require_room(trace: Trace, gpus: float, quantum_milli: int) -> None:
+    least = quantum_milli * (len(trace.streams) + 1) / FULL_GPU_MILLI
     if gpus < least:
         raise UserError(
-            f"--gpus {gpus:g}: {len(trace.streams)} streams need at least {least:g}, {quantum} thousandths "
-            "each and as much to prepare with; give more, or choose fewer --streams"
+            f"--gpus {gpus:g}: {len(trace.streams)} streams need at least {least:g}, {quantum_milli} "
+            "thousandths each and as much to prepare with; give more, or choose fewer --streams"
         )
 
 
@@ -205,26 +279,19 @@ def _mean(runs: Sequence[dict[str, Any]], scheduler: str, gpus: float) -> float 
     return round(fmean(found), 6) if found else None
 
 
-def _table(schedulers: Sequence[str], gpus: Sequence[float], runs: Sequence[dict[str, Any]]) -> Table:
+def _table(
+    schedulers: Sequence[str], gpus: Sequence[float], means: dict[tuple[str, float], float | None]
+) -> Table:
     """Builds the table of mean accuracies, by scheduler and number of GPUs; the best per column is bold."""
     table = Table(title=Text("Mean accuracy"), title_justify="left")
     table.add_column("Scheduler")
     for count in gpus:
         table.add_column(f"{count:g} GPU{'' if count == 1 else 's'}", justify="right")
-    means = {(name, count): _mean(runs, name, count) for name, count in product(schedulers, gpus)}
+    best = {count: max(means[name, count] or 0.0 for name in schedulers) for count in gpus}
     for name in schedulers:
-        cells = []
-        for count in gpus:
-            own = means[name, count]
-            best = max((means[other, count] or 0.0 for other in schedulers), default=0.0)
-            cells.append(Text(percent(own), style="bold" if own is not None and own == best else ""))
+        row = ((means[name, count], best[count]) for count in gpus)
+        cells = (
+            Text(percent(own), style="bold" if own is not None and own == top else "") for own, top in row
+        )
         table.add_row(Text(name), *cells)
     return table
-
-
-def _in_words(trace: Trace, runs: Sequence[dict[str, Any]]) -> str:
-    seeds = len({run["seed"] for run in runs})
-    return (
-        f"{len(trace.streams)} streams, {trace.windows} windows, {len(trace.retrain_configs)} retraining "
-        f"configurations; means over {seeds} seed{'' if seeds == 1 else 's'}"
-    )

@@ -1,66 +1,77 @@
 """``ekya speeds``: measures training and inference speed at shares of this device, and stores the result."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
+from ekya.cli import options as opt
+from ekya.cli.command import command
 from ekya.cli.output import Output, bars_of
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
-from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.core.speed import ModelSpeeds
-from ekya.gpu.backends.registry import choose_backend
-from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.pipeline.setup import crop_side
-from ekya.pipeline.speed_file import save_speeds, speeds_path
-from ekya.pipeline.speed_jobs import ProbeSpec
-from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
-from ekya.pipeline.speeds import key_of
-from ekya.planning.profiling.speed_curves import among_others
+from ekya.core.speed import ModelSpeeds, SpeedCurve
 
 
-def measure(model: str | None, shares: str, seconds: float, output: Output) -> None:
-    """Measures, stores and prints the speeds of an edge model.
+@dataclass(frozen=True, kw_only=True)
+class SpeedsConfig:
+    """Options of ``ekya speeds``."""
 
-    Raises:
-        UserError: the model or share backend is unknown, or the speeds cannot be stored.
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Edge model; default: the shipped fleet's.")
+    ] = None
+    shares: opt.Shares = "auto"
+    seconds: Annotated[
+        float, typer.Option(min=0.2, help="Minimum duration of each of the 20 measurements.")
+    ] = 1.5
+    json_to: opt.Json = None
+
+
+@command(SpeedsConfig, "ekya speeds", "ekya speeds --model mobilenet_v3_small --shares cpu --json -")
+def speeds(config: SpeedsConfig, output: Output) -> None:
+    """Measure what a share of this device is worth to training and inference, alone and together.
+
+    It is kept in the user's cache folder, by device, share backend and model, and every later `ekya run`
+    plans with it.
     """
+    from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+    from ekya.config.shipped import shipped_path
+    from ekya.gpu.backends.registry import choose_backend
+    from ekya.models.edge.architectures import EDGE_MODELS
+    from ekya.pipeline.setup import crop_side
+    from ekya.pipeline.speed_file import save_speeds, speeds_path
+    from ekya.pipeline.speed_jobs import ProbeSpec
+    from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
+    from ekya.pipeline.speeds import key_of
+    from ekya.planning.profiling.speed_curves import among_others
+
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
-    model = model or fleet.edge.model
+    model = config.model or fleet.edge.model
     if model not in EDGE_MODELS:
         raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
-    chosen = choose_backend(shares)
+    chosen = choose_backend(config.shares)
     key = key_of(chosen, model)
-    spec = _spec(fleet, model, chosen.capability.device, seconds)
+    # The most expensive γ of the shipped fleet, with its smallest batches.
+    deepest = max(fleet.retrain_configs(), key=lambda gamma: (gamma.trainable_blocks, -gamma.batch_size))
+    gamma = replace(deepest, data_fraction=1.0)
+    spec = ProbeSpec(model, crop_side(fleet), gamma, chosen.capability.device, config.seconds)
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
-        speeds = measure_speeds(opened, spec, told=lambda: bars.advance(bar))
-    save_speeds(speeds_path(), key, speeds)
-    output.report(
-        {**asdict(key), "speeds": asdict(speeds), "planned_with": among_others(speeds.training).points}
-    )
-    output.console.print(_table(f"{model} on {key.device}, shares by {chosen.name}", speeds))
-    output.console.print(
-        f"Kept in {speeds_path()}; every run here plans with it.", highlight=False, soft_wrap=True
-    )
+        measured = measure_speeds(opened, spec, told=lambda: bars.advance(bar))
+    save_speeds(speeds_path(), key, measured)
+    planned = among_others(measured.training)
+    output.report({**asdict(key), "speeds": asdict(measured), "planned_with": planned.points})
+    output.console.print(_table(f"{model} on {key.device}, shares by {chosen.name}", measured, planned))
+    output.say(f"Kept in {speeds_path()}; every run here plans with it.")
 
 
-def _spec(fleet: FleetConfig, model: str, device: str, seconds: float) -> ProbeSpec:
-    """Returns a probe of the most expensive γ of the shipped fleet, with its smallest batches."""
-    deepest = max(fleet.retrain_configs(), key=lambda config: (config.trainable_blocks, -config.batch_size))
-    return ProbeSpec(model, crop_side(fleet), replace(deepest, data_fraction=1.0), device, seconds)
-
-
-def _table(title: str, speeds: ModelSpeeds) -> Table:
+def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("share", "training", "training among others", "inference"):
         table.add_column(heading, justify="right")
-    training, inference = speeds.training.alone, speeds.inference.alone
-    planned = among_others(speeds.training)
-    shares = sorted({share for curve in (training, planned, inference) for share, _ in curve.points if share})
-    for share in shares:
-        values = (curve.speed(share) for curve in (training, planned, inference))
-        table.add_row(f"{share / 10:g}%", *(f"{value:.3f}" for value in values))
+    curves = (speeds.training.alone, planned, speeds.inference.alone)
+    for share in sorted({share for curve in curves for share, _ in curve.points if share}):
+        table.add_row(f"{share / 10:g}%", *(f"{curve.speed(share):.3f}" for curve in curves))
     for own, other in zip(speeds.training.together, speeds.inference.together, strict=True):
         table.add_row(f"{own.jobs} jobs together", f"{own.throughput:.3f}", "", f"{other.throughput:.3f}")
     return table

@@ -1,4 +1,4 @@
-"""Reads a YAML file and resolves the paths in it."""
+"""Reads a YAML file, resolves the paths in it, and makes paths relative again."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,3 +89,16 @@ def _find(path: Path, where: str, folders: Sequence[Path], folder: bool) -> Path
     raise UserError(
         f"{where}: {path} does not exist; correct the path, which begins at {folders[0].resolve()}"
     )
+
+
+def relative_paths(value: object, folders: Sequence[Path]) -> object:
+    """Returns a value of a YAML file with the absolute paths in one of the folders made relative to it."""
+    match value:
+        case dict():
+            return {key: relative_paths(one, folders) for key, one in value.items()}
+        case list() | tuple():
+            return [relative_paths(one, folders) for one in value]
+        case str() if value.startswith("/"):
+            relative = (Path(value).relative_to(one) for one in folders if Path(value).is_relative_to(one))
+            return str(next(relative, value))
+    return value

@@ -9,10 +9,9 @@ from types import ModuleType
 import pytest
 import yaml
 
-import ekya.cli.compare
-import ekya.cli.run
+import ekya.simulation.emulated.compare
 from ekya import __version__, cli
-from ekya.cli.doctor import as_json, examine
+from ekya.cli.examination import as_json, examine
 from ekya.cli.output import output
 from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
 from ekya.config.shipped import shipped_path
@@ -310,7 +309,7 @@ def comparing(monkeypatch):
         ]
         return {"runs": runs, "mean": {}}
 
-    monkeypatch.setattr(ekya.cli.compare, "compare", compare)
+    monkeypatch.setattr(ekya.simulation.emulated.compare, "compare", compare)
     return asked
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from ekya import cli
-from ekya.cli import fleet_profile
 from ekya.cli.fleet_manager import read_emulated
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.run.deep_edge import profiler, stress
 from ekya.fleet.sim.deep_edge.devices import NANO
 from ekya.fleet.sim.deep_edge.workload import profile_points
 
@@ -37,8 +37,8 @@ def measures(monkeypatch):
                 asked.append((tried.cpu, tried.mem, tried.batch, tried.share_milli))
                 yield tried, replace(POINTS[len(asked)], kind=tried.work.kind)
 
-    monkeypatch.setattr(fleet_profile, "profiled", profiled)
-    monkeypatch.setattr(fleet_profile, "stress_ng", lambda: "stress-ng")
+    monkeypatch.setattr(profiler, "profiled", profiled)
+    monkeypatch.setattr(stress, "stress_ng", lambda: "stress-ng")
     return asked
 
 
@@ -58,13 +58,13 @@ def test_a_profile_goes_on_with_what_is_missing(capfd, tmp_path, measures) -> No
 
 
 def test_what_was_measured_before_ctrl_c_is_kept(capfd, tmp_path, monkeypatch, measures) -> None:
-    whole = fleet_profile.profiled
+    whole = profiler.profiled
 
     def interrupted(run, backend, done):
         yield next(whole(run, backend, done))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fleet_profile, "profiled", interrupted)
+    monkeypatch.setattr(profiler, "profiled", interrupted)
     words = ["fleet", "profile", "--kind", NANO, "--points", str(tmp_path / "a.parquet")]
     assert cli.main(words) == cli.STOPPED
     assert "the same command goes on" in " ".join(capfd.readouterr().out.split())

@@ -4,10 +4,10 @@ import pytest
 import yaml
 
 from ekya import cli
-from ekya.cli import fleet_run
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.run.live import live_servers
+from ekya.gpu.backends import registry
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.nvml import Gpu, GpuInventory
@@ -78,7 +78,7 @@ def test_servers_on_one_machine_share_its_first_gpu_and_ask_for_no_more_of_it_th
     for server, its in zip(raw["servers"], gpus, strict=True):
         server["changes"] = {"gpus": its, "preparation": {"share_milli": 100, "fraction": 0.15}}
     file.write_text(yaml.safe_dump(raw))
-    monkeypatch.setattr(fleet_run, "choose_backend", on_a_machine_with(here))
+    monkeypatch.setattr(registry, "choose_backend", on_a_machine_with(here))
     monkeypatch.setattr(live_servers, "nodes_here", raises(UserError("Ray begins")))
     assert cli.main(["fleet", "run", str(file)]) == 2
     assert (said or "Ray begins") in " ".join(capfd.readouterr().err.replace("│", " ").split())

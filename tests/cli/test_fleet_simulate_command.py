@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.cli import fleet_simulate
 from ekya.cli.fleet_simulate import read_outages
 from ekya.core.errors import UserError
 from ekya.fleet import deep_edge_testbed
@@ -15,7 +14,7 @@ from ekya.fleet.run.profiles import save_profiles
 from ekya.fleet.sim.andreas_workload import PROFILE_NAMES
 from ekya.fleet.sim.deep_edge.truth import Truth
 from ekya.fleet.sim.deep_edge.workload import POINTS
-from ekya.fleet.sim.engine import Outage
+from ekya.fleet.sim.engine import FleetEngine, Outage
 from ekya.fleet.worlds import WORLDS
 
 S = 1_000_000
@@ -150,15 +149,15 @@ def test_what_cannot_be_is_said_in_one_line(capfd, words, sentence) -> None:
 
 @pytest.mark.parametrize("finished", [0, 1])
 def test_after_ctrl_c_what_was_finished_is_told(capfd, tmp_path, monkeypatch, finished) -> None:
-    whole, begun = fleet_simulate._played, []
+    whole, begun = FleetEngine.run, []
 
-    def interrupted(*run):
-        begun.append(run)
+    def interrupted(engine):
+        begun.append(engine)
         if len(begun) > finished:
             raise KeyboardInterrupt
-        return whole(*run)
+        return whole(engine)
 
-    monkeypatch.setattr(fleet_simulate, "_played", interrupted)
+    monkeypatch.setattr(FleetEngine, "run", interrupted)
     told = tmp_path / "told.json"
     words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf,fifo", "--json", str(told)]
     assert cli.main(["fleet", "simulate", *words]) == cli.STOPPED

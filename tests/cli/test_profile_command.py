@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import ekya.cli.profile
 from ekya import cli
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family
@@ -63,7 +62,7 @@ def recorder(monkeypatch):
             return trace
 
     made = Recorder()
-    monkeypatch.setattr(ekya.cli.profile, "record_fleet", made)
+    monkeypatch.setattr("ekya.simulation.emulated.record_trace.record_fleet", made)
     return made
 
 

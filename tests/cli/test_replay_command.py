@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 import yaml
 
-import ekya.cli.profile
 from ekya import cli
 from ekya.cli.replay import DEFAULT_SCRIPTED
 from ekya.config.fleet_file import load_fleet
@@ -136,7 +135,7 @@ def test_a_trace_is_recorded_of_a_camera_that_was_lost_and_of_no_other_script(tm
         recorded.append(fleet.stream(CAM).play.script)
         return Trace(1_000_000, "a device", ("person",), (), (), ())
 
-    monkeypatch.setattr(ekya.cli.profile, "record_fleet", record)
+    monkeypatch.setattr("ekya.simulation.emulated.record_trace.record_fleet", record)
     written(tmp_path, [lost])
     assert cli.main(arguments) == 0
     assert [event.event for event in recorded[0]] == ["lost"]

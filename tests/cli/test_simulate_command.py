@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-import ekya.cli.simulate
 from ekya import cli
 from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
@@ -157,7 +156,7 @@ def test_ctrl_c_reports_what_was_finished(capfd, trace, tmp_path, monkeypatch):
         played.append(arguments)
         return simulate(*arguments)
 
-    monkeypatch.setattr(ekya.cli.simulate, "simulate", interrupted)
+    monkeypatch.setattr("ekya.simulation.trace.simulate.simulate", interrupted)
     result = tmp_path / "result.json"
     code, out, _ = said(capfd, trace, "--scheduler", "no-retrain,uniform", "--json", result)
     assert code == cli.STOPPED

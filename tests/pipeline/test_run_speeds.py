@@ -5,8 +5,8 @@ import json
 import pytest
 from rich.console import Console
 
-from ekya.cli import speeds as command
 from ekya.cli.output import Output
+from ekya.cli.speeds import SpeedsConfig, speeds
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import choose_backend
@@ -31,14 +31,14 @@ def measured(monkeypatch):
         told()
         return SPEEDS
 
-    monkeypatch.setattr(command, "measure_speeds", measure)
+    monkeypatch.setattr("ekya.pipeline.speed_probe.measure_speeds", measure)
     return asked
 
 
 def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
     to = tmp_path / "speeds.json"
     console = Console(width=100, record=True)
-    command.measure("mobilenet_v3_small", "cpu", 0.5, Output(console, str(to)))
+    speeds.run(SpeedsConfig(model="mobilenet_v3_small", shares="cpu", seconds=0.5), Output(console, str(to)))
     told = json.loads(to.read_text())
     assert (told["backend"], told["model"]) == ("cpu", "mobilenet_v3_small")
     assert told["planned_with"] == [[0, 0.0], [500, pytest.approx(0.6)], [1000, 1.0]]
@@ -59,7 +59,7 @@ def test_where_nobody_measured_speed_is_taken_for_linear():
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match="--model gpt: there is no such edge model; use one of resnet18"):
-        command.measure("gpt", "cpu", 0.5, Output(Console(), None))
+        speeds.run(SpeedsConfig(model="gpt", shares="cpu", seconds=0.5), Output(Console(), None))
 
 
 def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():

@@ -1,0 +1,176 @@
+"""The fleet that a command's options name, and what a fleet must be for the command."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ekya.cli.options import Clock
+from ekya.cli.output import Output
+from ekya.config.adhoc import fleet_from_videos
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, with_play
+from ekya.config.run_options import RunOptions
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.backends.registry import choose_backend
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.streams.ingest.credentials import has_password, require_set
+
+_KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler": "scheduler"}
+"""Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
+
+
+def read_fleet(config: object) -> FleetConfig:
+    """Reads the fleet that a command's options name: that of a file, of videos or of cameras.
+
+    Args:
+        config: dataclass with options of the command. Those about the fleet, by field, are ``fleet``,
+            ``video``, ``camera``, ``golden``, ``classes``, ``speed``, ``loop`` and those in ``_KEYS``.
+
+    Raises:
+        UserError: the options contradict each other, or the fleet file is invalid.
+    """
+    given = {option: value for option, value in vars(config).items() if value is not None}
+    changes = {key: given[option] for option, key in _KEYS.items() if option in given}
+    if "scheduler" in changes:
+        make_scheduler(changes["scheduler"])
+    if "classes" in given:
+        classes = given["classes"]
+        changes = {"classes": classes if classes == "auto" else classes.split(","), **changes}
+    if "video" in given or "camera" in given:
+        fleet = _fleet_of(given, changes)
+    elif "golden" in given:
+        raise UserError(
+            "--golden: it goes with --video and --camera; name one, or set golden: in the fleet file"
+        )
+    else:
+        fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
+    play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
+    return with_play(fleet, play) if play else fleet
+
+
+def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetConfig:
+    """Returns the fleet of the given videos and cameras."""
+    videos, cameras = given.get("video", ()), given.get("camera", ())
+    option = "--video" if videos else "--camera"
+    if "fleet" in given:
+        raise UserError(f"{option}: {given['fleet']} names the cameras already; use one of the two")
+    if "golden" not in given:
+        raise UserError(f"{option}: a golden detector has to label what it shows; add --golden FILE")
+    if any("://" in video for video in videos):
+        raise UserError("--video: it names files; give the URL of a camera with --camera")
+    # All users of the machine, and the dashboard, see a command line.
+    if any(has_password(url) for url in cameras):
+        raise UserError(
+            "--camera: every user of this machine can see a password on the command line; put it "
+            "into an environment variable, say CAM_PASSWORD, and write "
+            "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
+        )
+    files = [[Path(one) for one in video.split(",") if one] for video in videos]
+    return fleet_from_videos(files, given["golden"], changes, cameras)
+
+
+def run_options(config: object, fleet: FleetConfig, resume: Path | None = None) -> RunOptions:
+    """Returns the options of a run: the fields of the command's config that have their names.
+
+    Args:
+        config: dataclass with options of the command.
+        fleet: to run.
+        resume: folder of the run to resume.
+    """
+    names = {one.name for one in fields(RunOptions)}
+    given = {name: value for name, value in vars(config).items() if name in names}
+    return RunOptions(**{**given, "scheduler": fleet.scheduler, "resume": resume})
+
+
+def fitted_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: Output) -> FleetConfig:
+    """Fits the sizes of a fleet for virtual time and prints what was given up.
+
+    Args:
+        fleet: as read.
+        card: cost card; None takes the shipped one.
+        overload: whether not even the coarsest inference of all cameras has to fit.
+        output: of the command.
+
+    Raises:
+        UserError: the fleet does not fit, or the card is none.
+    """
+    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.costs import load_card
+
+    fleet, gave_up = fitted_by_card(fleet, overload=overload, card=load_card(card))
+    for sentence in gave_up:
+        output.say(f"Given up: {sentence}")
+    return fleet
+
+
+def require_world(fleet: FleetConfig, scheduler: str, clock: Clock) -> None:
+    """Refuses live cameras on virtual time, and a scheduler whose needs the run does not meet.
+
+    Such needs are true profiles, weights from other servers in a live run, or a γ outside the fleet's Γ.
+
+    Args:
+        fleet: to run.
+        scheduler: its scheduler, or another to run it with.
+        clock: of the run.
+
+    Raises:
+        UserError: names the reason, also if there is no such scheduler.
+    """
+    if clock is Clock.VIRTUAL:
+        require_recorded(fleet, "on virtual time")
+    chosen = make_scheduler(scheduler, offered=fleet.retrain_configs())
+    if chosen.needs.true_profile:
+        raise UserError(
+            f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "
+            f"use ekya simulate TRACE --scheduler {chosen.name}"
+        )
+    if clock is Clock.WALL and (chosen.needs.elsewhere or chosen.needs.kept_models):
+        raise UserError(
+            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and no server "
+            "sends them to a live run; use --clock virtual, or choose another scheduler"
+        )
+
+
+def require_recorded(fleet: FleetConfig, how: str) -> None:
+    """Refuses a fleet with live cameras, since their frames cannot be repeated.
+
+    Raises:
+        UserError: names the first.
+    """
+    for stream in fleet.streams:
+        if stream.source.live:
+            raise UserError(
+                f"key 'streams.{stream.id}.source': a live camera cannot be watched {how}, since its frames "
+                "come only once; record it with ekya record, or use ekya run without --clock virtual"
+            )
+
+
+def require_credentials(fleet: FleetConfig) -> None:
+    """Refuses a fleet whose cameras refer to environment variables that are not set.
+
+    Raises:
+        UserError: names the first.
+    """
+    for stream in fleet.streams:
+        if stream.source.live:
+            try:
+                require_set(stream.source.model_dump_json())
+            except UserError as error:
+                raise UserError(f"key 'streams.{stream.id}.source.url': {error}") from None
+
+
+def require_capacity(fleet: FleetConfig, shares: str) -> None:
+    """Refuses a live run that wants more GPUs than the machine has.
+
+    Raises:
+        UserError: it wants more, or the named share backend does not work here.
+    """
+    chosen = choose_backend(shares)
+    there = chosen.capability.capacity_milli
+    if fleet.capacity_milli > there:
+        raise UserError(
+            f"gpus: {fleet.gpus:g} is more than the {there / FULL_GPU_MILLI:g} that are here "
+            f"({chosen.capability.why}); use --gpus {there / FULL_GPU_MILLI:g} or less"
+        )

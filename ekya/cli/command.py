@@ -1,0 +1,48 @@
+"""Commands: a frozen config whose fields are the options, and the function that takes it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import typer
+
+from ekya.cli.output import Output, output
+
+_Config = TypeVar("_Config")
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[_Config]):
+    """A command of the command line.
+
+    Attributes:
+        config: dataclass; each field is annotated with the typer option or argument that it is parsed from.
+        run: runs the command; its docstring is the help.
+        examples: command lines to begin with.
+    """
+
+    config: type[_Config]
+    run: Callable[[_Config, Output], None]
+    examples: tuple[str, ...]
+
+    def add_to(self, group: typer.Typer) -> None:
+        """Adds the command to a group, behind those that it has."""
+
+        def parsed(**options: Any) -> None:
+            with output(options.get("json_to")) as channel:
+                self.run(self.config(**options), channel)
+
+        # typer reads the options from the signature, and the help from the docstring.
+        cast(Any, parsed).__signature__ = inspect.signature(self.config)
+        parsed.__doc__ = self.run.__doc__
+        alone = typer.Typer()  # commands of a group are listed before its groups, unless they are in one
+        alone.command(self.run.__name__, epilog="Examples:\n\n" + "\n\n".join(self.examples))(parsed)
+        group.add_typer(alone)
+
+
+def command(
+    config: type[_Config], *examples: str
+) -> Callable[[Callable[[_Config, Output], None]], Command[_Config]]:
+    """Returns a decorator that makes a function a command with these options and examples."""
+    return lambda run: Command(config, run, examples)

@@ -1,0 +1,123 @@
+"""Recording of several live cameras at the same time, with their progress."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cv2
+from rich.console import Console
+
+from ekya.cli.output import bars_of
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.recorder import CameraRecorder, Recording
+
+_LOG = logging.getLogger(__name__)
+
+_TO_BEGIN_S = 0.3
+_DRAWN_EVERY_S = 0.2
+_LOGGED_EVERY_S = 10.0
+
+
+class CameraRecording:
+    """One recording of all cameras, with a thread per camera; OpenCV and pipe I/O release the GIL.
+
+    Attributes:
+        recorded: results of the cameras that gave pictures.
+        left_out: reasons of the others.
+
+    Args:
+        cameras: to record.
+    """
+
+    def __init__(self, cameras: Mapping[StreamId, CameraSpec]) -> None:
+        self.recorded: dict[StreamId, Recording] = {}
+        self.left_out: dict[StreamId, str] = {}
+        self._recorders = {stream: CameraRecorder(stream, source) for stream, source in cameras.items()}
+        self._failed: list[Exception] = []
+
+    def close(self) -> None:
+        """Closes the connections to the cameras."""
+        for recorder in self._recorders.values():
+            recorder.close()
+
+    def run(self, files: Mapping[StreamId, Path], seconds: float, console: Console) -> bool:
+        """Records all cameras; returns whether Ctrl-C ended the recording early.
+
+        Raises:
+            UserError: no camera responds.
+        """
+        stop = threading.Event()
+        _LOG.info("connecting to %d cameras", len(self._recorders))
+        silent = {stream: why for stream, one in self._recorders.items() if (why := one.look()) is not None}
+        if len(silent) == len(self._recorders):
+            raise UserError(f"no camera gives a picture: {reasons_in_words(silent)}")
+        started_ns = time.monotonic_ns() + round(_TO_BEGIN_S * 1e9)
+        threads = [
+            threading.Thread(target=self._record, args=(stream, file, started_ns, seconds, stop), name=stream)
+            for stream, file in files.items()
+        ]
+        interrupted = False
+        for thread in threads:
+            thread.start()
+        try:
+            self._show_progress(threads, started_ns, seconds, console)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        for failure in self._failed:
+            raise failure
+        return interrupted
+
+    def _record(
+        self, stream: StreamId, file: Path, started_ns: int, seconds: float, stop: threading.Event
+    ) -> None:
+        try:
+            recording = self._recorders[stream].record(file, started_ns, seconds, stop)
+        except (UserError, OSError) as error:
+            self.left_out[stream] = str(error)
+            _LOG.warning("%s is not recorded: %s", stream, error)
+        except Exception as error:
+            self._failed.append(error)
+        else:
+            self.recorded[stream] = recording
+            if recording.problem is not None:
+                _LOG.warning("%s ends after %.1f s: %s", stream, recording.duration_s, recording.problem)
+
+    def _show_progress(
+        self, threads: Sequence[threading.Thread], started_ns: int, seconds: float, console: Console
+    ) -> None:
+        """Shows progress until all threads end: bars on a terminal, log lines elsewhere."""
+        logged_s = 0.0
+        with bars_of(console) as bars:
+            tasks = {
+                stream: bars.add_task(f"{stream}: frames", total=round(seconds * recorder.fps))
+                for stream, recorder in self._recorders.items()
+            }
+            while any(thread.is_alive() for thread in threads):
+                time.sleep(_DRAWN_EVERY_S)
+                for stream, task in tasks.items():
+                    bars.update(task, completed=self._recorders[stream].slots)
+                passed_s = (time.monotonic_ns() - started_ns) / 1e9
+                if not console.is_terminal and passed_s >= logged_s + _LOGGED_EVERY_S:
+                    logged_s = passed_s
+                    _LOG.info("recorded %.0f of %g s", min(passed_s, seconds), seconds)
+
+
+def prepare_opencv() -> None:
+    """Uses one OpenCV thread per camera, and silences OpenCV's message per frame that cannot be written."""
+    cv2.setNumThreads(1)
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "-8"
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
+
+
+def reasons_in_words(reasons: Mapping[StreamId, str]) -> str:
+    """Returns why cameras were left out, in one line."""
+    return "; ".join(f"{stream}: {why}" for stream, why in sorted(reasons.items()))
