@@ -21,7 +21,7 @@ from ekya.gpu.green.mps_clients import MpsGreenShares
 from ekya.gpu.green.process import GreenProcess, GreenProcesses
 from ekya.gpu.green.sm_layout import SmLayout, SmReport, SmSpan
 from ekya.gpu.mps.backend import MpsShares
-from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
@@ -115,8 +115,8 @@ def test_nothing_that_a_process_holds_travels_to_another():
 def _mps_green(machine):
     backend = SHARE_BACKENDS["mps+green"](machine)
     assert isinstance(backend, MpsGreenShares)
-    rooms = tuple(MpsRoom(gpu.uuid, Path("/tmp/m") / gpu.uuid) for gpu in TWO_GPUS.gpus)
-    return replace(backend, mps=replace(backend.mps, environment=MpsEnvironment(Path("/control"), rooms)))
+    gpus = tuple(MpsGpu(gpu.uuid, Path("/tmp/m") / gpu.uuid) for gpu in TWO_GPUS.gpus)
+    return replace(backend, mps=replace(backend.mps, environment=MpsEnvironment(Path("/control"), gpus)))
 
 
 def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():

@@ -12,7 +12,7 @@ from fake_mps import SHORT, wait_until
 from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
 from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
 from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
-from ekya.system.processes import look_at, send_signal, still_runs
+from ekya.system.processes import find_process, send_signal, still_runs
 
 UUID = "GPU-0f5e"
 
@@ -36,9 +36,9 @@ def start(fake_mps, folder, within_s=SHORT.start_s):
     return start_daemon(fake_mps.control(folder), folder, UUID, within_s)
 
 
-def end(fake_mps, folder, patience=SHORT):
-    control = replace(fake_mps.control(folder), answer_within_s=patience.answer_s)
-    end_daemon(control, folder, patience)
+def end(fake_mps, folder, limits=SHORT):
+    control = replace(fake_mps.control(folder), answer_within_s=limits.answer_s)
+    end_daemon(control, folder, limits)
 
 
 def test_a_daemon_runs_in_a_private_folder_for_one_gpu_by_its_uuid(fake_mps, folder, monkeypatch):
@@ -137,12 +137,12 @@ def test_a_recorded_number_that_another_process_has_by_now_is_not_the_daemon(fak
 
 
 def test_a_process_that_took_over_a_number_gets_no_signal(sleeper):
-    now = look_at(sleeper.pid)
+    now = find_process(sleeper.pid)
     assert not send_signal(replace(now, started_ticks=now.started_ticks - 1), 9)
     assert sleeper.poll() is None
     assert send_signal(now, 9)
     assert sleeper.wait() == -9
-    assert look_at(sleeper.pid) is None
+    assert find_process(sleeper.pid) is None
 
 
 @pytest.mark.parametrize("ways", [{"quits": False}, {"quits": False, "stubborn": True}, {"deaf": True}])
@@ -174,7 +174,7 @@ def test_quit_comes_after_the_last_client(fake_mps, folder):
             "-c",
             "from pathlib import Path; from ekya.gpu.mps.daemon import *; from ekya.gpu.mps.folder import *;"
             f"f = DaemonFolder(Path({str(folder.root)!r}));"
-            f"end_daemon(MpsControl(Path({str(fake_mps.program)!r}), f.pipe), f, Patience())",
+            f"end_daemon(MpsControl(Path({str(fake_mps.program)!r}), f.pipe), f, DaemonLimits())",
         ]
     )
     wait_until(lambda: any("get_client_list" in line for line in fake_mps.asked()))

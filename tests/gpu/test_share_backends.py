@@ -22,7 +22,7 @@ from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.green.sm_layout import SmLayout, SmReport
 from ekya.gpu.mps.backend import MpsShares
 from ekya.gpu.mps.control import MAX_SOCKET_BYTES
-from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu, find_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
@@ -82,7 +82,7 @@ def test_every_backend_says_why_and_has_capacity_only_where_it_works(name, machi
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
 def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name, fake_mps):
-    with SHARE_BACKENDS[name](Machine(2, ONE_GPU, look_for_mps)).open(1) as opened:
+    with SHARE_BACKENDS[name](Machine(2, ONE_GPU, find_mps)).open(1) as opened:
         there = pickle.loads(pickle.dumps(opened))
         assert there.actor_env(TRAINER) == opened.actor_env(TRAINER)
 
@@ -106,9 +106,9 @@ def test_a_named_backend_that_cannot_work_is_the_users_error():
 
 
 def opened(**options):
-    room = MpsRoom("GPU-1", Path("/tmp/e/pipe"))
+    served = MpsGpu("GPU-1", Path("/tmp/e/pipe"))
     environment = MpsEnvironment(
-        Path("/usr/bin/nvidia-cuda-mps-control"), (room, replace(room, gpu_uuid="GPU-2"))
+        Path("/usr/bin/nvidia-cuda-mps-control"), (served, replace(served, gpu_uuid="GPU-2"))
     )
     return MpsShares(ONE_GPU, has_mps, environment=environment, **options)
 
