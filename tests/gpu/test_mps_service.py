@@ -60,7 +60,7 @@ def all_gone(fake_mps):
     return fake_mps.running() == [] and fake_mps.folders_left() == []
 
 
-def test_each_gpu_has_a_daemon_of_its_own_for_as_long_as_the_run_lasts(fake_mps):
+def test_service_each_gpu_has_a_daemon_during_the_run(fake_mps):
     with mps_service(find_mps(TWO), GPUS, SHORT) as environment:
         seen = [call["environment"] for call in fake_mps.daemons()]
         assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["GPU-0f", "GPU-1f"]
@@ -71,7 +71,7 @@ def test_each_gpu_has_a_daemon_of_its_own_for_as_long_as_the_run_lasts(fake_mps)
     assert all_gone(fake_mps)
 
 
-def test_a_process_that_cuda_left_without_mps_is_told_so(fake_mps, monkeypatch):
+def test_environment_process_without_mps_is_detected(fake_mps, monkeypatch):
     with mps_service(find_mps(ONE), GPUS[:1], SHORT) as environment:
         for name, value in environment.of(0).items():
             monkeypatch.setenv(name, value)
@@ -82,7 +82,7 @@ def test_a_process_that_cuda_left_without_mps_is_told_so(fake_mps, monkeypatch):
             environment.require_client(0.0)
 
 
-def test_a_daemon_that_does_not_start_is_the_users_error_and_leaves_nothing(fake_mps):
+def test_service_failed_start_is_a_user_error_and_cleans_up(fake_mps):
     fake_mps.behave(refuses="no permission to create the pipe")
     with (
         pytest.raises(UserError, match=r"GPU 0 has no MPS daemon: .*no permission to create the pipe"),
@@ -92,7 +92,7 @@ def test_a_daemon_that_does_not_start_is_the_users_error_and_leaves_nothing(fake
     assert all_gone(fake_mps)
 
 
-def test_the_first_daemon_is_ended_when_the_second_does_not_start(fake_mps, monkeypatch):
+def test_service_second_start_failing_ends_the_first(fake_mps, monkeypatch):
     starts = iter([{}, {"refuses": "too many"}])
     popen = subprocess.Popen
 
@@ -111,14 +111,14 @@ def test_the_first_daemon_is_ended_when_the_second_does_not_start(fake_mps, monk
     assert all_gone(fake_mps)
 
 
-def test_a_daemon_ends_when_its_owner_is_killed(fake_mps, owner):
+def test_keeper_ends_daemon_when_owner_is_killed(fake_mps, owner):
     assert len(fake_mps.running()) == 2
     owner.kill()
     wait_until(lambda: all_gone(fake_mps))
     assert fake_mps.asked()[-1] == "quit -t 1"
 
 
-def test_a_keeper_holds_out_when_everything_is_asked_to_end(fake_mps, owner):
+def test_keeper_survives_signals_to_the_whole_group(fake_mps, owner):
     keeper = keeper_of(owner.pid)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         keeper.send_signal(number)
@@ -127,7 +127,7 @@ def test_a_keeper_holds_out_when_everything_is_asked_to_end(fake_mps, owner):
     wait_until(lambda: all_gone(fake_mps))
 
 
-def test_what_a_dead_owner_with_a_dead_keeper_left_is_ended_by_the_next_run(fake_mps, owner):
+def test_service_next_run_ends_daemons_of_dead_owners(fake_mps, owner):
     keeper_of(owner.pid).kill()
     orphan = fake_mps.running()
     (left,) = fake_mps.folders_left()
@@ -142,7 +142,7 @@ def test_what_a_dead_owner_with_a_dead_keeper_left_is_ended_by_the_next_run(fake
     assert all_gone(fake_mps)
 
 
-def test_an_owner_whose_keeper_died_ends_its_daemon_itself(fake_mps):
+def test_service_owner_ends_daemon_when_keeper_died(fake_mps):
     with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         keeper = keeper_of(os.getpid())
         keeper.kill()
@@ -151,7 +151,7 @@ def test_an_owner_whose_keeper_died_ends_its_daemon_itself(fake_mps):
     assert all_gone(fake_mps)
 
 
-def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog):
+def test_service_death_without_keeper_is_logged_once(fake_mps, caplog):
     with caplog.at_level(logging.ERROR), mps_service(find_mps(ONE), GPUS[:1], SHORT):
         keeper_of(os.getpid()).kill()
         os.kill(fake_mps.daemons()[0]["daemon"], signal.SIGKILL)
@@ -183,9 +183,7 @@ def kill_newest(fake_mps):
     os.kill(fake_mps.daemons()[-1]["daemon"], signal.SIGKILL)
 
 
-def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clients_begin_again(
-    fake_mps, one_daemon, client, monkeypatch, caplog
-):
+def test_keeper_restarts_daemon_in_the_same_folder(fake_mps, one_daemon, client, monkeypatch, caplog):
     for name, value in one_daemon.of(0).items():
         monkeypatch.setenv(name, value)
     for times in (1, 2):
@@ -202,9 +200,7 @@ def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clie
     one_daemon.require_client()
 
 
-def test_a_daemon_that_dies_again_and_again_is_given_up_and_that_is_said_once(
-    fake_mps, one_daemon, monkeypatch, caplog
-):
+def test_keeper_gives_up_after_the_last_restart(fake_mps, one_daemon, monkeypatch, caplog):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", one_daemon.of(0)["CUDA_MPS_PIPE_DIRECTORY"])
     fake_mps.behave(lives=1)
     wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
@@ -214,7 +210,7 @@ def test_a_daemon_that_dies_again_and_again_is_given_up_and_that_is_said_once(
         one_daemon.wait_for_daemon(0.0)
 
 
-def test_a_daemon_that_cannot_be_started_again_is_tried_so_often_and_quoted(fake_mps, one_daemon, caplog):
+def test_keeper_failed_restarts_are_counted_and_quoted(fake_mps, one_daemon, caplog):
     fake_mps.behave(refuses="no more pipes")
     kill_newest(fake_mps)
     wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
@@ -223,13 +219,13 @@ def test_a_daemon_that_cannot_be_started_again_is_tried_so_often_and_quoted(fake
     assert len(fake_mps.daemons()) == 1
 
 
-def test_an_owner_that_ends_while_its_daemon_is_dead_leaves_nothing(fake_mps):
+def test_service_end_with_dead_daemon_leaves_nothing(fake_mps):
     with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         kill_newest(fake_mps)
     assert all_gone(fake_mps)
 
 
-def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, owner, monkeypatch, caplog):
+def test_service_external_daemon_is_never_restarted(fake_mps, owner, monkeypatch, caplog):
     keeper_of(owner.pid).kill()  # it would restart its daemon
     (external,) = fake_mps.folders_left()
     monkeypatch.setenv(EXTERNAL_VARIABLE, str(external.pipe))
@@ -241,7 +237,7 @@ def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, ow
         assert len(fake_mps.running()) == 1, "its server is not ours to end"
 
 
-def test_a_foreign_daemon_is_left_alone_unless_it_is_named(fake_mps, owner, monkeypatch):
+def test_service_external_daemon_is_used_only_if_named(fake_mps, owner, monkeypatch):
     (external,) = fake_mps.folders_left()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(external.pipe))
     found = find_mps(ONE)
@@ -258,7 +254,7 @@ def test_a_foreign_daemon_is_left_alone_unless_it_is_named(fake_mps, owner, monk
     assert not any(line.startswith("quit") for line in fake_mps.asked())
 
 
-def test_a_foreign_daemon_that_does_not_answer_is_said_before_the_run(fake_mps, tmp_path, monkeypatch):
+def test_service_external_daemon_without_reply_is_refused(fake_mps, tmp_path, monkeypatch):
     monkeypatch.setenv(EXTERNAL_VARIABLE, str(fake_mps.folders))
     found = find_mps(ONE)
     assert not found.usable
@@ -269,7 +265,7 @@ def test_a_foreign_daemon_that_does_not_answer_is_said_before_the_run(fake_mps, 
     assert "too long for a socket of 107 bytes" in find_mps(ONE).why
 
 
-def test_looking_starts_nothing_and_says_what_is_missing(fake_mps, tmp_path, monkeypatch):
+def test_find_mps_starts_nothing_and_names_what_is_missing(fake_mps, tmp_path, monkeypatch):
     found = find_mps(ONE)
     assert (found.usable, found.program) == (True, fake_mps.program)
     assert fake_mps.calls() == []
