@@ -35,7 +35,7 @@ class Process:
         return any(Path(one).name == name for one in called if one)
 
 
-def look_at(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """Returns the process that has this PID now; None without one, or for a zombie."""
     folder = _PROC / str(pid)
     try:
@@ -53,7 +53,7 @@ def look_at(pid: int) -> Process | None:
 
 def still_runs(process: Process) -> bool:
     """Returns whether this process, and not another with its PID, is alive."""
-    now = look_at(process.pid)
+    now = find_process(process.pid)
     return now is not None and _same(now, process)
 
 
@@ -88,7 +88,7 @@ def own_processes() -> Iterator[Process]:
     """Yields all processes of the current user."""
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
-            process = look_at(int(folder.name))
+            process = find_process(int(folder.name))
             if process is not None and process.user == os.getuid():
                 yield process
 
