@@ -134,7 +134,7 @@ def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise UserError(f"{option} {text}: these are not whole numbers; write them as 0,1,2")
-    return tuple(int(part) for part in parts)
+    return tuple(map(int, parts))
 
 
 def parts_of_one(text: str, option: str) -> tuple[float, ...]:
@@ -143,10 +143,7 @@ def parts_of_one(text: str, option: str) -> tuple[float, ...]:
     Raises:
         UserError: a value is not a fraction.
     """
-    try:
-        parts = tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        parts = ()
+    parts = tuple(dict.fromkeys(_floats(text)))
     if not parts or not all(0.0 <= part <= 1.0 for part in parts):
         raise UserError(f"{option} {text}: these are no parts of one; write them as 0,0.25,0.5")
     return parts
@@ -158,10 +155,15 @@ def amounts(text: str) -> tuple[float, ...]:
     Raises:
         UserError: a value is not a positive number.
     """
-    try:
-        amounts = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        amounts = ()
-    if not amounts or not all(0.0 < amount < float("inf") for amount in amounts):
+    parts = _floats(text)
+    if not parts or not all(0.0 < part < float("inf") for part in parts):
         raise UserError(f"--gpus {text}: these are not numbers above 0; write them as 1,2,4")
-    return amounts
+    return parts
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    """Returns numbers separated by commas; none if one of them is invalid."""
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        return ()

@@ -42,22 +42,22 @@ def measures(monkeypatch):
     return asked
 
 
-def test_a_profile_goes_on_with_what_is_missing(capfd, tmp_path, measures) -> None:
+def test_fleet_profile_measures_missing_points_only(capfd, tmp_path, measures) -> None:
     words = ["fleet", "profile", "--kind", NANO, "--points", str(tmp_path / "a.parquet"), "--mem", "0"]
     assert cli.main([*words, "--batches", "8,16", "--cpu", "0,0.5", "--json", "-"]) == 0
-    told = capfd.readouterr()
-    assert json.loads(told.out)["measured"] == 4
-    assert "Not enough yet: " in told.err
-    assert "4 points of a nano are too few" in " ".join(told.err.split())
+    report = capfd.readouterr()
+    assert json.loads(report.out)["measured"] == 4
+    assert "Not enough yet: " in report.err
+    assert "4 points of a nano are too few" in " ".join(report.err.split())
     assert cli.main([*words, "--batches", "8,16,32", "--cpu", "0,0.5", "--hold", "1,0.5", "--json", "-"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["measured"], told["in_all"]) == (8, 12)
-    assert {row["function"] for row in told["errors"]} >= {"EstComputeTime", "EstExecTime"}
+    report = json.loads(capfd.readouterr().out)
+    assert (report["measured"], report["in_all"]) == (8, 12)
+    assert {row["function"] for row in report["errors"]} >= {"EstComputeTime", "EstExecTime"}
     assert len(set(measures)) == len(measures) == 12
     assert len(read_points(tmp_path / "a.parquet")) == 12
 
 
-def test_what_was_measured_before_ctrl_c_is_kept(capfd, tmp_path, monkeypatch, measures) -> None:
+def test_fleet_profile_after_ctrl_c_keeps_its_points(capfd, tmp_path, monkeypatch, measures) -> None:
     whole = profiler.profiled
 
     def interrupted(run, backend, done):
@@ -71,7 +71,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(capfd, tmp_path, monkeypatch, m
     assert len(read_points(tmp_path / "a.parquet")) == len(read_tried(tmp_path / "a.parquet")) == 1
 
 
-def test_a_profile_that_cannot_be_is_refused_in_one_line(capfd, tmp_path, monkeypatch) -> None:
+def test_fleet_profile_with_invalid_options_is_refused(capfd, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ["profile", "--kind", NANO, "--points", tmp_path / "a.parquet"]
     assert "stress-ng is not installed" in refused(capfd, *words)
@@ -103,7 +103,7 @@ def stores(tmp_path):
     return tmp_path
 
 
-def test_a_manager_that_cannot_be_is_refused_in_one_line(capfd, stores) -> None:
+def test_fleet_manager_with_invalid_options_is_refused(capfd, stores) -> None:
     words = ["manager", stores / "stores.yaml", "--points", stores / "points.parquet"]
     for more, sentence in (
         (["--solver", "moon"], "--solver moon: there is none; choose one of deep-edge, "),
@@ -123,7 +123,7 @@ def test_a_manager_that_cannot_be_is_refused_in_one_line(capfd, stores) -> None:
     assert sentence in refused(capfd, *words)
 
 
-def test_emulated_nodes_are_parts_of_a_core() -> None:
+def test_read_emulated_returns_thousandths_by_node() -> None:
     assert read_emulated("east=0.6,west=1") == {"east": 600, "west": 1000}
     assert read_emulated("") == {}
     for wrong in ("east", "east=0", "east=2", "=0.5", "a=0.5,a=0.2", "a=nan"):
@@ -131,13 +131,13 @@ def test_emulated_nodes_are_parts_of_a_core() -> None:
             read_emulated(wrong)
 
 
-def test_a_worker_without_a_manager_says_so(capfd) -> None:
+def test_fleet_worker_without_a_manager_is_refused(capfd) -> None:
     words = ["worker", "--node", "a", "--kind", NANO, "--every", "1", "--manager"]
     assert "no answer" in refused(capfd, *words, "http://127.0.0.1:9")
     assert "write it as http://HOST:PORT" in refused(capfd, *words, "127.0.0.1:9")
 
 
-def test_each_command_shows_examples(capfd) -> None:
+def test_help_of_edge_commands_has_examples(capfd) -> None:
     for command in ("profile", "manager", "worker"):
         assert cli.main(["fleet", command, "--help"]) == 0
         assert f"ekya fleet {command} " in capfd.readouterr().out

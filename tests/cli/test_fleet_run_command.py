@@ -34,16 +34,14 @@ def file(tmp_path):
         (["--windows", "0"], "--windows"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(
-    words, said, file, tmp_path, monkeypatch, capfd
-) -> None:
+def test_fleet_run_with_invalid_options_is_refused(words, said, file, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["fleet", "run", str(file), "--clock", "virtual", *words]) == 2
     assert said in " ".join(capfd.readouterr().err.replace("│", " ").split())
     assert not (tmp_path / "runs").exists()
 
 
-def test_its_help_has_examples(capfd) -> None:
+def test_help_of_fleet_run_has_examples(capfd) -> None:
     assert cli.main(["fleet", "run", "--help"]) == 0
     assert "ekya fleet run --clock virtual --tier none --json -" in capfd.readouterr().out
 
@@ -70,7 +68,7 @@ def on_a_machine_with(gpus):
         (1, (0.4, 0.6), None),
     ],
 )
-def test_servers_on_one_machine_share_its_first_gpu_and_ask_for_no_more_of_it_than_there_is(
+def test_fleet_run_here_asks_for_at_most_the_first_gpu(
     here, gpus, said, file, tmp_path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(tmp_path)

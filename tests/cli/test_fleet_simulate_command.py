@@ -38,20 +38,20 @@ SMALL = {"deep-edge": ("--jobs", "1")}
 
 @pytest.mark.usefixtures("knows")
 @pytest.mark.parametrize("world", sorted(WORLDS))
-def test_every_world_can_be_played_by_everybody_who_decides_there(capfd, world) -> None:
-    told = played(capfd, world, *SMALL.get(world, ("--nodes", "2", "--jobs", "4")))
-    assert [mean["policy"] for mean in told["mean"]] == list(WORLDS[world].policies)
-    assert all(run["unfinished_jobs"] == 0 and run["total_cost"] > 0 for run in told["runs"])
+def test_fleet_simulate_plays_every_policy_of_every_world(capfd, world) -> None:
+    report = played(capfd, world, *SMALL.get(world, ("--nodes", "2", "--jobs", "4")))
+    assert [mean["policy"] for mean in report["mean"]] == list(WORLDS[world].policies)
+    assert all(run["unfinished_jobs"] == 0 and run["total_cost"] > 0 for run in report["runs"])
 
 
-def test_a_node_that_fails_costs_something(capfd) -> None:
+def test_fleet_simulate_with_a_failed_node_takes_longer(capfd) -> None:
     words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "6", "--policy", "fifo"]
     whole = played(capfd, *words)["runs"][0]
     halved = played(capfd, *words, "--fail", "node-001@100")["runs"][0]
     assert halved["makespan_s"] > whole["makespan_s"]
 
 
-def test_in_andreas_moves_are_for_nothing_unless_a_start_takes_something(capfd) -> None:
+def test_fleet_simulate_with_restart_charges_moves(capfd) -> None:
     words = ["andreas-two-gpu", "--nodes", "4", "--policy", "andreas,worth,edf"]
     free, paid = played(capfd, *words)["runs"], played(capfd, *words, "--restart", "60")["runs"]
     assert [run["lost_s"] for run in free] == [0, 0, 0]
@@ -63,7 +63,7 @@ def test_in_andreas_moves_are_for_nothing_unless_a_start_takes_something(capfd) 
     assert {**paid[2], "host": free[2]["host"]} == free[2]
 
 
-def test_andreas_jobs_take_what_a_store_of_profiles_says(capfd, tmp_path) -> None:
+def test_fleet_simulate_with_profiles_takes_their_times(capfd, tmp_path) -> None:
     store = tmp_path / "profiles.json"
     words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "1", "--policy", "edf"]
     (drawn,) = played(capfd, *words)["runs"]
@@ -79,16 +79,16 @@ def test_andreas_jobs_take_what_a_store_of_profiles_says(capfd, tmp_path) -> Non
 
 
 @pytest.mark.usefixtures("knows")
-def test_deep_edge_is_told_of_what_its_paper_compares(capfd) -> None:
-    told = played(capfd, "deep-edge", "--seeds", "2020,2023,2024")
-    mean = {mean["policy"]: mean for mean in told["mean"]}
+def test_fleet_simulate_deep_edge_is_ahead_of_fair(capfd) -> None:
+    report = played(capfd, "deep-edge", "--seeds", "2020,2023,2024")
+    mean = {mean["policy"]: mean for mean in report["mean"]}
     assert mean["deep-edge-joint"]["epoch_s"] < mean["deep-edge"]["epoch_s"] < mean["fair"]["epoch_s"]
     assert mean["fair"]["late_apps"] > 0
     assert [mean[name]["late_apps"] for name in ("deep-edge", "deep-edge-joint", "fair-kept")] == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("knows")
-def test_a_worker_of_deep_edge_that_fails_loses_its_epoch_and_the_server_ends_it(capfd) -> None:
+def test_fleet_simulate_deep_edge_with_failures_loses_work(capfd) -> None:
     words = ["deep-edge", "--policy", "deep-edge", "--seeds", "2020", "--fail"]
     (halved,) = played(capfd, *words, "nano-1@150")["runs"]
     assert halved["lost_s"] > 0
@@ -99,7 +99,7 @@ def test_a_worker_of_deep_edge_that_fails_loses_its_epoch_and_the_server_ends_it
     assert capfd.readouterr().out.splitlines()[4].split()[5] == "-"
 
 
-def test_deep_edge_decides_by_models_that_are_fitted_once_and_says_how_far_it_is(monkeypatch) -> None:
+def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None:
     monkeypatch.setattr(deep_edge_testbed, "POINTS", dict.fromkeys(POINTS, 120))
     parts = []
     (policy,) = deep_edge_testbed.deciders(("deep-edge",), parts.append).values()
@@ -109,17 +109,17 @@ def test_deep_edge_decides_by_models_that_are_fitted_once_and_says_how_far_it_is
     assert 0 < policy.limits.exec_error < 0.5
 
 
-def test_seeds_are_played_and_averaged(capfd) -> None:
-    told = played(
+def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:
+    report = played(
         capfd, "andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf", "--seeds", "1,2"
     )
-    assert [run["seed"] for run in told["runs"]] == [1, 2]
-    (mean,) = told["mean"]
-    assert mean["total_cost"] == pytest.approx(sum(run["total_cost"] for run in told["runs"]) / 2, abs=1e-6)
+    assert [run["seed"] for run in report["runs"]] == [1, 2]
+    (mean,) = report["mean"]
+    assert mean["total_cost"] == pytest.approx(sum(run["total_cost"] for run in report["runs"]) / 2, abs=1e-6)
     again = played(
         capfd, "andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf", "--seeds", "1,2"
     )
-    assert again["mean"] == told["mean"]
+    assert again["mean"] == report["mean"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_seeds_are_played_and_averaged(capfd) -> None:
         (["deep-edge", "--jobs", "2"], "--jobs 2: in deep-edge each seed has one update"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(capfd, words, sentence) -> None:
+def test_fleet_simulate_with_invalid_options_is_refused(capfd, words, sentence) -> None:
     assert cli.main(["fleet", "simulate", *words]) == cli.USER_ERROR
     said = capfd.readouterr().err
     assert said.startswith(f"ekya: {sentence}")
@@ -148,7 +148,7 @@ def test_what_cannot_be_is_said_in_one_line(capfd, words, sentence) -> None:
 
 
 @pytest.mark.parametrize("finished", [0, 1])
-def test_after_ctrl_c_what_was_finished_is_told(capfd, tmp_path, monkeypatch, finished) -> None:
+def test_fleet_simulate_after_ctrl_c_reports_finished_runs(capfd, tmp_path, monkeypatch, finished) -> None:
     whole, begun = FleetEngine.run, []
 
     def interrupted(engine):
@@ -158,22 +158,22 @@ def test_after_ctrl_c_what_was_finished_is_told(capfd, tmp_path, monkeypatch, fi
         return whole(engine)
 
     monkeypatch.setattr(FleetEngine, "run", interrupted)
-    told = tmp_path / "told.json"
-    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf,fifo", "--json", str(told)]
+    report = tmp_path / "report.json"
+    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf,fifo", "--json", str(report)]
     assert cli.main(["fleet", "simulate", *words]) == cli.STOPPED
     said = capfd.readouterr().out
     assert f"Stopped after {finished} of 2 runs." in said
     assert ("Policy" in said) == bool(finished)
-    assert len(json.loads(told.read_text())["runs"]) == finished
+    assert len(json.loads(report.read_text())["runs"]) == finished
 
 
-def test_outages_are_read_as_they_are_written() -> None:
+def test_read_outages_returns_nodes_and_times() -> None:
     assert read_outages(["a@5", "b@x@7.5:8"]) == (Outage("a", 5 * S), Outage("b@x", 7_500_000, 8 * S))
     for wrong in ("a", "@5", "a@", "a@5:4", "a@x", "a@1:2:3", "a@-1"):
         with pytest.raises(UserError, match="--fail"):
             read_outages([wrong])
 
 
-def test_the_group_alone_says_what_it_can_do(capfd) -> None:
+def test_fleet_alone_prints_its_help(capfd) -> None:
     assert cli.main(["fleet"]) == 0
     assert "simulate" in capfd.readouterr().out

@@ -27,11 +27,11 @@ def prepare(*more):
     return cli.main(["prepare", "cityscapes", "--root", "data", *more])
 
 
-def test_the_fleet_file_that_it_writes_opens_its_streams_from_the_index(place, capfd):
+def test_prepare_writes_a_fleet_file_that_opens_from_its_index(place, capfd):
     assert prepare("--json", "-") == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["streams"]["aachen"]["frames"] == 3
-    assert told["streams"]["aachen"]["problems"] == told["missing"] == []
+    report = json.loads(capfd.readouterr().out)
+    assert report["streams"]["aachen"]["frames"] == 3
+    assert report["streams"]["aachen"]["problems"] == report["missing"] == []
     fleet = load_fleet(place / "cityscapes.yaml")
     assert fleet.classes == PAPER_CLASSES
     assert [stream.id for stream in fleet.streams] == ["aachen", "ulm"]
@@ -43,7 +43,7 @@ def test_the_fleet_file_that_it_writes_opens_its_streams_from_the_index(place, c
     assert "# Cityscapes, fine annotations. Streams: 2, frames: 5, missing or damaged: 0." in text
 
 
-def test_what_is_asked_for_stands_in_the_fleet_file(place):
+def test_prepare_with_options_writes_them_to_the_fleet_file(place):
     assert prepare("--out", "two.yaml", "--streams", "ulm", "--classes", "car,bus", "--window", "40") == 0
     raw = yaml.safe_load((place / "two.yaml").read_text())
     assert (raw["name"], raw["classes"], raw["window_s"]) == ("two", ["car", "bus"], 40.0)
@@ -51,7 +51,7 @@ def test_what_is_asked_for_stands_in_the_fleet_file(place):
     assert (place / "two.index" / "ulm.jsonl").is_file()
 
 
-def test_damage_is_told_and_is_exit_code_1(place, capfd):
+def test_prepare_with_damage_reports_it_and_exits_with_1(place, capfd):
     next((place / "data/gtFine/train/ulm").iterdir()).unlink()
     (place / "data/gtFine/val").rmdir()
     assert prepare() == 1
@@ -75,7 +75,7 @@ def test_damage_is_told_and_is_exit_code_1(place, capfd):
         (["cityscapes", "--root", "data", "--classes", "car,car"], "a value stands there twice"),
     ],
 )
-def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(place, capfd, arguments, says):
+def test_prepare_with_invalid_options_prints_one_line(place, capfd, arguments, says):
     (place / "empty").mkdir()
     assert cli.main(["prepare", *arguments]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
@@ -84,7 +84,7 @@ def test_what_the_user_can_put_right_is_one_line_and_exit_code_2(place, capfd, a
     assert not (place / "cityscapes.yaml").exists()
 
 
-def test_nothing_is_replaced_unless_it_is_said(place, capfd):
+def test_prepare_replaces_a_result_with_overwrite_only(place, capfd):
     assert prepare() == 0
     before = (place / "cityscapes.yaml").read_text()
     assert prepare("--window", "60") == 2
@@ -94,7 +94,7 @@ def test_nothing_is_replaced_unless_it_is_said(place, capfd):
     assert load_fleet(place / "cityscapes.yaml").window_s == 60
 
 
-def test_a_check_that_was_interrupted_goes_on_behind_the_last_stream(place, capfd, caplog, monkeypatch):
+def test_prepare_with_resume_continues_after_the_last_stream(place, capfd, caplog, monkeypatch):
     examined, examine = [], CityscapesDataset.examine
 
     def interrupted(self, root, stream, *more):
@@ -118,7 +118,7 @@ def test_a_check_that_was_interrupted_goes_on_behind_the_last_stream(place, capf
     assert [stream.id for stream in load_fleet(place / "cityscapes.yaml").streams] == ["aachen", "ulm"]
 
 
-def test_where_nothing_can_be_used_no_fleet_file_is_written(place, capfd):
+def test_prepare_without_a_usable_frame_writes_no_fleet_file(place, capfd):
     for picture in (place / "data/leftImg8bit").rglob("*.png"):
         picture.write_bytes(b"")
     assert prepare() == 2

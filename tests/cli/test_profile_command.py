@@ -66,7 +66,7 @@ def recorder(monkeypatch):
     return made
 
 
-def test_arguments_reach_the_recorder_and_the_trace_is_told_in_numbers(recorder, tmp_path, capfd):
+def test_profile_passes_its_options_and_reports_counts(recorder, tmp_path, capfd):
     file = tmp_path / "p.parquet"
     arguments = ["profile", "--out", str(file), "--seed", "4", "--windows", "3", "--json", "-"]
     assert cli.main([*arguments, "--streams", "cam-1,cam-2", "--families", "1", "--every-start"]) == 0
@@ -86,7 +86,7 @@ def test_arguments_reach_the_recorder_and_the_trace_is_told_in_numbers(recorder,
     assert read_trace(file).streams == (stream_of("cam-1"), stream_of("cam-2"))
 
 
-def test_what_was_finished_before_ctrl_c_is_a_trace_and_can_be_completed(recorder, tmp_path, capfd):
+def test_profile_after_ctrl_c_leaves_a_trace_to_resume(recorder, tmp_path, capfd):
     file = tmp_path / "p.parquet"
     recorder.interrupted_after = "cam-2"
     assert cli.main(["profile", "--out", str(file)]) == cli.STOPPED
@@ -100,7 +100,7 @@ def test_what_was_finished_before_ctrl_c_is_a_trace_and_can_be_completed(recorde
     assert [stream.stream for stream in read_trace(file).streams] == ["cam-1", "cam-2"]
 
 
-def test_resuming_without_a_file_begins(recorder, tmp_path):
+def test_profile_with_resume_but_no_file_begins_anew(recorder, tmp_path):
     assert cli.main(["profile", "--out", str(tmp_path / "p.parquet"), "--resume"]) == 0
     assert recorder.before is None
 
@@ -108,13 +108,13 @@ def test_resuming_without_a_file_begins(recorder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"), [("no/where/p.parquet", "there is no folder"), ("", "this is a folder")]
 )
-def test_where_nothing_can_be_written_nothing_is_recorded(recorder, tmp_path, capfd, name, says):
+def test_profile_to_an_unwritable_path_records_nothing(recorder, tmp_path, capfd, name, says):
     assert cli.main(["profile", "--out", str(tmp_path / name), "--resume"]) == cli.USER_ERROR
     assert says in capfd.readouterr().err
     assert recorder.asked is None
 
 
-def test_every_stream_keeps_its_own_windows():
+def test_with_stream_keeps_the_windows_of_each_stream():
     trace = with_stream(with_stream(EMPTY, stream_of("b", 4)), stream_of("a", 2))
     assert [(stream.stream, len(stream.windows)) for stream in trace.streams] == [("a", 2), ("b", 4)]
     assert trace.windows == 4

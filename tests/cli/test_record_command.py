@@ -55,12 +55,12 @@ def record(fleet_file, *more):
     return cli.main(["record", str(fleet_file), "--out", str(fleet_file.parent / "out"), *more])
 
 
-def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path, capfd, caplog):
+def test_record_replaces_a_camera_by_its_video(fleet_file, tmp_path, capfd, caplog):
     assert record(fleet_file, "--for", "1", "--json", "-") == 1
     out, err = capfd.readouterr()
-    told = json.loads(out)
-    assert told["left_out"] == {"gone": "no connection: Connection refused"}
-    gate = told["streams"]["gate"]
+    report = json.loads(out)
+    assert report["left_out"] == {"gone": "no connection: Connection refused"}
+    gate = report["streams"]["gate"]
     assert (gate["frames"], gate["seconds"], gate["fps"], gate["lost"]) == (20, 1.0, 20.0, [])
     assert "gone: left out; no connection: Connection refused" in err
     assert "1 s hold fewer than 2 windows of 9 s" in caplog.text
@@ -73,7 +73,7 @@ def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path
     assert after.model_copy(update={"streams": before.streams}) == before
 
 
-def test_a_recording_can_be_moved_and_holds_no_password(fleet_file, tmp_path, capfd, caplog):
+def test_record_writes_portable_files_without_passwords(fleet_file, tmp_path, capfd, caplog):
     record(fleet_file, "--for", "0.5")
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     assert load_fleet(moved / "fleet.yaml").stream("gate").source.files == (moved / "gate.avi",)
@@ -81,7 +81,7 @@ def test_a_recording_can_be_moved_and_holds_no_password(fleet_file, tmp_path, ca
     assert SECRET not in "".join([*capfd.readouterr(), caplog.text])
 
 
-def test_a_recording_is_not_written_over_unless_that_is_said(fleet_file, tmp_path, capfd):
+def test_record_replaces_a_recording_with_overwrite_only(fleet_file, tmp_path, capfd):
     record(fleet_file, "--for", "0.5")
     assert record(fleet_file, "--for", "0.5") == 2
     assert "gate.avi is there already; name another folder, or add --overwrite" in capfd.readouterr().err
@@ -90,7 +90,7 @@ def test_a_recording_is_not_written_over_unless_that_is_said(fleet_file, tmp_pat
     assert (tmp_path / "out" / "gate.avi").stat().st_size > before
 
 
-def test_ctrl_c_keeps_what_was_recorded(fleet_file, tmp_path, capfd):
+def test_record_after_ctrl_c_keeps_its_frames(fleet_file, tmp_path, capfd):
     def interrupt():
         while not list((tmp_path / "out").glob(".gate*")):
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_ctrl_c_keeps_what_was_recorded(fleet_file, tmp_path, capfd):
     assert 0 < frames == len(list(source.frames())) < 180
 
 
-def test_where_no_camera_answers_nothing_is_written(tmp_path, camera, capfd):
+def test_record_without_a_responding_camera_writes_nothing(tmp_path, camera, capfd):
     fleet_file = written(tmp_path, camera)
     camera.stop()
     assert record(fleet_file, "--for", "600") == 2
@@ -123,13 +123,13 @@ def test_where_no_camera_answers_nothing_is_written(tmp_path, camera, capfd):
         ({}, ["--for", "inf"], "--for inf: this is no time to record"),
     ],
 )
-def test_a_recording_has_an_end(tmp_path, camera, capfd, changes, more, said):
+def test_record_without_a_finite_duration_is_refused(tmp_path, camera, capfd, changes, more, said):
     assert record(written(tmp_path, camera, **changes), *more) == 2
     assert said in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_recorded_is_refused_before_anything_is_begun(tmp_path, camera, monkeypatch, capfd):
+def test_record_that_cannot_work_is_refused_at_once(tmp_path, camera, monkeypatch, capfd):
     fleet_file = written(tmp_path, camera)
     (tmp_path / "out").write_text("")
     assert record(fleet_file) == 2
@@ -143,7 +143,7 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_begun(tmp_path, c
     assert not (tmp_path / "new").exists()
 
 
-def test_a_camera_is_named_on_the_command_line_too(camera, tmp_path, monkeypatch):
+def test_record_with_camera_option_records_it(camera, tmp_path, monkeypatch):
     monkeypatch.setenv("CAM_LOGIN", f"me:{SECRET}")
     weights = tmp_path / "FastestDet.onnx"
     weights.write_bytes(b"")

@@ -23,7 +23,7 @@ def recording(gaps, fps=25.0, file=Path("gate.avi")):
     st.lists(st.integers(1, 200), min_size=2, max_size=9),
     st.integers(10, 24000).map(lambda hundredths: hundredths / 100),
 )
-def test_exactly_the_frames_of_gaps_do_not_arrive(lengths, fps):
+def test_losses_of_gaps_drop_exactly_their_frames(lengths, fps):
     """Frame times are computed as by the video source."""
     bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
     gaps = [Gap(begin, end, "so") for begin, end in zip(bounds[::2], bounds[1::2], strict=False)]
@@ -34,8 +34,8 @@ def test_exactly_the_frames_of_gaps_do_not_arrive(lengths, fps):
     assert away == [frame for gap in gaps for frame in range(gap.begin, gap.end)]
 
 
-@pytest.mark.parametrize(("model", "told"), [("fastestdet", True), ("file", False)])
-def test_labels_made_before_leave_losses_to_the_log(tmp_path, caplog, model, told):
+@pytest.mark.parametrize(("model", "in_script"), [("fastestdet", True), ("file", False)])
+def test_recorded_fleet_with_labels_from_a_file_only_logs_losses(tmp_path, caplog, model, in_script):
     for name in ("gate.avi", "weights"):
         (tmp_path / name).write_bytes(b"")
     raw = {
@@ -50,6 +50,6 @@ def test_labels_made_before_leave_losses_to_the_log(tmp_path, caplog, model, tol
     gate = StreamId("gate")
     one = recording([Gap(10, 60, "so")], file=tmp_path / "gate.avi")
     text = recorded_fleet_text(fleet, {gate: one}, {}, tmp_path / "fleet.yaml")
-    assert ("event: lost" in text) == told
-    assert ("gate was lost at 0.4 s for 2.0 s" in caplog.text) != told
+    assert ("event: lost" in text) == in_script
+    assert ("gate was lost at 0.4 s for 2.0 s" in caplog.text) != in_script
     assert "cam/live" not in text

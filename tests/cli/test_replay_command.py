@@ -1,11 +1,9 @@
 """Tests of ``ekya replay``: what it plays, user errors and its report."""
 
 import json
-import sys
-from types import ModuleType
 
 import pytest
-import yaml
+from commands import live_camera, write_fleet
 
 from ekya import cli
 from ekya.cli.replay import DEFAULT_SCRIPTED
@@ -19,28 +17,13 @@ from ekya.core.trace import Trace
 from ekya.core.units import StreamId
 from ekya.pipeline.setup import loop_options, script_cues
 from ekya.results.storage.journal import FileJournal
-from ekya.results.storage.run_folder import RunFolder
 
 CAM, S, EVERY = StreamId("cam-1"), 1_000_000, InferenceConfig(1, 32)
-STREAM = {
-    "mean_accuracy": 0.8,
-    "balanced_accuracy": 0.7,
-    "without_retraining": 0.6,
-    "gain": 0.2,
-    "set_aside": None,
-    "windows": [{"retrained": True, "retrain_share_milli": 500, "inference_share_milli": 250}],
-}
-SUMMARY = {
-    "world": "live",
-    "scheduler": "thief",
-    "mean_accuracy": 0.8,
-    "balanced_accuracy": 0.7,
-    "streams": {CAM: STREAM},
-    "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
-    "retrainings": {"started": 1, "finished": 1, "failed": 0},
-    "health": {"sentence": None, "streams": {CAM: [{"index": 0, "state": "ok"}]}},
-    "warnings": [],
-}
+
+
+def written(folder, script):
+    stream = {"id": CAM, "play": {"script": script}, "source": {"kind": "synthetic_city", "seed": 1}}
+    return write_fleet(folder, windows=9, streams=[stream])
 
 
 @pytest.fixture
@@ -48,22 +31,12 @@ def fleet(tmp_path):
     return written(tmp_path, [{"event": "lost", "at_s": 30, "for_s": 20}])
 
 
-def written(folder, script):
-    stream = {"id": CAM, "play": {"script": script}, "source": {"kind": "synthetic_city", "seed": 1}}
-    raw = {"classes": ["person"], "gpus": 1, "window_s": 9, "windows": 9, "golden": {}, "streams": [stream]}
-    path = folder / "fleet.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    return path
-
-
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """Fake worlds, whose journal has the camera lost at 3 s; returns the list of fleets that they ran."""
-    asked = []
+def losing(world):
+    """Fake worlds whose journal has the camera lost at 3 s."""
 
-    def run(fleet, options, console):
-        asked.append(fleet)
-        folder = RunFolder.create(tmp_path / "runs", "run")
+    def write_journal(folder):
+        fleet, _ = world.runs[-1]
         journal = FileJournal(folder.journal, "thief", loop_options(fleet, (), 0, 1, 1000))
         for event, share_milli in (
             (ev.StreamAdded(0, CAM, ()), 400),
@@ -73,26 +46,18 @@ def asked(tmp_path, monkeypatch):
             commands = () if share_milli is None else (cmd.SetInference(CAM, EVERY, share_milli),)
             journal.decision(event.t_us, None, commands)
         journal.close()
-        folder.summary.write_text(json.dumps(SUMMARY))
-        return folder.path
 
-    for module, function in (
-        ("ekya.runtime.live", "run_live"),
-        ("ekya.simulation.emulated.run", "run_emulated"),
-    ):
-        stand_in = ModuleType(module)
-        setattr(stand_in, function, run)
-        monkeypatch.setitem(sys.modules, module, stand_in)
-    return asked
+    world.during = write_journal
+    return world
 
 
-def test_a_script_is_played_at_the_speed_that_is_asked_for(fleet, asked, capfd):
+def test_replay_with_speed_scales_the_script_and_reports_it(fleet, losing, capfd):
     assert cli.main(["replay", str(fleet), "--speed", "10", "--clock", "virtual", "--json", "-"]) == 0
-    assert asked[0].stream(CAM).play.outages_us == ((3 * S, 5 * S),)
+    assert losing.runs[0][0].stream(CAM).play.outages_us == ((3 * S, 5 * S),)
     out, err = capfd.readouterr()
-    told = json.loads(out)
-    assert told["mean_accuracy"] == 0.8
-    assert told["script"] == [
+    report = json.loads(out)
+    assert report["mean_accuracy"] == 0.8
+    assert report["script"] == [
         {
             "at_s": 3.0,
             "until_s": 5.0,
@@ -105,25 +70,21 @@ def test_a_script_is_played_at_the_speed_that_is_asked_for(fleet, asked, capfd):
     assert "is lost for 2 s" in err
 
 
-def test_recordings_without_a_script_are_played_as_they_are(tmp_path, asked, capfd):
+def test_replay_without_a_script_reports_no_event(tmp_path, losing, capfd):
     assert cli.main(["replay", str(written(tmp_path, [])), "--clock", "virtual", "--json", "-"]) == 0
-    assert asked[0].stream(CAM).play.script == ()
+    assert losing.runs[0][0].stream(CAM).play.script == ()
     assert json.loads(capfd.readouterr().out)["script"] == []
 
 
-def test_live_cameras_are_to_be_recorded_before_they_are_replayed(tmp_path, asked, capfd):
-    path = written(tmp_path, [])
-    raw = yaml.safe_load(path.read_text())
-    raw["golden"] = {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"}
-    raw["streams"] = [{"id": CAM, "source": {"kind": "camera", "url": "rtsp://cam/"}}]
-    path.write_text(yaml.safe_dump(raw))
+def test_replay_of_a_live_camera_is_refused(tmp_path, losing, capfd):
+    path = write_fleet(tmp_path, **live_camera("rtsp://cam/"))
     assert cli.main(["replay", str(path)]) == 2
     said = capfd.readouterr().err
     assert "a live camera cannot be watched again, since its frames come only once; record it with" in said
-    assert not asked
+    assert not losing.runs
 
 
-def test_a_trace_is_recorded_of_a_camera_that_was_lost_and_of_no_other_script(tmp_path, monkeypatch, capfd):
+def test_profile_with_a_script_accepts_lost_only(tmp_path, monkeypatch, capfd):
     burst = {"event": "burst", "at_s": 50, "for_s": 2}
     lost = {"event": "lost", "at_s": 30, "for_s": 20}
     arguments = ["profile", str(written(tmp_path, [lost, burst])), "--out", str(tmp_path / "t.parquet")]
@@ -141,7 +102,7 @@ def test_a_trace_is_recorded_of_a_camera_that_was_lost_and_of_no_other_script(tm
     assert [event.event for event in recorded[0]] == ["lost"]
 
 
-def test_the_shipped_fleet_shows_every_kind_of_event_within_two_minutes():
+def test_default_scripted_fleet_has_every_event_in_two_minutes():
     fleet = load_fleet(shipped_path(DEFAULT_SCRIPTED))
     assert {str(cue.happens) for cue in script_cues(fleet)} == {"joins", "lost", "back", "night", "burst"}
     end_us = fleet.windows * fleet.window_s * S

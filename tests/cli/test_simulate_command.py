@@ -35,24 +35,24 @@ def as_json(capfd, *arguments):
     return json.loads(out)
 
 
-def test_every_scheduler_gpu_and_seed_is_played(capfd, trace):
-    told = as_json(
+def test_simulate_plays_every_scheduler_gpu_count_and_seed(capfd, trace):
+    report = as_json(
         capfd, trace, "--scheduler", "thief,no-retrain", "--gpus", "0.5,2", "--seeds", "0,1", "--error", 0.1
     )
-    assert [(run["scheduler"], run["gpus"], run["seed"]) for run in told["runs"]] == [
+    assert [(run["scheduler"], run["gpus"], run["seed"]) for run in report["runs"]] == [
         (name, gpus, seed) for name in ("thief", "no-retrain") for gpus in (0.5, 2.0) for seed in (0, 1)
     ]
-    means = {(one["scheduler"], one["gpus"]): one["mean_accuracy"] for one in told["mean"]}
+    means = {(one["scheduler"], one["gpus"]): one["mean_accuracy"] for one in report["mean"]}
     assert means["thief", 2.0] > means["thief", 0.5]
     assert means["thief", 2.0] > means["no-retrain", 2.0]
-    first = told["runs"][0]
+    first = report["runs"][0]
     assert (first["world"], first["error_sd"], first["window_s"]) == ("trace", 0.1, 60.0)
     assert list(first["streams"]) == ["cam-1", "cam-2", "cam-3"]
     assert [window["index"] for window in first["streams"]["cam-1"]["windows"]] == [0, 1, 2]
-    assert told["trace"]["streams"] == ["cam-1", "cam-2", "cam-3"]
+    assert report["trace"]["streams"] == ["cam-1", "cam-2", "cam-3"]
 
 
-def test_models_of_a_similar_mix_need_classes_to_be_counted(capfd, trace, tmp_path):
+def test_simulate_reuse_without_class_counts_is_refused(capfd, trace, tmp_path):
     played = as_json(capfd, trace, "--scheduler", "reuse,oracle,cloud:up=20:down=50")
     assert len(played["runs"]) == 3
     known = read_trace(trace)
@@ -67,21 +67,21 @@ def test_models_of_a_similar_mix_need_classes_to_be_counted(capfd, trace, tmp_pa
     assert "--scheduler reuse: the trace does not say" in err
 
 
-def test_the_same_seeds_give_the_same_bytes(capfd, trace):
+def test_simulate_with_the_same_seeds_prints_the_same_bytes(capfd, trace):
     arguments = (trace, "--scheduler", "thief,uniform", "--error", 0.2, "--seeds", "4", "--json", "-")
     first = said(capfd, *arguments)[1]
     assert json.loads(first)["runs"]
     assert said(capfd, *arguments)[1] == first
 
 
-def test_the_table_shows_a_row_a_scheduler_and_a_column_a_number_of_gpus(capfd, trace):
+def test_simulate_prints_a_row_per_scheduler(capfd, trace):
     code, out, _ = said(capfd, trace, "--scheduler", "uniform,no-retrain", "--gpus", "1,2.5")
     assert code == 0
     for words in ("uniform", "no-retrain", "1 GPU", "2.5 GPUs", "3 streams, 3 windows", "8 retraining"):
         assert words in out
 
 
-def test_streams_and_windows_can_be_chosen(capfd, trace):
+def test_simulate_with_streams_and_windows_takes_these_only(capfd, trace):
     first_two = as_json(capfd, trace, "--streams", 2, "--windows", 2, "--scheduler", "no-retrain")
     assert first_two["trace"]["streams"] == ["cam-1", "cam-2"]
     assert [window["index"] for window in first_two["runs"][0]["streams"]["cam-1"]["windows"]] == [0, 1]
@@ -90,7 +90,7 @@ def test_streams_and_windows_can_be_chosen(capfd, trace):
     assert named["runs"][0]["window_s"] == 30.0
 
 
-def test_a_trace_is_drawn_from_a_seed_and_can_be_kept(capfd, tmp_path):
+def test_simulate_with_generate_and_keep_writes_the_trace(capfd, tmp_path):
     kept = tmp_path / "kept.parquet"
     arguments = ("--generate", 5, "--streams", 2, "--windows", 2, "--speed", "measured", "--keep", kept)
     drawn = as_json(capfd, *arguments, "--scheduler", "no-retrain")
@@ -98,7 +98,7 @@ def test_a_trace_is_drawn_from_a_seed_and_can_be_kept(capfd, tmp_path):
     assert as_json(capfd, kept, "--scheduler", "no-retrain") == drawn
 
 
-def test_a_folder_is_a_runs_or_one_of_public_profiles(capfd, trace, tmp_path):
+def test_simulate_of_a_folder_finds_its_trace_or_profiles(capfd, trace, tmp_path):
     assert as_json(capfd, trace.parent, "--scheduler", "no-retrain")["trace"]["windows"] == 3
     public = tmp_path / "public"
     public.mkdir()
@@ -139,7 +139,7 @@ def test_a_folder_is_a_runs_or_one_of_public_profiles(capfd, trace, tmp_path):
         (("--generate", "1", "--streams", "cam-1"), "as a number from 1"),
     ],
 )
-def test_what_can_be_put_right_is_said_in_one_sentence(capfd, trace, arguments, says):
+def test_simulate_with_invalid_options_prints_one_line(capfd, trace, arguments, says):
     code, out, err = said(capfd, *(str(trace) if one == "TRACE" else one for one in arguments))
     assert code == cli.USER_ERROR
     assert out == ""
@@ -147,7 +147,7 @@ def test_what_can_be_put_right_is_said_in_one_sentence(capfd, trace, arguments, 
     assert err.count("\n") == 1
 
 
-def test_ctrl_c_reports_what_was_finished(capfd, trace, tmp_path, monkeypatch):
+def test_simulate_after_ctrl_c_reports_finished_runs(capfd, trace, tmp_path, monkeypatch):
     played = []
 
     def interrupted(*arguments):

@@ -28,7 +28,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_is_found_where_a_folder_is_asked_for(folder):
+def test_find_files_resolves_files_and_folders(folder):
     found = find_files(whole("here"), "fleet.yaml", [folder])
     assert found.part == Part(root=folder / "here", file=folder / "here" / "file")
 
@@ -41,7 +41,7 @@ def test_a_folder_is_found_where_a_folder_is_asked_for(folder):
         (whole("here", "here"), "part.file: here is a folder; name a file in it"),
     ],
 )
-def test_what_is_the_other_or_nothing_is_refused(folder, made, sentence):
+def test_find_files_with_a_wrong_or_missing_path_is_refused(folder, made, sentence):
     with pytest.raises(UserError) as caught:
         find_files(made, "fleet.yaml", [folder])
     assert str(caught.value) == f"fleet.yaml: {sentence.format(folder=folder)}"

@@ -73,7 +73,7 @@ def changed(path, value):
     return raw
 
 
-def test_streams_are_sorted_and_paths_begin_at_the_files_folder(folder):
+def test_load_fleet_sorts_streams_and_resolves_paths(folder):
     fleet = load(folder, fleet_dict())
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[1].source.files == (folder / "a.mp4", folder / "b.mp4")
@@ -81,20 +81,20 @@ def test_streams_are_sorted_and_paths_begin_at_the_files_folder(folder):
     assert fleet.capacity_milli == 1500
 
 
-def test_who_decides_and_where_jobs_stand_are_said_in_the_file(folder):
+def test_load_fleet_reads_scheduler_and_placement(folder):
     fleet = load(folder, {**fleet_dict(), "scheduler": "uniform:inference=300", "placement": "best-fit"})
     assert (fleet.scheduler, fleet.placement) == ("uniform:inference=300", Packing.BEST_FIT)
     assert load(folder, fleet_dict(), scheduler="no-retrain").scheduler == "no-retrain"
 
 
-def test_paths_that_are_not_beside_the_file_are_looked_for_in_what_comes_with_ekya(folder, monkeypatch):
+def test_load_fleet_finds_shipped_files(folder, monkeypatch):
     (folder / "shipped").mkdir()
     (folder / "golden.safetensors").rename(folder / "shipped" / "golden.safetensors")
     monkeypatch.setattr("ekya.config.fleet_file.shipped_root", lambda: folder / "shipped")
     assert load(folder, fleet_dict()).golden.weights == folder / "shipped" / "golden.safetensors"
 
 
-def test_what_is_dumped_loads_to_the_same_fleet_from_any_folder(folder, tmp_path_factory):
+def test_dump_fleet_loads_to_the_same_fleet_from_any_folder(folder, tmp_path_factory):
     fleet = load(folder, fleet_dict())
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "fleet.yaml"
     elsewhere.write_text(dump_fleet(fleet))
@@ -104,7 +104,7 @@ def test_what_is_dumped_loads_to_the_same_fleet_from_any_folder(folder, tmp_path
     assert load_fleet(elsewhere) == automatic
 
 
-def test_every_combination_of_the_lists_is_a_configuration(folder):
+def test_fleet_configs_are_all_combinations_of_their_lists(folder):
     raw = fleet_dict() | {
         "retraining": {"epochs": [8, 4], "trainable_blocks": [0, 1], "data_fractions": [1.0]},
         "inference": {"every": [5, 1], "resolutions": [32]},
@@ -119,7 +119,7 @@ def test_every_combination_of_the_lists_is_a_configuration(folder):
     assert fleet.inference_configs() == (InferenceConfig(1, 32), InferenceConfig(5, 32))
 
 
-def test_a_fleet_file_says_which_streams_share_a_process(folder):
+def test_load_fleet_reads_processes(folder):
     assert load(folder, fleet_dict()).processes is Processes.AUTO
     together = load(folder, {**fleet_dict(), "processes": "gpu"})
     assert together.processes is Processes.GPU
@@ -129,14 +129,14 @@ def test_a_fleet_file_says_which_streams_share_a_process(folder):
     assert "'auto', 'stream' or 'gpu'" in refused
 
 
-def test_a_file_that_says_it_of_inference_alone_is_still_read(folder):
+def test_load_fleet_accepts_processes_of_old_files(folder):
     together = load(folder, {**fleet_dict(), "inference": {"process": "gpu", "every": [2]}})
     assert together.processes is Processes.GPU
     assert together.inference_configs() == (InferenceConfig(2, 24), InferenceConfig(2, 32))
     assert load(folder, {**fleet_dict(), "inference": {"process": "stream"}}).processes is Processes.STREAM
 
 
-def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):
+def test_load_fleet_with_invalid_changes_names_them(folder):
     assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
     sentence = refusal(folder, fleet_dict(), gpus=-0.1)
     assert sentence.startswith(" with gpus from the command line: gpus: -0.1 is too small")
@@ -227,7 +227,7 @@ def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folde
         (["name"], "../up", "name: use letters, digits, '-', '_' and '.' only"),
     ],
 )
-def test_a_bad_value_is_one_sentence_with_key_and_remedy(folder, path, value, sentence):
+def test_load_fleet_with_a_bad_value_names_key_and_remedy(folder, path, value, sentence):
     said = refusal(folder, changed(path, value))
     if sentence is None:
         assert said.startswith("golden.model: no golden model is called 'vgg'; use one of resnext29")
@@ -235,17 +235,17 @@ def test_a_bad_value_is_one_sentence_with_key_and_remedy(folder, path, value, se
         assert said == sentence
 
 
-def test_a_missing_key_is_named(folder):
+def test_load_fleet_with_a_missing_key_names_it(folder):
     raw = fleet_dict()
     del raw["golden"]
     assert refusal(folder, raw) == "golden: this key is missing; add it"
 
 
-def test_further_errors_are_counted(folder):
+def test_load_fleet_with_several_errors_counts_them(folder):
     assert refusal(folder, fleet_dict() | {"gpus": -1, "window_s": -1}).endswith("(and 1 more)")
 
 
-def test_an_id_that_is_no_file_name_is_refused(folder):
+def test_load_fleet_with_an_id_that_is_no_file_name_is_refused(folder):
     assert refusal(folder, changed(["streams", 0, "id"], "../cam")).startswith("streams.../cam.id: stream id")
 
 
@@ -257,7 +257,7 @@ def test_an_id_that_is_no_file_name_is_refused(folder):
         (["edge", "weights"], "edge.weights"),
     ],
 )
-def test_a_missing_file_is_named_with_its_key(folder, path, key):
+def test_load_fleet_with_a_missing_file_names_its_key(folder, path, key):
     value = ["missing.mp4"] if path[-1] == "files" else "missing.mp4"
     assert refusal(folder, changed(path, value)) == (
         f"{key}: missing.mp4 does not exist; correct the path, which begins at {folder}"
@@ -289,11 +289,11 @@ def test_a_missing_file_is_named_with_its_key(folder, path, key):
         ([{"event": "joins", "at_s": 3}] * 2, "streams.cam-2.play.script: a stream joins once; keep one"),
     ],
 )
-def test_a_script_that_makes_no_sense_is_one_sentence_with_its_key(folder, script, said):
+def test_load_fleet_with_a_bad_script_names_its_key(folder, script, said):
     assert said in refusal(folder, changed(("streams", 0, "play"), {"script": script}))
 
 
-def test_labels_made_before_are_not_for_a_camera_that_is_lost(folder):
+def test_load_fleet_with_labels_and_a_lost_camera_is_refused(folder):
     play = {"script": [{"event": "lost", "at_s": 3, "for_s": 4}]}
     raw = changed(("streams", 0, "play"), play)
     (folder / "labels.parquet").write_bytes(b"")
@@ -303,18 +303,18 @@ def test_labels_made_before_are_not_for_a_camera_that_is_lost(folder):
     )
 
 
-def test_a_script_is_over_by_the_end_of_the_run_at_its_speed(folder):
+def test_load_fleet_checks_script_times_at_the_play_speed(folder):
     play = {"speed": 2, "script": [{"event": "joins", "at_s": 95}]}
     assert load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.joins_us == 47_500_000
 
 
-def test_a_camera_may_be_lost_after_a_run_that_is_shorter_than_its_recording(folder):
+def test_load_fleet_accepts_a_loss_after_the_run(folder):
     play = {"script": [{"event": "lost", "at_s": 95, "for_s": 4}]}
     outages = load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.outages_us
     assert outages == ((95_000_000, 99_000_000),)
 
 
-def test_sizes_that_a_file_leaves_open_are_known_and_stay_open_when_it_is_dumped(folder):
+def test_dump_fleet_keeps_open_sizes_open(folder):
     raw = fleet_dict()
     del raw["gpus"], raw["window_s"]
     fleet = load(folder, raw | {"preparation": {"share_milli": 400}})
@@ -326,20 +326,20 @@ def test_sizes_that_a_file_leaves_open_are_known_and_stay_open_when_it_is_dumped
     assert {key for key in OPEN if played.says(key)} == said
 
 
-def test_a_share_that_is_no_multiple_of_the_files_quantum_is_refused_and_of_an_open_one_is_not(folder):
+def test_load_fleet_refuses_shares_off_the_set_quantum(folder):
     sentence = refusal(folder, fleet_dict() | {"steal_milli": 75, "quantum_milli": 50})
     assert sentence == "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"
     assert load(folder, fleet_dict() | {"steal_milli": 75})
 
 
-def test_too_few_gpus_for_what_the_file_says_of_the_preparation_says_what_would_do(folder):
+def test_load_fleet_with_too_few_gpus_says_how_many_fit(folder):
     raw = fleet_dict() | {"preparation": {"share_milli": 900}, "quantum_milli": 50}
     sentence = refusal(folder, raw | {"gpus": 0.95})
     assert "use at least 1, or a smaller preparation.share_milli" in sentence
     assert load(folder, raw | {"gpus": 1})
 
 
-def test_gpus_that_a_default_or_the_command_line_would_make_too_few_are_no_error(folder):
+def test_load_fleet_fits_gpus_of_defaults_and_changes(folder):
     assert load(folder, fleet_dict() | {"gpus": 0.3})
     assert load(folder, fleet_dict() | {"preparation": {"share_milli": 900}}, gpus=0.3).gpus == 0.3
 
@@ -355,11 +355,11 @@ def test_gpus_that_a_default_or_the_command_line_would_make_too_few_are_no_error
         ("1: 2\n", "1: a key has to be text; remove it"),
     ],
 )
-def test_what_is_not_a_mapping_in_yaml_is_refused(folder, text, sentence):
+def test_load_fleet_of_another_yaml_is_refused(folder, text, sentence):
     assert refusal(folder, text).startswith(sentence)
 
 
-def test_what_is_no_utf8_or_no_file_is_refused(folder):
+def test_load_fleet_of_an_unreadable_path_is_refused(folder):
     (folder / "fleet.yaml").write_bytes(b"name: caf\xe9\n")
     with pytest.raises(UserError, match="byte 9 is not UTF-8; save the file as UTF-8 text"):
         load_fleet(folder / "fleet.yaml")
@@ -380,7 +380,7 @@ TREES = st.recursive(
 
 @settings(max_examples=25)
 @given(TREES)
-def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, value):
+def test_load_fleet_of_any_value_gives_a_fleet_or_one_sentence(tmp_path_factory, value):
     folder = tmp_path_factory.getbasetemp()
     for key in ("streams", "golden", "gpus", "classes"):
         try:
@@ -389,7 +389,7 @@ def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, va
             assert "\n" not in str(error)
 
 
-def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
+def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
     monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
@@ -403,7 +403,7 @@ def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
     assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
 
 
-def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
+def test_fleet_from_videos_reads_a_golden_file_or_name(folder, monkeypatch):
     monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
@@ -422,7 +422,7 @@ def shipped_fleet(folder):
     return path
 
 
-def test_cameras_from_the_command_line_come_after_the_videos(folder):
+def test_fleet_from_videos_puts_cameras_last(folder):
     golden = folder / "golden.safetensors"
     fleet = fleet_from_videos([[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"])
     assert [stream.source.kind for stream in fleet.streams] == ["video", "camera", "camera"]
@@ -430,7 +430,7 @@ def test_cameras_from_the_command_line_come_after_the_videos(folder):
     assert fleet.name == "cameras"
 
 
-def test_a_password_in_a_fleet_file_is_never_written_again(folder, monkeypatch):
+def test_load_fleet_moves_passwords_to_the_environment(folder, monkeypatch):
     for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN"):
         monkeypatch.setenv(name, "")  # so that monkeypatch unsets it after the test
     raw = fleet_dict()
@@ -448,13 +448,13 @@ def test_a_password_in_a_fleet_file_is_never_written_again(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["rtsps:/admin:tops3cret@cam/", ["rtsp://admin:tops3cret@cam/"], {"a": 1}])
-def test_a_bad_url_is_not_repeated_with_its_password(folder, url):
+def test_load_fleet_with_a_bad_url_hides_its_password(folder, url):
     said = refusal(folder, changed(["streams", 0, "source"], {"kind": "camera", "url": url}))
     assert said.startswith("streams.cam-2.source.url: ")
     assert "tops3cret" not in said
 
 
-def test_a_fleet_file_is_read_without_torch() -> None:
+def test_load_fleet_imports_no_engine() -> None:
     code = (
         "import sys\n"
         "from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet\n"

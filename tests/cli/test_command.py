@@ -1,0 +1,64 @@
+"""Tests of ``Command``: the fields of its config are its options."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+
+from ekya.cli.command import command
+from ekya.cli.options import Windows, distinct, names
+from ekya.core.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceConfig:
+    """Options of the command of these tests."""
+
+    file: Annotated[str, typer.Argument(help="A file.")]
+    windows: Windows = None
+    deep: Annotated[bool, typer.Option("--deep")] = False
+
+
+@pytest.fixture
+def parsed():
+    """Command line of one command, and the configs that it was run with."""
+    configs = []
+
+    @command(TraceConfig, "ekya trace a.parquet")
+    def trace(config, _output):
+        """Trace a file."""
+        configs.append(config)
+
+    @command(TraceConfig, "ekya other a.parquet")
+    def other(config, _output):
+        """Do something else."""
+
+    app = typer.Typer(add_completion=False)
+    trace.add_to(app)
+    other.add_to(app)
+    return app, configs
+
+
+def test_command_parses_its_options_into_the_config(parsed):
+    app, configs = parsed
+    app(["trace", "a.parquet", "--windows", "3"], standalone_mode=False)
+    app(["trace", "b.parquet", "--deep"], standalone_mode=False)
+    assert configs == [TraceConfig(file="a.parquet", windows=3), TraceConfig(file="b.parquet", deep=True)]
+
+
+def test_command_help_has_docstring_and_examples(parsed, capsys):
+    app, configs = parsed
+    app(["trace", "--help"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "Trace a file." in out
+    assert "ekya trace a.parquet" in out
+    assert configs == []
+
+
+def test_names_and_distinct_read_lists():
+    assert names("a,,b") == ("a", "b")
+    assert names(None) == ()
+    distinct("--seeds", (1, 2))
+    with pytest.raises(UserError, match="--seeds: the same one stands there twice"):
+        distinct("--seeds", (1, 1))

@@ -1,0 +1,63 @@
+"""Tests of ``ekya doctor``."""
+
+import json
+
+import pytest
+
+from ekya import cli
+from ekya.cli.examination import as_json, examine
+from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.config.sizing import resolutions_to_measure
+from ekya.gpu.mps.service import MpsFound
+from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.models.edge.forward import ForwardWay, SelfTest
+from ekya.pipeline.self_test_file import key_here, save_self_test, self_tests_path
+
+
+def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
+    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
+    examination = examine(tmp_path / "runs", no_gpu, lambda inventory: MpsFound(False, inventory.why))
+    assert (examination.shares, examination.device) == ("cpu", "cpu")
+    assert "not mps: no NVIDIA driver answers" in examination.reasons
+    found = as_json(examination)["findings"]
+    what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
+    assert {*what, "Forward passes"} == set(found)
+    assert as_json(examination)["measured"] == {}
+    assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
+
+
+def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
+
+    def forward():
+        examination = examine(tmp_path, no_gpu, lambda inventory: MpsFound(False, inventory.why))
+        return as_json(examination)["findings"]["Forward passes"]
+
+    assert forward()["found"].startswith("not tested yet")
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    key = key_here("cpu", fleet.edge.model, resolutions_to_measure(fleet))
+    save_self_test(self_tests_path(), key, SelfTest(ForwardWay(channels_last=True), 8.0, 4.0, (), 0.5))
+    report = "channels last: 4.0 ms for a typical frame of a resnet18, plain 8.0 ms"
+    assert forward() == {"found": report, "fine": True}
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_doctor_with_measure_times_the_shipped_fleet(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    report = tmp_path / "doctor.json"
+    assert cli.main(["doctor", "--runs", str(tmp_path), "--measure", "--json", str(report)]) == 0
+    report = json.loads(report.read_text())
+    assert report["measured"]["forward"]["way"] in report["findings"]["Forward passes"]["found"]
+    assert report["findings"]["Measured"]["found"].startswith("a frame ")
+
+
+def test_doctor_with_mps_reports_it(tmp_path):
+    gpus = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
+    found = MpsFound(True, "/usr/bin/nvidia-cuda-mps-control can serve each GPU")
+    examination = examine(tmp_path / "runs", gpus, lambda _inventory: found)
+    assert as_json(examination)["findings"]["MPS"] == {"found": found.why, "fine": True}
+    assert any(found.why in reason for reason in examination.reasons)
+    assert examination.device == "cuda"
