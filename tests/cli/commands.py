@@ -5,6 +5,8 @@ import json
 
 import yaml
 
+from ekya.core.trace import Trace
+from ekya.gpu.nvml import Gpu
 from ekya.results.storage.run_folder import RunFolder
 
 CAMERA = "cam-1"
@@ -61,6 +63,30 @@ def live_camera(url):
         "preparation": {"share_milli": 500},
         "streams": [{"id": CAMERA, "source": {"kind": "camera", "url": url}}],
     }
+
+
+def gpu(index):
+    """Returns a GPU of this machine."""
+    return Gpu(
+        index=index,
+        name="a GPU",
+        memory_bytes=8 << 30,
+        memory_free_bytes=7 << 30,
+        uuid=f"GPU-{index}",
+    )
+
+
+def empty_trace(**changes):
+    """Returns a trace without streams."""
+    values = {
+        "window_us": 1_000_000,
+        "gpu": "a device",
+        "classes": ("car",),
+        "retrain_configs": (),
+        "inference_configs": (),
+        "streams": (),
+    }
+    return Trace(**(values | changes))
 
 
 class FakeWorld:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from commands import gpu
 
 from ekya import cli
 from ekya.cli.examination import as_json, examine
@@ -10,7 +11,7 @@ from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.gpu.mps.service import MpsFound
-from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.gpu.nvml import GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
 from ekya.pipeline.self_test_file import key_here, save_self_test, self_tests_path
 
@@ -38,7 +39,11 @@ def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
     assert forward()["found"].startswith("not tested yet")
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     key = key_here("cpu", fleet.edge.model, resolutions_to_measure(fleet))
-    save_self_test(self_tests_path(), key, SelfTest(ForwardWay(channels_last=True), 8.0, 4.0, (), 0.5))
+    save_self_test(
+        self_tests_path(),
+        key,
+        SelfTest(way=ForwardWay(channels_last=True), plain_ms=8.0, chosen_ms=4.0, tried=(), took_s=0.5),
+    )
     report = "channels last: 4.0 ms for a typical frame of a resnet18, plain 8.0 ms"
     assert forward() == {"found": report, "fine": True}
 
@@ -55,7 +60,7 @@ def test_doctor_with_measure_times_the_shipped_fleet(tmp_path, monkeypatch):
 
 
 def test_doctor_with_mps_reports_it(tmp_path):
-    gpus = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
+    gpus = GpuInventory((gpu(0),), "600.1", "1 NVIDIA GPU")
     found = MpsFound(True, "/usr/bin/nvidia-cuda-mps-control can serve each GPU")
     examination = examine(tmp_path / "runs", gpus, lambda _inventory: found)
     assert as_json(examination)["findings"]["MPS"] == {"found": found.why, "fine": True}

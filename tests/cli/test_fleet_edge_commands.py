@@ -15,7 +15,11 @@ from ekya.fleet.sim.deep_edge.devices import NANO
 from ekya.fleet.sim.deep_edge.workload import profile_points
 
 POINTS = profile_points(NANO, 40)
-WORK = EdgeWork(NANO, "mobilenet_v3_small", 16, 1)
+WORK = EdgeWork(kind=NANO, architecture="mobilenet_v3_small", side=16, trainable_blocks=1)
+
+
+def tried(work=WORK):
+    return Tried(work=work, cpu=0.0, mem=0.0, batch=8, share_milli=1000)
 
 
 def refused(capfd, *words):
@@ -32,10 +36,10 @@ def measures(monkeypatch):
     asked = []
 
     def profiled(run, _backend, done):
-        for tried in run.tried():
-            if tried not in done:
-                asked.append((tried.cpu, tried.mem, tried.batch, tried.share_milli))
-                yield tried, replace(POINTS[len(asked)], kind=tried.work.kind)
+        for point in run.tried():
+            if point not in done:
+                asked.append((point.cpu, point.mem, point.batch, point.share_milli))
+                yield point, replace(POINTS[len(asked)], kind=point.work.kind)
 
     monkeypatch.setattr(profiler, "profiled", profiled)
     monkeypatch.setattr(stress, "stress_ng", lambda: "stress-ng")
@@ -84,7 +88,7 @@ def test_fleet_profile_with_invalid_options_is_refused(capfd, tmp_path, monkeypa
         (["--hold", "0"], "--hold 0: give parts of the whole"),
     ):
         assert sentence in refused(capfd, *words, *more)
-    write_points(tmp_path / "a.parquet", POINTS[:1], [Tried(WORK, 0.0, 0.0, 8, 1000)])
+    write_points(tmp_path / "a.parquet", POINTS[:1], [tried()])
     assert "it has points of a nano with mobilenet_v3_small, 16 pixels" in refused(capfd, *words)
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -96,10 +100,8 @@ def stores(tmp_path):
     spec = "{samples: pictures, out: a.safetensors, model: mobilenet_v3_small, side: 16}"
     (tmp_path / "stores.yaml").write_text(f"stores: {{cam: {spec}}}")
     write_points(tmp_path / "few.parquet", POINTS[:5])
-    write_points(tmp_path / "points.parquet", POINTS, [Tried(WORK, 0.0, 0.0, 8, 1000)])
-    write_points(
-        tmp_path / "other.parquet", POINTS, [Tried(replace(WORK, trainable_blocks=2), 0.0, 0.0, 8, 1000)]
-    )
+    write_points(tmp_path / "points.parquet", POINTS, [tried()])
+    write_points(tmp_path / "other.parquet", POINTS, [tried(replace(WORK, trainable_blocks=2))])
     return tmp_path
 
 

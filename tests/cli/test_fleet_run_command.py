@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from commands import gpu
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
@@ -10,7 +11,7 @@ from ekya.fleet.run.live import live_servers
 from ekya.gpu.backends import registry
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import ChosenBackend
-from ekya.gpu.nvml import Gpu, GpuInventory
+from ekya.gpu.nvml import GpuInventory
 
 
 @pytest.fixture
@@ -48,9 +49,7 @@ def test_help_of_fleet_run_has_examples(capfd) -> None:
 
 def on_a_machine_with(gpus):
     """Returns a ``choose_backend`` for a machine with this number of GPUs."""
-    inventory = GpuInventory(
-        tuple(Gpu(at, "a GPU", 8, 7, f"GPU-{at}") for at in range(gpus)), "600.1", "GPUs"
-    )
+    inventory = GpuInventory(tuple(gpu(at) for at in range(gpus)), "600.1", "GPUs")
     backend = DutyCycleShares(inventory)
     return lambda name: ChosenBackend("duty-cycle", backend, backend.probe(), ())
 

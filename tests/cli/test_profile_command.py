@@ -3,18 +3,19 @@
 import json
 
 import pytest
+from commands import empty_trace
 
 from ekya import cli
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family
-from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Trace, Training
+from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Training
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.results.storage.trace_file import read_trace
 from ekya.simulation.emulated.record_trace import Extent, with_stream
 
 GAMMA, LAMBDA = RetrainConfig(2, 16, 0, 0, 1.0), InferenceConfig(1, 32)
-EMPTY = Trace(1_000_000, "a device", ("car",), (GAMMA,), (LAMBDA,), ())
+EMPTY = empty_trace(retrain_configs=(GAMMA,), inference_configs=(LAMBDA,))
 
 
 def window_of(index):

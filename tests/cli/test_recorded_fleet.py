@@ -16,7 +16,17 @@ from ekya.streams.ingest.script import during
 
 
 def recording(gaps, fps=25.0, file=Path("gate.avi")):
-    return Recording(file, fps, 1000, 0, 640, 352, 1_000_000, tuple(gaps), None)
+    return Recording(
+        file=file,
+        fps=fps,
+        frames=1000,
+        repeated=0,
+        width=640,
+        height=352,
+        size_bytes=1_000_000,
+        gaps=tuple(gaps),
+        problem=None,
+    )
 
 
 @given(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from commands import live_camera, write_fleet
+from commands import empty_trace, live_camera, write_fleet
 
 from ekya import cli
 from ekya.cli.replay import DEFAULT_SCRIPTED
@@ -13,7 +13,6 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.trace import Trace
 from ekya.core.units import StreamId
 from ekya.pipeline.setup import loop_options, script_cues
 from ekya.results.storage.journal import FileJournal
@@ -94,7 +93,7 @@ def test_profile_with_a_script_accepts_lost_only(tmp_path, monkeypatch, capfd):
 
     def record(fleet, *_):
         recorded.append(fleet.stream(CAM).play.script)
-        return Trace(1_000_000, "a device", ("person",), (), (), ())
+        return empty_trace()
 
     monkeypatch.setattr("ekya.simulation.emulated.record_trace.record_fleet", record)
     written(tmp_path, [lost])
