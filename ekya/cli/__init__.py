@@ -78,8 +78,8 @@ def _show_help(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"ekya {__version__}")
         raise typer.Exit
 

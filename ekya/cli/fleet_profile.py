@@ -75,11 +75,11 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
     if any(stress != StressPoint() for stress in run.points):
         stress_ng()
     chosen = choose_backend(config.shares)
-    asked = run.tried()
-    left = len([tried for tried in asked if tried not in done])
+    wanted = run.tried()
+    left = len([tried for tried in wanted if tried not in done])
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
-        bar = bars.add_task(f"{work.architecture} on {work.kind}", total=len(asked))
-        bars.advance(bar, len(asked) - left)
+        bar = bars.add_task(f"{work.architecture} on {work.kind}", total=len(wanted))
+        bars.advance(bar, len(wanted) - left)
         try:
             for tried, point in profiled(run, opened, done):
                 add_points(points, [point], [tried])
@@ -89,7 +89,7 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
             raise
     own = [point for point in read_points(points) if point.kind == work.kind]
     output.say(
-        f"{left} points measured with {chosen.name}, {len(asked) - left} were there; {points} has {len(own)} "
+        f"{left} points measured with {chosen.name}, {len(wanted) - left} were there; {points} has {len(own)} "
         f"of a {work.kind}."
     )
     rows: Sequence[Judged] = ()

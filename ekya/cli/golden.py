@@ -63,7 +63,7 @@ def label(config: LabelConfig, output: Output) -> None:
     require_new(to, config.resume)
     before = read_labels(to) if to.exists() else None
     fleet = read_fleet(config)
-    if fleet.windows is not None and not fleet.says("window_s"):
+    if fleet.windows is not None and not fleet.is_set("window_s"):
         fleet, _ = fitted_by_card(fleet)
     streams = tuple(map(StreamId, names(config.streams)))
     with ctrl_c_remembered(), bars_of(output.console) as bars:

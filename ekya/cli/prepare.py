@@ -157,14 +157,14 @@ class _Places:
             raise
 
 
-def _chosen(survey: "Survey", asked: Sequence[str]) -> Mapping[str, int]:
-    for name in asked:
+def _chosen(survey: "Survey", wanted: Sequence[str]) -> Mapping[str, int]:
+    for name in wanted:
         if name not in survey.frames:
             there = ", ".join(survey.frames) or "there are none"
             raise UserError(f"--streams {name}: there is no such stream; choose from: {there}")
     for name in survey.frames:
         check_stream_name(StreamId(name))
-    return {name: count for name, count in survey.frames.items() if not asked or name in asked}
+    return {name: count for name, count in survey.frames.items() if not wanted or name in wanted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,11 +207,11 @@ def _chosen(config: SimulateConfig, trace: Trace) -> Trace:
         if not 1 <= count <= len(trace.streams):
             raise UserError(f"--streams {count}: the trace has {len(trace.streams)}")
         return replace(trace, streams=trace.streams[:count])
-    asked, there = config.streams.split(","), [stream.stream for stream in trace.streams]
-    missing = sorted(set(asked).difference(there))
+    wanted, there = config.streams.split(","), [stream.stream for stream in trace.streams]
+    missing = sorted(set(wanted).difference(there))
     if missing:
         raise UserError(f"--streams: the trace has no {missing[0]!r}; choose from {', '.join(there)}")
-    return replace(trace, streams=tuple(one for one in trace.streams if one.stream in asked))
+    return replace(trace, streams=tuple(one for one in trace.streams if one.stream in wanted))
 
 
 def open_trace(path: Path) -> Trace:

@@ -77,8 +77,8 @@ def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
             return "the list is empty; write at least one entry"
         case kind:
             expected = _EXPECTED.get(kind.split("_")[0])
-            said = problem["msg"].removeprefix("Input should be ")
-            return f"{value} is not possible; write {expected or said}"
+            given = problem["msg"].removeprefix("Input should be ")
+            return f"{value} is not possible; write {expected or given}"
 
 
 def _dotted(location: tuple[int | str, ...], raw: object) -> str:

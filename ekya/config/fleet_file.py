@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -53,21 +54,23 @@ from ekya.streams.ingest.playing import PlayConfig
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
 """The shipped fleet that runs when no other is named."""
 
-OPEN = (
-    "gpus",
-    "window_s",
-    "quantum_milli",
-    "steal_milli",
-    "min_accuracy",
-    "preparation.share_milli",
-    "preparation.fraction",
-    "preparation.streams",
-    "preparation.frames",
-    "inference.every",
-    "inference.resolutions",
-    "retraining.trainable_blocks",
+OPEN: Mapping[str, str] = MappingProxyType(
+    {
+        "gpus": "capacity_milli",
+        "window_s": "window_s",
+        "quantum_milli": "quantum_milli",
+        "steal_milli": "steal_milli",
+        "min_accuracy": "min_accuracy",
+        "preparation.share_milli": "preparation_milli",
+        "preparation.fraction": "preparation_part",
+        "preparation.streams": "prepared",
+        "preparation.frames": "draws_frames",
+        "inference.every": "every",
+        "inference.resolutions": "resolutions",
+        "retraining.trainable_blocks": "trainable_blocks",
+    }
 )
-"""Keys that are chosen for the machine and the fleet if the file omits them."""
+"""Keys that are chosen for the machine and the fleet if the file omits them, by their names in ``Sizes``."""
 
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
@@ -119,11 +122,11 @@ class FleetConfig(FleetSection):
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
-    def says(self, key: str) -> bool:
+    def is_set(self, key: str) -> bool:
         """Returns whether a key, such as ``preparation.share_milli``, was set in the file or chosen since."""
         part, _, name = key.rpartition(".")
-        said: FleetSection = getattr(self, part) if part else self
-        return name in said.model_fields_set
+        section: FleetSection = getattr(self, part) if part else self
+        return name in section.model_fields_set
 
     @property
     def capacity_milli(self) -> int:
@@ -213,14 +216,14 @@ class FleetConfig(FleetSection):
 def _misfits(fleet: FleetConfig, changed: Collection[str]) -> Iterator[str]:
     """Yields contradictions between sizes of a file; ``changed`` and open sizes are fitted, not checked."""
     held = fleet.preparation.share_milli
-    quantum = fleet.quantum_milli if fleet.says("quantum_milli") else 1
+    quantum = fleet.quantum_milli if fleet.is_set("quantum_milli") else 1
     for key, value in (("steal_milli", fleet.steal_milli), ("preparation.share_milli", held)):
-        if fleet.says(key) and value % quantum:
+        if fleet.is_set(key) and value % quantum:
             yield f"{key}: {value} is not a multiple of quantum_milli, {quantum}; make it one"
-    if changed or not fleet.says("preparation.share_milli"):
+    if changed or not fleet.is_set("preparation.share_milli"):
         return
     least_milli = held + len(fleet.streams) * quantum
-    if fleet.says("gpus") and fleet.gpus * FULL_GPU_MILLI < least_milli:
+    if fleet.is_set("gpus") and fleet.gpus * FULL_GPU_MILLI < least_milli:
         yield (
             f"gpus: {fleet.gpus:g} is too little for preparation.share_milli, {held}, beside "
             f"{quantum} for each of {len(fleet.streams)} streams; use at least "
@@ -277,7 +280,7 @@ def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
     Raises:
         UserError: see ``load_fleet``.
     """
-    raw = _said(fleet)
+    raw = _written(fleet)
     streams = [
         stream if known.source.live else {**stream, "play": {**stream["play"], **changes}}
         for known, stream in zip(fleet.streams, raw["streams"], strict=True)
@@ -285,11 +288,11 @@ def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
     return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
 
 
-def _said(fleet: FleetConfig) -> dict[str, Any]:
+def _written(fleet: FleetConfig) -> dict[str, Any]:
     """Returns a fleet as JSON values, without the sizes that are open."""
     raw: dict[str, Any] = fleet.model_dump(mode="json")
     for key in OPEN:
-        if not fleet.says(key):
+        if not fleet.is_set(key):
             part, _, name = key.rpartition(".")
             del (raw[part] if part else raw)[name]
     return raw
@@ -297,7 +300,7 @@ def _said(fleet: FleetConfig) -> dict[str, Any]:
 
 def dump_fleet(fleet: FleetConfig) -> str:
     """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
-    return yaml.safe_dump(_said(fleet), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_written(fleet), sort_keys=False, allow_unicode=True)
 
 
 def parse_fleet(

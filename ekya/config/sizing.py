@@ -33,7 +33,9 @@ def fitted(
     found = fit(_wishes(fleet), costs, machine, overload=overload)
     values = _values(fleet, found.sizes)
     chosen = {
-        key: value for key, value in values.items() if not fleet.says(key) or attrgetter(key)(fleet) != value
+        key: value
+        for key, value in values.items()
+        if not fleet.is_set(key) or attrgetter(key)(fleet) != value
     }
     parts: dict[str, dict[str, object]] = {}
     for key, value in chosen.items():
@@ -46,49 +48,32 @@ def fitted(
 
 def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
     """Returns the resolutions at which a frame's cost must be measured before sizes can be chosen."""
-    if fleet.says("inference.resolutions"):
+    if fleet.is_set("inference.resolutions"):
         return tuple(fleet.inference.resolutions)
     return (*RESOLUTIONS, COARSER_RESOLUTION)
 
 
 def _wishes(fleet: FleetConfig) -> Wishes:
-    said = {key: attrgetter(key)(fleet) if fleet.says(key) else None for key in OPEN}
-    kept: KeptFrames | None = said["preparation.frames"]
+    given = {name: attrgetter(key)(fleet) for key, name in OPEN.items() if fleet.is_set(key)}
+    if "capacity_milli" in given:
+        given["capacity_milli"] = round(fleet.gpus * FULL_GPU_MILLI)
+    if "draws_frames" in given:
+        given["draws_frames"] = fleet.preparation.frames is KeptFrames.DRAWN
     return Wishes(
         longest_part=MAX_PREPARATION_FRACTION,
         least_epochs=min(fleet.retraining.epochs),
         least_data=min(fleet.retraining.data_fractions),
         labels=fleet.golden.labels_per_window,
         label_gpu_s=fleet.golden.gpu_s_per_window,
-        capacity_milli=None if said["gpus"] is None else round(said["gpus"] * FULL_GPU_MILLI),
-        window_s=said["window_s"],
-        quantum_milli=said["quantum_milli"],
-        steal_milli=said["steal_milli"],
-        preparation_milli=said["preparation.share_milli"],
-        preparation_part=said["preparation.fraction"],
-        prepared=said["preparation.streams"],
-        draws_frames=None if kept is None else kept is KeptFrames.DRAWN,
-        min_accuracy=said["min_accuracy"],
-        every=said["inference.every"],
-        resolutions=said["inference.resolutions"],
-        trainable_blocks=said["retraining.trainable_blocks"],
+        **given,
     )
 
 
 def _values(fleet: FleetConfig, sizes: Sizes) -> Mapping[str, object]:
     rounded_milli = round(fleet.gpus * FULL_GPU_MILLI) // sizes.quantum_milli * sizes.quantum_milli
-    kept = fleet.says("gpus") and rounded_milli == sizes.capacity_milli
+    kept = fleet.is_set("gpus") and rounded_milli == sizes.capacity_milli
     return {
+        **{key: getattr(sizes, name) for key, name in OPEN.items()},
         "gpus": fleet.gpus if kept else sizes.capacity_milli / FULL_GPU_MILLI,
-        "window_s": sizes.window_s,
-        "quantum_milli": sizes.quantum_milli,
-        "steal_milli": sizes.steal_milli,
-        "preparation.share_milli": sizes.preparation_milli,
-        "preparation.fraction": sizes.preparation_part,
-        "preparation.streams": sizes.prepared,
         "preparation.frames": KeptFrames.DRAWN if sizes.draws_frames else KeptFrames.ANALYSED,
-        "min_accuracy": sizes.min_accuracy,
-        "inference.every": sizes.every,
-        "inference.resolutions": sizes.resolutions,
-        "retraining.trainable_blocks": sizes.trainable_blocks,
     }

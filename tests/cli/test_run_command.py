@@ -118,7 +118,7 @@ def test_run_with_too_many_cameras_needs_overload(world, fleet, capfd):
     ((ran, options),) = world.runs
     assert options.overload
     assert "Given up: overload: not even one frame a second" in capfd.readouterr().out
-    assert ran.says("preparation.streams")
+    assert ran.is_set("preparation.streams")
 
 
 UNWELL = {

@@ -318,12 +318,12 @@ def test_dump_fleet_keeps_open_sizes_open(folder):
     raw = fleet_dict()
     del raw["gpus"], raw["window_s"]
     fleet = load(folder, raw | {"preparation": {"share_milli": 400}})
-    said = {key for key in OPEN if fleet.says(key)}
+    said = {key for key in OPEN if fleet.is_set(key)}
     assert said == {"preparation.share_milli"}
     again = load(folder, dump_fleet(fleet))
-    assert {key for key in OPEN if again.says(key)} == said
+    assert {key for key in OPEN if again.is_set(key)} == said
     played = with_play(again, {"speed": 2.0})
-    assert {key for key in OPEN if played.says(key)} == said
+    assert {key for key in OPEN if played.is_set(key)} == said
 
 
 def test_load_fleet_refuses_shares_off_the_set_quantum(folder):
@@ -398,7 +398,7 @@ def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
     assert (fleet.classes, fleet.windows) == (None, None)
-    assert not any(fleet.says(key) for key in OPEN)
+    assert not any(fleet.is_set(key) for key in OPEN)
     assert fleet.edge.weights == folder / "golden.safetensors"
     assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
 

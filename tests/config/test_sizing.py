@@ -26,7 +26,7 @@ def fleet_of(tmp_path, cameras, **said):
 
 
 def said(fleet):
-    return {key for key in OPEN if fleet.says(key)}
+    return {key for key in OPEN if fleet.is_set(key)}
 
 
 @pytest.mark.parametrize("cameras", [1, 4, 10, 20, 30])
@@ -57,7 +57,7 @@ def test_fitted_keeps_the_set_sizes_of_shipped_fleets(name):
     after, gave_up = fitted_by_card(before)
     assert gave_up == ()
     assert after.preparation.streams == len(before.streams)
-    open_before = {key for key in OPEN if not before.says(key)}
+    open_before = {key for key in OPEN if not before.is_set(key)}
     if name == "fleet":
         assert open_before == {
             "quantum_milli",
