@@ -89,8 +89,8 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
             raise
     own = [point for point in read_points(points) if point.kind == work.kind]
     output.say(
-        f"{left} points measured with {chosen.name}, {len(wanted) - left} were there; {points} has {len(own)} "
-        f"of a {work.kind}."
+        f"{left} points measured with {chosen.name}, {len(wanted) - left} were there; "
+        f"{points} has {len(own)} of a {work.kind}."
     )
     rows: Sequence[Judged] = ()
     try:
